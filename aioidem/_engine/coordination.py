@@ -254,6 +254,6 @@ class Coordination:
         self.follow()
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """End the transaction's life: the broker does not support a call, which was not sent."""
+        """Handle that the broker does not support the transaction's next call: it was not sent."""
         self._transactions.on_unsupported(error)
         self.follow()

@@ -1,21 +1,22 @@
-"""One partition: what waits, what is unresolved, and every rule that decides which batch goes next.
+"""PartitionState: the queue and unresolved batches of one partition, and which batch is sent next.
 
 Invariants
 - `unresolved` holds batches in drain order, which is sequence order; it is never sorted by
   sequence.
-- At most one route (connection, leader epoch) has batches of this partition outstanding at a time:
-  nothing goes to a new leader while the old one owes answers, else the two could append in either
-  order.
+- At most one route (connection, leader epoch) has outstanding batches of this partition at a time:
+  nothing is sent to a new leader while the old one still has to answer, because the two could
+  append in either order.
 - While the first-ack gate is closed only the oldest unresolved batch is in flight: a leader without
-  state for our producer id accepts *any* first sequence (KAFKA-15591), so a second batch could
-  overtake a refused first.
-- A new identity is adopted only when nothing is outstanding or in doubt: the first append under
-  epoch e+1 fences epoch e, and a batch in doubt that a resend would have saved is lost with it.
+  state for the producer id accepts *any* first sequence (KAFKA-15591), so a second batch could
+  overtake a refused first one.
+- A new identity is adopted only when no batch is outstanding or in doubt: the first append under
+  epoch e+1 fences epoch e, so a batch in doubt could not be resolved by resending any more.
 
-When can a batch fail? NOT_WRITTEN: refused for good while every attempt was refused before the
-append; expired while that holds; a rejected batch below a success (its order can no longer be
-kept). UNKNOWN: in doubt past its deadline and grace; refused for good where nothing proves that the
-leader knows us; in doubt when the data is not in the leader's log; fenced. Everything else is
+When can a batch fail? NOT_WRITTEN: it was permanently refused, or it expired, and every attempt was
+refused before the append; or it was rejected, and a later batch was accepted (so the order cannot
+be kept any more). UNKNOWN: it was in doubt past its deadline and the grace after it; it was in
+doubt and permanently refused, while nothing proves that the leader holds the producer's state; it
+was in doubt and is not in the leader's log; or it was fenced while in doubt. Everything else is
 retried.
 """
 
@@ -49,24 +50,26 @@ from aioidem.structs import DeliveryStatus
 __all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
 
 SEQUENCE_CAP = 1 << 30
-"""No span of unresolved records reaches it, so that "before" and "after" stay distinct modulo 2^31
-(KIP-758).
+"""The span of sequences of unresolved batches stays below this number of records, so that "before"
+and "after" stay distinct modulo 2^31 (KIP-758).
 """
 
 
 class Refusal(NamedTuple):
-    """What an answer other than error NONE says of a batch."""
+    """What an answer other than error NONE says about a batch."""
 
     disposition: Disposition
     error: errors.KafkaError
     culprits: Mapping[int, errors.KafkaError]
-    """The records that the leader refused the batch for, by their place in it (KIP-467)."""
+    """The errors of the records for which the leader refused the batch, by index in the batch
+    (KIP-467).
+    """
     innocent: Batch | None
-    """The batch without these records; None when it has no others, or none is named."""
+    """The batch without these records; None if it has no others, or if the leader names none."""
 
 
 class PartitionState:
-    """One partition of one topic id."""
+    """The queue, the unresolved batches and the route of one partition of one topic id."""
 
     __slots__ = (
         "_evidence",
@@ -124,21 +127,22 @@ class PartitionState:
         self.next_ordinal = 0
         self.retry_at = 0.0
         self.bump_wanted = False
-        # Why its producer id is not ours; None while it is.
+        # The error if another client uses the partition's producer id; None if none is known to.
         self.disowned: errors.KafkaError | None = None
         self.log = LogPosition()
         self.suspicion = Suspicion()
         self._evidence = RetentionEvidence()
-        # KIP-758 mode: the span of sequences that binds instead of the window; None otherwise.
+        # With the option `broker_dedup="range"` (KIP-758): the limit on the span of sequences, in
+        # records, which replaces the window; None otherwise.
         self.sequence_cap = sequence_cap
         self._resend = resend
-        # In a transaction no doubt is resolved by probing, and none by resending under other
+        # In a transaction, doubt is not resolved by probing, nor by resending under other
         # sequences: whatever would need that makes the transaction abortable.
         self._transactional = transactional
         self.gate = FirstAckGate(applies=idempotent)
         self.read_back = ReadBack()
-        # The lowest number that a batch was failed with under this identity: no leader that holds
-        # our state may append above it.
+        # The lowest base sequence of a batch that ended NOT_WRITTEN under this identity: no leader
+        # that holds the producer's state may append above it. None if there is none.
         self._skipped: int | None = None
         self._retry = retry
         self._pause = pause
@@ -147,17 +151,17 @@ class PartitionState:
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to do for it."""
+        """Whether the partition has a queued record, an unresolved batch or an outstanding one."""
         return bool(self.queue.records or self.unresolved or self.outstanding)
 
     @property
     def waits(self) -> bool:
-        """Whether a record or a batch of it waits to be sent."""
+        """Whether a record or a batch of the partition waits to be sent."""
         return bool(self.queue.records) or any(batch.due for batch in self.unresolved)
 
     @property
     def where(self) -> str:
-        """Its name in messages: topic, dash, number."""
+        """The partition's name in messages: topic, dash, number."""
         return f"{self.topic}-{self.partition}"
 
     @property
@@ -170,17 +174,22 @@ class PartitionState:
         return self.gate.passed((self.ledger.identity, self.route))
 
     def need_gate(self, *, needed: bool) -> None:
-        """Say whether there is a first-ack gate: in transactions that depends on their version."""
+        """Set whether the first-ack gate applies: in transactions that depends on their version."""
         self.gate.need(applies=self.idempotent and needed)
 
     def limit_span(self, sequence_cap: int | None) -> None:
-        """Limit what is unresolved by sequence numbers, in place of the window (KIP-758)."""
+        """Limit unresolved batches by their span of sequences, in place of the window (KIP-758)."""
         self.sequence_cap = sequence_cap
 
     def assess_memory(self, wall_ms: float, expiration: float) -> None:
-        """Judge whether the leader may have forgotten the producer (KIP-854).
+        """Decide whether the leader may have forgotten the producer (KIP-854).
 
-        A broker keeps the state of a producer whose transaction is open.
+        In a transaction it cannot have: a broker keeps a producer's state while its transaction is
+        open.
+
+        Args:
+            wall_ms: milliseconds since the Unix epoch.
+            expiration: seconds after which brokers forget a producer.
         """
         if self.idempotent and not self._transactional:
             self.suspicion.assess(wall_ms, expiration, self.unresolved)
@@ -192,17 +201,21 @@ class PartitionState:
 
     @property
     def in_doubt(self) -> int:
-        """Unresolved batches that may have been appended."""
+        """The number of unresolved batches that may have been appended."""
         return sum(batch.in_doubt for batch in self.unresolved)
 
     def follow(self, route: Route) -> bool:
-        """Turn to where the partition is led now. False while another route still owes answers."""
+        """Change to the route to the partition's present leader.
+
+        Returns:
+            False if requests on the old route are still outstanding, so that it cannot be left yet.
+        """
         if route == self.route:
             return True
         if self.outstanding:
             return False
         if self.route is not None and not self.route.same_leader(route):
-            self.retry_at = 0.0  # the back-off was for the old leader
+            self.retry_at = 0.0  # the back-off applied to the old leader
             self.suspicion.leader_changed()
         self.route = route
         self.read_back.end()
@@ -213,9 +226,10 @@ class PartitionState:
         return True
 
     def next_resend(self, now: float) -> Batch | None:
-        """Return the batch that must be sent again before anything new, if it may be sent now."""
+        """Return the batch that must be resent before a new one is sent, if it may be sent now."""
         if now < self.retry_at or self.read_back.offset is not None:
-            # What is being read may show that what was refused before it has been overtaken.
+            # Nothing is resent while the log is read back: a batch found there may show that an
+            # earlier batch, which was rejected, has been overtaken.
             return None
         match self.recovery.rung:
             case Rung.CLEAR:
@@ -235,7 +249,7 @@ class PartitionState:
             if not batch.due:
                 continue
             if self.bump_wanted and not _keeps_numbers(batch):
-                continue  # it is to be renumbered first
+                continue  # the batch must be renumbered first
             if batch.in_doubt and self.must_not_resend:
                 return None
             if self.outstanding and not (self.gate_open and self._all_in_flight_precede(position)):
@@ -247,21 +261,21 @@ class PartitionState:
 
     @property
     def must_not_resend(self) -> bool:
-        """Whether a resend could be appended twice because the leader may have forgotten us."""
+        """Whether a resend may be appended twice: the leader may have forgotten the producer."""
         return self.suspicion.suspect and not self._resend
 
     def _all_in_flight_precede(self, position: int) -> bool:
         return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
 
     def _within_window(self, batch: Batch) -> bool:
-        # Measured from the batch itself, not from the newest ever sent: twenty in doubt at a limit
-        # of five must move.
+        # The span is measured to the batch itself, not to the newest batch ever sent: otherwise
+        # twenty batches in doubt at a limit of five could never be resent.
         if self.sequence_cap is not None:
             return True
         return self.window.admits(batch.ordinal - self.unresolved[0].ordinal + 1)
 
     def may_send_new(self) -> bool:
-        """Whether a batch may be sealed and sent for the first time."""
+        """Return whether a new batch may be sealed and sent."""
         if not self.unresolved:
             return not self.bump_wanted
         if not self.idempotent:
@@ -278,19 +292,19 @@ class PartitionState:
 
     @property
     def sequence_room(self) -> int:
-        """How many records the next batch may have, at least one.
+        """The number of records that the next batch may have, at least one.
 
-        A KIP-758 broker deduplicates within a range of sequences: it does not recognise what lies
-        further below the newest sequence as a duplicate.
+        A broker with KIP-758 deduplicates within a range of sequences: it does not recognise a
+        batch as a duplicate if its sequences are further below the newest one.
         """
         if self.sequence_cap is None:
             return SEQUENCE_CAP
         return max(1, self.sequence_cap - self._unresolved_records)
 
     def adopt(self, identity: ProducerIdentity) -> None:
-        """Turn to a newer identity, and renumber what waits.
+        """Adopt a newer identity, and renumber the batches that wait.
 
-        Not done while a batch is outstanding, or in doubt under the old identity.
+        Nothing is done while a batch is outstanding, or in doubt under the old identity.
         """
         if self.ledger.identity == identity or self.outstanding:
             return
@@ -317,26 +331,31 @@ class PartitionState:
         self.log.renumber()
 
     def enlist(self, batch: Batch) -> None:
-        """Append a batch that was just sealed."""
+        """Append a batch that was just sealed to the unresolved ones."""
         self.unresolved.append(batch)
         self.next_ordinal = batch.ordinal + 1
         self.window.observe(self.span)
 
     def send(self, batch: Batch, now: float) -> None:
-        """Note that a batch is being given to the connection of the current route."""
+        """Note that a batch is given to the connection of the current route.
+
+        Raises:
+            InternalError: the partition has no route.
+        """
         route = self.route
         if route is None:
             raise errors.InternalError("a batch was sent without a route")
         probing = self.recovery.rung is Rung.PROBING
         if self.suspicion.suspect and not self.outstanding:
-            # The leader's state may have gone while nothing was on its way.
+            # The leader may have forgotten the producer while no batch was outstanding.
             self.gate.close_unless_fresh(now)
         attempt = Attempt(
             route.link_id,
             route.leader_id,
             route.leader_epoch,
             now,
-            # Without a gate too: brokers of 4.0 have transactions v2, and take any first sequence.
+            # This applies even where there is no gate: brokers of 4.0 have transactions v2, and
+            # accept any first sequence.
             knows_us=self.idempotent
             and not self.suspicion.suspect
             and ((probing and not self.gate.questioned) or self._gate_passed),
@@ -353,14 +372,15 @@ class PartitionState:
     def on_ack(
         self, batch: Batch, answer: PartitionAnswer, now: float, *, current: bool, out: Effects
     ) -> None:
-        """Handle error NONE.
+        """Handle error NONE: acknowledge the batch, and those below it that it implies.
 
         Args:
-            batch: what was sent.
-            answer: of its partition.
+            batch: the batch that was answered.
+            answer: the partition's part of the answer.
             now: seconds.
-            current: whether the leader epoch it was sent under is still the newest we know of.
-            out: gets what follows beyond the partition.
+            current: whether the leader epoch that the batch was sent under is still the newest
+            known.
+            out: receives what changes beyond the partition.
         """
         self.outstanding -= 1
         attempt = batch.attempt
@@ -368,11 +388,11 @@ class PartitionState:
             out.data_loss(self.where, f"offset {answer.base_offset} came after {self.log.offset}")
             self.log.accept_loss(batch, answer.base_offset)
             if attempt is not None:
-                attempt.disbelieve()  # it is another log, whatever that leader has shown before
+                attempt.disbelieve()  # the log is another one than the leader showed before
         if batch.settled:
             self._note_recognised(batch, now, out)
             self.log.reach(batch, answer.base_offset)
-            return  # given up meanwhile; where it lies still tells whether a later answer fits
+            return  # ended UNKNOWN meanwhile; its offset still serves to check later answers
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)
@@ -394,7 +414,7 @@ class PartitionState:
         self._judge_memory(now, out)
 
     def _judge_memory(self, now: float, out: Effects) -> None:
-        """Hold what the leader was seen to remember against what it says, on this connection."""
+        """Report the leader if it retains fewer batches than it said on this connection."""
         disproof = self._evidence.verdict(self.window.said) if self.window.heard else None
         if disproof is not None and not self.suspicion.suspect and self.sequence_cap is None:
             out.disprove(self.topic, self.partition, self.route, disproof, now)
@@ -414,7 +434,10 @@ class PartitionState:
     def _imply(
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
     ) -> None:
-        """Draw the conclusions of a success for the unresolved batches below it."""
+        """Settle the unresolved batches below an acknowledged one, if its success proves them.
+
+        If it does not, those in doubt are salvaged: each is resent by itself.
+        """
         doubtful = [b for b in below if b.in_doubt]
         if self._was_accepted_over_a_hole(acked, below, out):
             self.recovery.salvage(doubtful)
@@ -424,15 +447,16 @@ class PartitionState:
             for batch in doubtful:
                 self._settle_ack(batch, -1, out, None)
         else:
-            # It may have been accepted by a leader that had forgotten us, with a hole below it. No
-            # later success may close that hole either, now that the leader holds state again.
+            # The leader may have forgotten the producer before it accepted the batch, so that
+            # batches below it are missing in the log. No later success may imply them either,
+            # although the leader holds state again.
             self.recovery.salvage(doubtful)
 
     def _was_accepted_over_a_hole(self, acked: Batch, below: Sequence[Batch], out: Effects) -> bool:
-        """Whether the leader accepted a batch over one that it had refused.
+        """Return whether the leader accepted a batch above refused ones, which are settled then.
 
-        Then it had lost our state in between. What was refused could only be appended after it now:
-        NOT_WRITTEN.
+        If so, the leader had lost the producer's state in between. The refused batches could now be
+        appended only after the accepted one, so they end NOT_WRITTEN.
         """
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         if not rejected and (self._skipped is None or self._skipped >= acked.base):
@@ -441,7 +465,7 @@ class PartitionState:
             out.data_loss(self.where, "a later batch was accepted over a rejected one")
         for batch in rejected:
             self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
-        self._skipped = None  # reported once
+        self._skipped = None  # so that the loss is reported once
         self._give_up_numbers(out)
         return True
 
@@ -452,10 +476,16 @@ class PartitionState:
         now: float,
         out: Effects,
     ) -> bool:
-        """Handle any other answer.
+        """Handle any error code: retry, split or settle the batch, or go up the ladder.
+
+        Args:
+            batch: the batch that was answered.
+            refusal: what the answer says about it.
+            now: seconds.
+            out: receives what changes beyond the partition.
 
         Returns:
-            Whether it says that somebody else writes under our producer id.
+            Whether the answer shows that another client uses the same producer id.
         """
         self.outstanding -= 1
         disposition, error, culprits = refusal.disposition, refusal.error, refusal.culprits
@@ -463,7 +493,7 @@ class PartitionState:
         if disposition.refresh_metadata:
             out.refresh_metadata()
         if batch.settled:
-            return False  # a probe whose question has been answered meanwhile
+            return False  # a probe of a batch that was settled meanwhile
         self.gate.close()
         if disposition.action is Action.DUPLICATE:
             self.gate.hear_of_state()
@@ -476,7 +506,7 @@ class PartitionState:
             batch.go_astray()
         match disposition.action:
             case Action.OUT_OF_ORDER:
-                self.gate.hear_of_state()  # only a leader that holds our state says so
+                self.gate.hear_of_state()  # only a leader with the producer's state answers so
                 self._on_out_of_order(batch, error, out)
             case Action.SPLIT:
                 self._on_too_large(batch, error, out)
@@ -485,7 +515,8 @@ class PartitionState:
             case Action.FAIL:
                 self._on_permanent(batch, error, out)
             case Action.FENCED if not self._transactional:
-                # Nobody else raises the epoch of a producer id that is ours alone.
+                # Only this producer itself raises the epoch of its producer id, so another client
+                # must use the id too.
                 if not batch.in_doubt:
                     self._retry_later(batch, now)
                 return True
@@ -508,10 +539,10 @@ class PartitionState:
         self._judge_memory(now, out)
 
     def _question_leader(self) -> None:
-        """Stop believing that the leader holds our state.
+        """Note that the leader may not hold the producer's state.
 
-        A refusal by a code that no table names may say that it does not. A success implies nothing
-        of the batches below it from now on.
+        An error code that no table names may mean that. From now on a success implies nothing about
+        the batches below it.
         """
         self.gate.question()
         for batch in self.unresolved:
@@ -530,18 +561,18 @@ class PartitionState:
             self.retry_at = now + self._retry.next_delay()
 
     def _stop_probing(self) -> None:
-        """End the pass of probes: one got no answer, so the pass proves nothing."""
+        """End the pass of probes: one of them was not answered, so the pass proves nothing."""
         if self.recovery.rung is Rung.PROBING:
             self.recovery.move(RecoveryEvent.RESTART)
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
-        """Note that a batch is appended and not committed yet (KIP-758).
+        """Note that the leader has appended a batch, which is not committed yet (KIP-758).
 
-        It is acknowledged by error NONE to it, or to a batch above it.
+        Error NONE for this batch or for a later one will acknowledge it.
         """
         if batch.persistence is Persistence.REJECTED:
-            # In range of the leader's last sequence, and yet refused every time: accepted over it,
-            # statelessly.
+            # The leader has this sequence within its range although it refused every attempt: it
+            # must have accepted a later batch while it held no state.
             out.data_loss(self.where, "DUPLICATE_SEQUENCE_NUMBER for a batch that was rejected")
             batch.learn(Evidence.AMBIGUOUS, now)
             self._give_up(batch, errors.DuplicateSequenceNumber(), out)
@@ -552,7 +583,8 @@ class PartitionState:
         if self._transactional:
             return
         if self.recovery.rung is Rung.CLEAR and batch is self._head and self.in_doubt > 1:
-            # It has state for us and keeps offsets of the newest only: ask from that end.
+            # The leader holds state for the producer and keeps the offsets of the newest batches
+            # only, so the probes begin with the newest batch.
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
 
     def _on_out_of_order(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
@@ -566,10 +598,11 @@ class PartitionState:
             self.recovery.move(self._salvage_state())
             return
         batch.move(BatchEvent.RETRY)
-        # Behind an older batch that failed, or whose sequences were given up, it is expected.
+        # For a batch behind one that failed or lost its sequence numbers, this answer is expected.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # It says that it remembers this batch: probe below it for how many it does remember.
+            # The leader says that it retains this batch: probe below it to find how many it
+            # retains.
             distance = self.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
             self.recovery.search(wanted=within)
@@ -587,15 +620,15 @@ class PartitionState:
             self._fail(batch, error, out)
             self._give_up_numbers(out)
         elif self._knows_us(batch) and batch not in self.recovery.salvaged:
-            # The refusal says nothing of the first copy, but this leader is known to hold our
-            # state: as OUT_OF_ORDER.
+            # The refusal says nothing about an earlier copy, but this leader is known to hold the
+            # producer's state. So the batch is treated as after OUT_OF_ORDER.
             self._on_out_of_order(batch, error, out)
             self.recovery.refused_for_good(error)
         else:
             self._give_up(batch, error, out)
 
     def _knows_us(self, batch: Batch) -> bool:
-        """Whether this leader would recognise another copy of the batch."""
+        """Return whether this leader would recognise another copy of the batch."""
         return self.idempotent and self.gate.has_heard((batch.identity, self.route))
 
     def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
@@ -606,17 +639,18 @@ class PartitionState:
             self._fail(batch, error, out)
             self._give_up_numbers(out)
             return
-        # It goes in parts (`replace`) when it is its turn: the topic's limit may be known by then.
+        # The batch is split when it is its turn to be sent (`replace`): the topic's limit may be
+        # known by then.
         batch.refuse_size()
 
     def replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """Put other batches of its records in the place of one that was never appended.
+        """Put other batches with its records in the place of a batch that was never appended.
 
-        Parts of one that is too large carry its numbers between them (every attempt at the whole
-        was answered, so no copy of it can turn up later), and what follows keeps its own. Only the
-        ordinals shift.
+        The parts of a batch that is too large carry its sequence numbers between them: every
+        attempt at the whole was refused, so no copy of it can be appended later. The batches behind
+        it keep their numbers; only their ordinals change.
         """
-        self._evidence.clear()  # it counts in batches
+        self._evidence.clear()  # its distances are numbers of batches, which change here
         position = self.unresolved.index(batch)
         batch.move(BatchEvent.SPLIT)
         self.unresolved[position : position + 1] = parts
@@ -632,10 +666,10 @@ class PartitionState:
         error: errors.KafkaError,
         out: Effects,
     ) -> None:
-        """Fail the records that a batch was refused for (KIP-467).
+        """Fail the records for which a batch was refused (KIP-467).
 
-        The others, which were not written either, go on in a batch of their own, in front of what
-        follows. A batch that a caller put together fails as a whole: it has one outcome, which must
+        The other records were not written either; they go into a batch of their own, in front of
+        later batches. A batch that a caller built fails as a whole: it has one outcome, which must
         be true of each of its records.
         """
         if innocent is None:
@@ -645,7 +679,8 @@ class PartitionState:
             for place, reason in culprits.items():
                 guilty = [batch.records[place]]
                 self.settle_records(guilty, DeliveryStatus.NOT_WRITTEN, reason, out)
-        # No record uses the sequences of the culprits: all that follows is renumbered.
+        # No record uses the sequences of the culprits any more, so all later batches are
+        # renumbered.
         self._give_up_numbers(out)
 
     def _on_state_gone(
@@ -663,9 +698,10 @@ class PartitionState:
         self._give_up_numbers(out)
 
     def disown(self, error: errors.KafkaError, out: Effects) -> None:
-        """Send nothing more under a producer id that another producer uses too.
+        """Stop sending under a producer id that another client uses too.
 
-        No answer to a resend would be about our copy, so what is in doubt ends UNKNOWN.
+        Batches in doubt end UNKNOWN: the answer to a resend might be about the other client's
+        batch.
         """
         self.disowned = error
         self.bump_wanted = True
@@ -673,9 +709,14 @@ class PartitionState:
             self._give_up(batch, error, out)
 
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
-        """Note that an attempt ended without an answer.
+        """Handle that an attempt ended without an answer.
 
         The connection was lost or timed out, or the answer left the partition out.
+
+        Args:
+            batch: the batch of the attempt.
+            written: whether the broker may have received it.
+            now: seconds.
         """
         self.outstanding -= 1
         self.gate.close()
@@ -705,16 +746,16 @@ class PartitionState:
     def advance(
         self, now: float, out: Effects, *, throttled: float = 0.0, may_ask: bool = False
     ) -> None:
-        """Take the decisions that had to wait until nothing is outstanding.
+        """Take the decisions that must wait until no batch is outstanding.
 
         Args:
             now: seconds.
-            out: gets what follows beyond the partition.
+            out: receives what changes beyond the partition.
             throttled: the last throttle time of the leader's connection, in seconds.
-            may_ask: whether DescribeProducers is worth asking there.
+            may_ask: whether DescribeProducers is worth sending to the leader.
         """
         if self.disowned is not None:
-            self.disown(self.disowned, out)  # what has come to be in doubt since
+            self.disown(self.disowned, out)  # for batches that became in doubt since
         if self.outstanding or self.recovery.rung is Rung.CLEAR:
             return
         doubt = any(_keeps_numbers(batch) for batch in self.unresolved)
@@ -738,7 +779,7 @@ class PartitionState:
         if self.recovery.next_probe(self.unresolved, now) is not None:
             return
         if any(batch.appended for batch in self.unresolved):
-            # DUPLICATE is no refusal: it is there, and only not committed yet.
+            # A batch answered with DUPLICATE is in the log, and only not committed yet.
             self.recovery.move(RecoveryEvent.RESTART)
         elif self.recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
             self._lose("no batch in doubt is in the leader's log", now, out)
@@ -747,8 +788,8 @@ class PartitionState:
     def _refused_for_good(self) -> bool:
         """Whether another pass of probes would show no more than the last one.
 
-        The leader refuses these batches for what they are, and no copy of them can turn up any
-        more.
+        That is so if the leader refuses the batches for their content, and no copy of them can be
+        appended later.
         """
         astray = any(batch.astray for batch in self.unresolved if batch.in_doubt)
         return self.recovery.refusal is not None and not astray
@@ -756,9 +797,9 @@ class PartitionState:
     def _lose(self, reason: str, now: float, out: Effects) -> None:
         refusal = self.recovery.refusal
         if refusal is None and not self.bump_wanted:
-            # Where sequences were given up already (an epoch bump is pending) OUT_OF_ORDER is the
-            # expected gap, not data loss. Under a producer id that is not ours alone, the gap may
-            # be the other producer's.
+            # If sequence numbers were given up already (an epoch bump is pending), OUT_OF_ORDER is
+            # the expected answer and no data loss. The same is true under a producer id that
+            # another client uses: its batches may have caused the gap.
             out.data_loss(self.where, reason)
         self._back_off(now)
         for batch in [b for b in self.unresolved if b.in_doubt]:
@@ -773,13 +814,14 @@ class PartitionState:
 
     @property
     def wants_producers(self) -> bool:
-        """Whether DescribeProducers should be asked now."""
+        """Whether DescribeProducers should be sent now."""
         return self.recovery.rung is Rung.ASKING and not self.recovery.asked
 
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
-        """Note what DescribeProducers says of our producer id.
+        """Record what DescribeProducers says about the producer id, as a hint for the probes.
 
-        `last_sequence`: the epoch and the last sequence; None: nothing is known.
+        Args:
+            last_sequence: the epoch and the last sequence that the leader has; None if not known.
         """
         if self.recovery.rung is not Rung.ASKING:
             return
@@ -795,7 +837,7 @@ class PartitionState:
 
     @property
     def wants_read_back(self) -> bool:
-        """Whether the log must be read to settle doubt that no resend may settle."""
+        """Whether the log must be read to resolve doubt, because a resend could be a duplicate."""
         return (
             self.must_not_resend
             and not self.outstanding
@@ -804,15 +846,20 @@ class PartitionState:
         )
 
     def begin_read_back(self) -> int | None:
-        """Where to start reading: behind the last acknowledged offset; None when there is none."""
+        """Begin to read the log behind the last acknowledged offset.
+
+        Returns:
+            The first offset to read; None if no acknowledged offset is known.
+        """
         return self.read_back.begin(self.log.offset)
 
     def on_read_back(
         self, page: Sequence[WrittenBatch], high_watermark: int, out: Effects
     ) -> int | None:
-        """Handle a page of the log; where the next one starts, or None when the log ends.
+        """Handle a page of the log, and return the offset of the next one, or None at the end.
 
-        What is found is acknowledged. What is not found is proved by nothing: UNKNOWN.
+        Batches in doubt that are found are acknowledged. At the end the others end UNKNOWN: that a
+        batch is not found proves nothing.
         """
         doubtful = [b for b in self.unresolved if b.in_doubt and b.due]
         found = self.read_back.found(page, doubtful)
@@ -827,28 +874,33 @@ class PartitionState:
         return following
 
     def end_read_back(self, retry_at: float | None = None) -> None:
-        """Stop reading, for a reason that may pass: start over, not before `retry_at` if given."""
+        """Stop reading the log for a reason that may pass, so that it may begin again.
+
+        Args:
+            retry_at: the earliest time to begin again, in seconds, if given.
+        """
         self.read_back.end()
         if retry_at is not None:
             self.retry_at = retry_at
 
     def give_up_doubt(self, out: Effects) -> None:
-        """Nothing can tell: what is in doubt ends UNKNOWN."""
+        """End the batches in doubt as UNKNOWN: neither a resend nor the log can resolve them."""
         self.read_back.end()
         for batch in [b for b in self.unresolved if b.in_doubt and b.due]:
             self._give_up(batch, errors.UnknownProducerId(), out)
 
     def expire(self, now: float, grace: float, answered_at: float | None, out: Effects) -> None:
-        """Settle what is past its deadline.
+        """Settle records and batches that are past their deadline.
 
-        A batch in doubt has `grace` more seconds while answers come in; a broker that never answers
-        ends every future at its deadline.
+        A batch in doubt has `grace` more seconds if the leader answers; while no broker answers,
+        each record is settled at its deadline.
 
         Args:
             now: seconds.
             grace: seconds.
-            answered_at: when the leader's connection last answered a Produce request, if ever.
-            out: gets the outcomes.
+            answered_at: when the leader's connection last answered a Produce request; None if
+            never.
+            out: receives the outcomes.
         """
         expired = self.queue.expire(now)
         if expired:
@@ -866,15 +918,15 @@ class PartitionState:
         )
 
     def next_deadline(self, now: float, grace: float) -> float | None:
-        """When `expire` has something to do next (at the latest)."""
+        """Return the time by which `expire` must be called again; None if nothing can expire."""
         deadlines = [batch.deadline for batch in self.unresolved]
         if self.queue.records:
             deadlines.append(self.queue.records[0].deadline)
-        # Past its deadline a batch has only the grace to wait for.
+        # A batch past its deadline waits only for the end of the grace.
         return min((at if at > now else at + grace for at in deadlines), default=None)
 
     def wakes(self, now: float, grace: float, linger: float) -> Iterator[float]:
-        """When a poll could do something for it that it could not do now."""
+        """Yield the times at which a poll could do something for this partition, in seconds."""
         deadline = self.next_deadline(now, grace)
         if deadline is not None:
             yield deadline
@@ -909,7 +961,7 @@ class PartitionState:
         )
 
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """NOT_WRITTEN: it was never written, or every attempt was refused before the append."""
+        """End a batch as NOT_WRITTEN: it was never written, or refused before each append."""
         batch.move(BatchEvent.REJECT)
         self.unresolved.remove(batch)
         if self._skipped is None or batch.base < self._skipped:
@@ -923,9 +975,9 @@ class PartitionState:
         out: Effects,
         status: DeliveryStatus = DeliveryStatus.UNKNOWN,
     ) -> None:
-        """End a batch as UNKNOWN, unless an abort has decided its status.
+        """End a batch as UNKNOWN, or with the status that the end of its transaction decided.
 
-        Its numbers are never used again under this identity.
+        Its sequence numbers are never used again under this identity.
         """
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
@@ -949,7 +1001,8 @@ class PartitionState:
     def reclaim(self) -> list[PendingRecord]:
         """Take back the records of batches that were never appended, in order.
 
-        They get the numbers of another partition. What is in flight or in doubt stays.
+        The records get new numbers, in this partition or another. Batches in flight or in doubt
+        stay.
         """
         taken: list[PendingRecord] = []
         for batch in [b for b in self.unresolved if b.due and not b.in_doubt]:
@@ -959,7 +1012,7 @@ class PartitionState:
         return taken
 
     def abandon(self, error: errors.KafkaError, out: Effects) -> None:
-        """End everything now: the producer is closing, is dead, or the topic was recreated."""
+        """Settle everything now: the producer ends, or the topic was recreated."""
         queued = self.queue.empty()
         if queued:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
@@ -967,9 +1020,12 @@ class PartitionState:
             self._end(batch, error, out)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:
-        """Settle what is not outstanding: its transaction is aborted, or will be.
+        """Settle what is not outstanding: the transaction is aborted, or will be.
 
-        `doubt`: what becomes of batches in doubt; None while that is to be decided by the abort.
+        Args:
+            error: the error of the records.
+            doubt: the outcome of batches in doubt; None leaves them for the abort to decide.
+            out: receives the outcomes.
         """
         queued = self.queue.empty()
         if queued:
@@ -979,8 +1035,9 @@ class PartitionState:
                 self._fail(batch, error, out)
             elif doubt is not None:
                 self._give_up(batch, error, out, doubt)
-            # At once, whenever it will be settled: the end of this transaction must know that the
-            # next one needs another epoch, or a late copy would be part of it (v1).
+            # Numbers are given up now even if the batch is settled later: when this transaction
+            # ends it must be known that the next one needs another epoch. Otherwise a late copy of
+            # the batch would become part of the next transaction (v1).
             self._give_up_numbers(out)
 
     def settle_records(
@@ -990,7 +1047,7 @@ class PartitionState:
         error: errors.KafkaError,
         out: Effects,
     ) -> None:
-        """Report a failure of records."""
+        """Report the outcome of records that were not acknowledged, with a copy of the error."""
         error = copy.copy(error)
         error.status = status
         out.settle(Settlement(self.topic, self.partition, records, status, error=error))
@@ -1003,7 +1060,7 @@ class PartitionState:
 
 
 def _keeps_numbers(batch: Batch) -> bool:
-    """Whether its numbers are its own for ever: it may have been appended under them."""
+    """Return whether a batch must keep its numbers: it may have been appended under them."""
     return batch.in_doubt and not batch.forsaken
 
 

@@ -1,7 +1,7 @@
-"""Partitions: every partition that has state, and what is done to all of them.
+"""Partitions: the state of every partition of a producer, and the actions on all of them.
 
-A partition of a topic that was deleted and made anew is retired: the new one begins afresh, and the
-old one stays until the last answer that is owed to it has come.
+When a topic was deleted and recreated, the states of its old partitions are retired: new states
+begin for the new topic id, and each old one stays until its last outstanding request has ended.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from aioidem.structs import DeliveryStatus
 __all__ = ["Partitions"]
 
 _SEQUENCE_RANGE = 10_000_000
-"""KIP-758's default range of sequences."""
+"""The range of sequences that a KIP-758 broker deduplicates by default, in records."""
 
 
 class Partitions:
-    """The partitions of one producer.
+    """The states of all partitions of one producer.
 
     Args:
         config: validated options.
-        random: uniform numbers from [0, 1), for back-offs.
-        cluster: knows the ids of topics.
-        connections: the links that routes lead over.
-        effects: what partitions report to.
+        random: returns uniform numbers from [0, 1), for back-offs.
+        cluster: the view of the cluster, for topic ids.
+        connections: the connections that routes lead over.
+        effects: receives what changes beyond a partition.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Partitions:
         self.assume_sequence_range()
         self._gated = True
         self.live: dict[tuple[str, int], PartitionState] = {}
-        # Those of topics that were deleted, while answers are owed to them.
+        # States of topics that were deleted, while their requests are outstanding.
         self.retired: list[PartitionState] = []
 
     def state(self, topic: str, index: int) -> PartitionState:
-        """Return the state of a partition; it is made on first use."""
+        """Return the state of a partition; it is created on first use."""
         state = self.live.get((topic, index))
         return self._make(topic, index) if state is None else state
 
@@ -85,30 +85,30 @@ class Partitions:
         return iter([*self.live.values(), *self.retired])
 
     def active(self) -> list[PartitionState]:
-        """Those that have anything to do and are not retired."""
+        """Return the states that have something to do and are not retired."""
         return [state for state in self.live.values() if state.active]
 
     @property
     def quiet(self) -> bool:
-        """Whether no batch is outstanding anywhere."""
+        """Whether no batch of any partition is outstanding."""
         return not any(state.outstanding for state in self)
 
     def link_of(self, state: PartitionState) -> Link | None:
-        """Return the connection that a partition is written on, if it is open."""
+        """Return the connection that a partition's batches are written on; None if it is closed."""
         return None if state.route is None else self._links.get(state.route.link_id)
 
     # -- what happens to all of them
 
     def flush(self) -> None:
-        """End lingering for what is queued now."""
+        """End lingering for the records that are queued now."""
         for state in self.live.values():
             state.queue.flush()
 
     def begin_transaction(self, *, gated: bool) -> None:
-        """Close the gates: whether leaders know us still, their first answers will show.
+        """Close the first-ack gates: leaders must show again that they hold the producer's state.
 
         Args:
-            gated: whether there is a first-ack gate in this transaction.
+            gated: whether first-ack gates apply in this transaction.
         """
         self._gated = gated
         for state in self.live.values():
@@ -116,7 +116,7 @@ class Partitions:
             state.gate.close()
 
     def expire(self, now: float) -> None:
-        """Settle what is past its deadline, and drop retired partitions that are done."""
+        """Settle what is past its deadline, and drop retired states that have nothing to do."""
         for state in self:
             if state.active:
                 link = self.link_of(state)
@@ -125,22 +125,27 @@ class Partitions:
         self.retired = [state for state in self.retired if state.active]
 
     def abandon(self, error: errors.KafkaError) -> None:
-        """End everything with an error."""
+        """Settle everything in all partitions with this error."""
         for state in self:
             state.abandon(error, self._effects)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
-        """Settle what is not outstanding: its transaction is aborted, or will be."""
+        """Settle what is not outstanding: the transaction is aborted, or will be.
+
+        Args:
+            error: the error of the records.
+            doubt: the outcome of batches in doubt; None leaves them for the abort to decide.
+        """
         for state in self:
             if state.active:
                 state.abort(error, doubt, self._effects)
 
     def assume_sequence_range(self) -> None:
-        """Take the default range of sequences where brokers deduplicate by range (KIP-758)."""
+        """Set the default range of sequences, if brokers deduplicate by range (KIP-758)."""
         self._sequence_cap = _SEQUENCE_RANGE if self._config.broker_dedup == "range" else None
 
     def limit_span(self, sequence_cap: int) -> None:
-        """Bind the span of sequences of each partition, and of those to come (KIP-758)."""
+        """Limit the span of sequences of present and future partitions (KIP-758)."""
         self._sequence_cap = sequence_cap
         for state in self.live.values():
             state.limit_span(sequence_cap)
@@ -148,10 +153,15 @@ class Partitions:
     def disown(
         self, partition: PartitionState, error: errors.KafkaError, identity: IdentityLedger
     ) -> str | None:
-        """Go on with another producer id: somebody else writes under the one of this partition.
+        """Give up a producer id because another client writes under it.
+
+        Args:
+            partition: the partition whose answer showed that.
+            error: the error of that answer.
+            identity: the producer's identity, given up if it has this producer id.
 
         Returns:
-            What an operator should read, when this producer takes a new id; None otherwise.
+            A message for the operator if this producer must request a new id; None otherwise.
         """
         shared = partition.ledger.identity
         if shared is None:
@@ -170,24 +180,24 @@ class Partitions:
     # -- topics and clusters that go
 
     def of(self, topic: str) -> list[PartitionState]:
-        """Return the partitions of a topic."""
+        """Return the states of a topic's partitions."""
         return [state for state in self.live.values() if state.topic == topic]
 
     def retire(self, old: PartitionState, error: errors.KafkaError) -> None:
-        """End a partition of a topic that was deleted and made anew."""
+        """Settle a partition of a deleted topic; keep its state while requests are outstanding."""
         del self.live[old.topic, old.partition]
         old.abandon(error, self._effects)
         if old.outstanding:
             self.retired.append(old)
 
     def succeed(self, old: PartitionState, queued: list[PendingRecord]) -> None:
-        """Begin a partition afresh, under its topic's new id, with what the old one had queued."""
+        """Create a partition's state under its topic's new id, with the records of the old one."""
         fresh = self._make(old.topic, old.partition)
         for record in queued:
             fresh.queue.append(record, record.deadline - self._config.delivery_timeout)
 
     def forget_cluster(self, error: errors.KafkaError) -> None:
-        """End what is left of every partition, and forget it: the cluster is another one."""
+        """Settle and forget all partitions: the producer moves to another cluster."""
         self.abandon(error)
         self.live.clear()
         self.retired.clear()

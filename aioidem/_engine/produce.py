@@ -1,14 +1,14 @@
-"""ProduceRequests: the accumulator is drained into requests, and their answers come back here.
+"""ProduceRequests: drains the accumulator into Produce requests, and handles their answers.
 
 Invariants
-- A request is outstanding on exactly one link; when that link is gone its batches are in doubt,
-  unless the driver says that the write never began.
-- Answers are matched by what their request carried. What an answer omits is in doubt; what it
-  invents or repeats closes the connection.
+- A request is outstanding on exactly one link. When that link ends, its batches are in doubt,
+  unless the driver says that no byte of the request was written.
+- Answers are matched with the contents of their request. A partition that an answer leaves out is
+  in doubt; an answer that names other partitions, or one twice, closes the connection.
 
-Rejected: one object per broker that owns its partitions (franz-go's sink). A leader move would have
-to carry state from one owner to another in the middle of its life; here a partition only changes
-its route.
+Rejected: one object per broker that owns its partitions (franz-go's sink). When a leader moves,
+state would have to be carried from one owner to another in the middle of its life; here a partition
+only changes its route.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _PRODUCE_WITH_TOPIC_IDS = 13
 
 
 class ProduceRequests:
-    """Drains the accumulator, connection by connection.
+    """Sends the batches of the accumulator in Produce requests, one connection at a time.
 
     Args:
         config: validated options.
-        cluster: who leads what.
-        connections: to whom.
-        accumulator: what is drained.
-        partitions: whose batches they are.
-        inquiries: what leaders are asked on the way.
-        requests: where requests go.
-        identity: is given up where it turns out to be somebody else's.
-        outcomes: take counts and events.
-        effects: what partitions report to.
-        transactions: are given each answer.
+        cluster: the view of the cluster, for leaders.
+        connections: the connections to leaders.
+        accumulator: the records and batches to send.
+        partitions: the states of all partitions.
+        inquiries: the questions that leaders are asked about their configuration.
+        requests: the ledger by which requests are sent.
+        identity: the producer's identity, given up if another client uses it.
+        outcomes: receives counts, and events for the operator.
+        effects: receives what changes beyond a partition.
+        transactions: are informed of each answer.
     """
 
     def __init__(
@@ -88,17 +88,18 @@ class ProduceRequests:
         self._effects = effects
         self._transactions = transactions
         self._turn = 0
-        # Batches as they are sent, for an observer; None: there is none.
+        # The batches that were sent, for an observer; None if there is no observer.
         self._dispatched: list[Entry] | None = None
 
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, active: list[PartitionState], now: float) -> None:
-        """Drain what is due into Produce requests."""
+        """Send the batches that are due, as far as connections and windows admit them."""
         by_link: dict[Link, list[PartitionState]] = {}
         self._turn += 1
         offset = self._turn % len(active) if active else 0
-        # Every poll starts with another partition, so that a full connection starves none of them.
+        # Each poll starts with another partition, so that no partition starves if a connection is
+        # full.
         for state in [*active[offset:], *active[:offset]]:
             link = self._route(state, now)
             if link is not None:
@@ -108,7 +109,7 @@ class ProduceRequests:
         self._accumulator.hold_back(active, now)
 
     def _route(self, state: PartitionState, now: float) -> Link | None:
-        """Find the connection to a partition's leader, if the partition may use it now."""
+        """Return the connection to a partition's leader, if the partition may use it now."""
         view = self._cluster.leader_of(state.topic, state.partition)
         if view is None or view.leader_id == NO_LEADER:
             self._effects.refresh_metadata()
@@ -124,13 +125,15 @@ class ProduceRequests:
             return None
         self._inquiries.ask(link, state, now)
         if not link.identified:
-            # It may lead to another cluster, where our producer id is somebody else's.
+            # The connection may lead to another cluster, where the producer id belongs to another
+            # producer.
             return None
         if link.limits.of(state.topic).awaited:
-            # What was refused for its size is cut to the limit when that is told.
+            # A batch that was refused for its size is split once the topic's limit is known.
             return None
         if state.in_doubt and self._inquiries.awaits_memory(link):
-            # Whether a resend can be a duplicate depends on how long this broker remembers us.
+            # Whether a resend can be a duplicate depends on how long this broker remembers the
+            # producer.
             return None
         return None if link.discovery.holds_up else link
 
@@ -201,11 +204,11 @@ class ProduceRequests:
         return None if view is None else view.topic_id
 
     def observe(self) -> None:
-        """Keep each batch that is sent for `take_dispatched`."""
+        """Begin to keep each batch that is sent, for `take_dispatched`."""
         self._dispatched = []
 
     def take_dispatched(self) -> list[Entry]:
-        """Return what was sent since the last call; nothing unless it is observed."""
+        """Take out the batches sent since the last call; none unless `observe` was called."""
         if not self._dispatched:
             return []
         dispatched, self._dispatched = self._dispatched, []
@@ -219,7 +222,7 @@ class ProduceRequests:
         """Handle the answer to a Produce request.
 
         Returns:
-            An error when it can not be one to this request; its connection is to be closed.
+            An error if this cannot be the answer to the request: its connection must be closed.
         """
         link.throttle(answer.throttle_ms, now)
         if request.version >= PRODUCE_WITH_WINDOW:
@@ -255,7 +258,8 @@ class ProduceRequests:
             link.discovery.answered()
 
     def _learn_leaders(self, answer: ProduceAnswer) -> None:
-        # Of those that lead what was asked about: a broker could name new ones each time.
+        # Only leaders of the partitions in the answer are learned: a broker could name new ones
+        # each time.
         named = {part.leader_id for part in answer.partitions}
         self._cluster.add_brokers(
             BrokerAddress(leader.node_id, leader.host, leader.port)
@@ -285,7 +289,7 @@ class ProduceRequests:
     def _refusal(
         self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
     ) -> Refusal:
-        """Work out what an error code means for this batch, in this request and transaction."""
+        """Return what an error code means for this batch, in this request and transaction."""
         state, batch = entry
         code = part.error_code
         disposition = classify(
@@ -295,7 +299,7 @@ class ProduceRequests:
             message=part.error_message,
         )
         if code == ErrorCode.unsupported_version and request.version >= PRODUCE_WITH_WINDOW:
-            disposition = disposition._replace(action=Action.RETRY)  # in an older version
+            disposition = disposition._replace(action=Action.RETRY)  # in v13
         if self._transactions.finishing(code):
             disposition = disposition._replace(action=Action.RETRY)
         error = refusal_error(state.where, part)
@@ -310,9 +314,10 @@ class ProduceRequests:
         return Refusal(disposition, error, named, innocent)
 
     def _is_current(self, state: PartitionState) -> bool:
-        """Whether the partition's route still leads to the newest known leader.
+        """Return whether the partition's route still leads to the newest known leader.
 
-        A partition that metadata shows without a leader, under the same epoch, keeps its route.
+        A partition without a leader in the latest metadata, in the same leader epoch, keeps its
+        route.
         """
         view = self._cluster.leader_of(state.topic, state.partition)
         route = state.route
@@ -324,11 +329,11 @@ class ProduceRequests:
         )
 
     def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
-        """Settle a request under acks=0 as UNKNOWN: it was given to the socket, and has no answer.
+        """Settle a request under acks=0 as UNKNOWN: it was written, and will get no answer.
 
         Args:
-            link_id: where it was written.
-            token: of the request.
+            link_id: the connection on which it was written.
+            token: the token of the request.
             now: seconds.
         """
         withdrawn = self._requests.withdrawn(link_id, token)
@@ -337,7 +342,13 @@ class ProduceRequests:
                 state.on_unanswered(batch, now, self._effects)
 
     def on_lost(self, request: Outstanding, *, written: bool, now: float) -> None:
-        """Leave the batches of a request in doubt, if it was written; its connection is gone."""
+        """Handle that a request gets no answer: if it was written, its batches are in doubt.
+
+        Args:
+            request: the request.
+            written: whether the broker may have received it.
+            now: seconds.
+        """
         if written:
             self._transactions.on_produced(None)
         for state, batch in request.entries.values():

@@ -1,9 +1,9 @@
-"""ReadBack: settling doubt by reading the partition's log, where a resend could be a duplicate.
+"""ReadBack: resolving doubt by reading the partition's log, where a resend could be a duplicate.
 
 A leader that may have forgotten the producer (KIP-854) would append a copy of a batch in doubt a
-second time. So what is in doubt is looked for in the log instead, from behind the last acknowledged
-offset on. What is found there is acknowledged; what is not found is proved by nothing, and ends
-UNKNOWN.
+second time. Therefore batches in doubt are not resent to it, but looked for in the log, from behind
+the last acknowledged offset on. A batch that is found is acknowledged. That a batch is not found
+proves nothing, so it ends UNKNOWN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ReadBack", "WrittenBatch", "written_batches"]
 
 
 class WrittenBatch(NamedTuple):
-    """The header of a committed batch, as far as it says whose it is."""
+    """The position, producer id, epoch and base sequence of a committed batch in the log."""
 
     base_offset: int
     next_offset: int
@@ -28,10 +28,10 @@ class WrittenBatch(NamedTuple):
 
 
 def written_batches(page: bytes) -> list[WrittenBatch]:
-    """Read the whole batches of a page, in order; a page may end anywhere.
+    """Read the complete batches of a page, in order; a page may end in the middle of a batch.
 
     Raises:
-        ProtocolError: they are malformed.
+        ProtocolError: a batch is malformed.
     """
     return [
         WrittenBatch(
@@ -51,22 +51,22 @@ class ReadBack:
     __slots__ = ("offset",)
 
     def __init__(self) -> None:
-        # Where the next page starts; None while nothing is read.
+        # The offset at which the next page starts; None while the log is not being read.
         self.offset: int | None = None
 
     def begin(self, acked_offset: int) -> int | None:
-        """Start behind the last acknowledged offset; None when there is none."""
+        """Begin behind the last acknowledged offset; return where, or None if there is none."""
         self.offset = acked_offset + 1 if acked_offset >= 0 else None
         return self.offset
 
     def end(self) -> None:
-        """Stop: the reading is over, failed, or belongs to another route."""
+        """Stop reading: all pages are read, a request failed, or the partition's route changed."""
         self.offset = None
 
     def found(
         self, page: Iterable[WrittenBatch], doubtful: Iterable[Batch]
     ) -> list[tuple[Batch, WrittenBatch]]:
-        """Match a page with batches in doubt, in the order of the log."""
+        """Return the batches in doubt that are in this page, in the order of the log."""
         wanted = {
             (b.identity.producer_id, b.identity.epoch, b.wire_base): b
             for b in doubtful
@@ -76,7 +76,7 @@ class ReadBack:
         return [(batch, written) for batch, written in matched if batch is not None]
 
     def following(self, page: Sequence[WrittenBatch], high_watermark: int) -> int | None:
-        """Go on behind a page; None when it was the last one."""
+        """Return the offset of the page behind this one; None if this was the last."""
         ends = not page or page[-1].next_offset >= high_watermark
         self.offset = None if ends else page[-1].next_offset
         return self.offset

@@ -1,8 +1,7 @@
-"""A record on its way: what the caller gave, whose it is, and the outcome that it gets.
+"""PendingRecord: a record on its way, its sink, and the outcome that the sink receives.
 
-The engine never calls a sink. It collects settlements (`outcomes`), and the driver of the engine
-passes them on between two polls, so that a user's callback can never run in the middle of a
-decision.
+The engine never calls a sink. It collects settlements (`outcomes`), and the driver passes them on
+between two polls, so that a user's callback never runs in the middle of a decision.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ __all__ = ["PendingRecord", "RecordGroup", "RecordSink", "Settlement"]
 
 
 class RecordSink(Protocol):
-    """Where a record's outcome goes.
+    """The receiver of a record's outcome.
 
-    The engine never calls it: the driver of the engine does, outside of it.
+    The driver calls it, outside of the engine; the engine never does.
     """
 
     def settle(self, settlement: Settlement, index: int) -> None:
-        """Take the outcome; `index` is the record's place in its batch."""
+        """Receive the outcome; `index` is the record's place in `settlement.records`."""
         ...
 
 
 class RecordGroup:
-    """Records that a caller wants in a batch of their own.
+    """The group of records that a caller wants in a batch of their own.
 
-    They are neither mixed with others nor, where a batch of their `size` is allowed, torn apart.
+    They are not mixed with other records, and not divided if a batch of their `size` is allowed.
 
     Args:
-        size: bytes of that batch before compression, its header included.
+        size: the size of that batch before compression, in bytes, its header included.
     """
 
     __slots__ = ("size",)
@@ -83,7 +82,7 @@ class PendingRecord:
 
 
 class Settlement:
-    """The outcome of some records of one partition, all alike."""
+    """The common outcome of some records of one partition."""
 
     __slots__ = (
         "base_offset",

@@ -1,8 +1,8 @@
 """RecordAccumulator: where records wait from `send()` until they are drained into requests.
 
 `append` queues a record on its partition, or with its topic while metadata does not know the
-partition. `drain` takes the batches that go into the next Produce request of a connection: batches
-to be sent again first, then new ones, cut from the head of a partition's queue.
+partition. `drain` takes the batches for the next Produce request of a connection: first batches to
+be resent, then new ones, which are cut from the head of a partition's queue.
 
 Invariants
 - Every record appended is settled exactly once: ACKED, NOT_WRITTEN or UNKNOWN.
@@ -37,20 +37,22 @@ from aioidem.structs import DeliveryStatus
 __all__ = ["MOST_BATCHES", "RecordAccumulator"]
 
 MOST_BATCHES = 1_000
-"""Batches in one Produce request: what its answer settles is done in one piece."""
+"""The most batches in one Produce request. It bounds the work for one answer, which is done in one
+piece.
+"""
 
 
 class RecordAccumulator:
-    """The records of one producer that are not acknowledged yet.
+    """The records of one producer that have no outcome yet.
 
     Args:
         config: validated options.
-        random: uniform numbers from [0, 1), for the choice of partitions.
-        cluster: which partitions there are.
-        metadata: is asked for when a topic or a partition is not known.
-        partitions: the state of each partition.
-        outcomes: take the outcomes of records.
-        effects: say whether the producer has ended.
+        random: returns uniform numbers from [0, 1), for the choice of partitions.
+        cluster: the view of the cluster, for the partitions of topics.
+        metadata: is requested when a topic or a partition is not known.
+        partitions: the states of all partitions.
+        outcomes: receives the outcomes of records.
+        effects: says whether the producer has ended.
         transactions: say whether records may be appended and sent.
     """
 
@@ -76,7 +78,7 @@ class RecordAccumulator:
         self._sealer = Sealer(config)
         self._assigning = Assigning()
         self._closed = False
-        # Records that were tried to be queued, and those that were.
+        # The number of records given to `append`, and of those that it queued.
         self._ordinal = 0
         self._queued = 0
         self._generation = 0
@@ -86,9 +88,9 @@ class RecordAccumulator:
     # -- appending ---------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicState:
-        """Return the state of a topic by name; it is made on first use.
+        """Return the state of a topic by name; it is created on first use.
 
-        Asks for metadata when the topic is new.
+        Metadata is requested for a new topic.
         """
         state = self.topics.get(name)
         if state is None:
@@ -105,18 +107,18 @@ class RecordAccumulator:
     ) -> None:
         """Queue a record whose bytes were taken from the budget already.
 
-        From here on it will be settled.
+        Once this returns, the record will be settled.
 
         Args:
-            topic_name: where it goes.
-            record: what the caller gave.
+            topic_name: the topic to write to.
+            record: the record.
             now: seconds.
-            block_until: when the caller's `max_block` ends, which may have begun before; None: it
-                begins now.
+            block_until: when the caller's `max_block` ends, in seconds; None: `max_block` from now.
+            It is earlier if the caller has waited for memory before.
 
         Raises:
-            KafkaError: the fatal error this producer ended with, or `RecordError` for what its
-                partitioner did; the record is not queued.
+            KafkaError: the error that ended the producer, `RecordError` if the partitioner failed,
+            or as `Transactions.need_open`; the record was not queued.
         """
         if self._closed or self._effects.fatal_error is not None:
             raise self._why_ended()
@@ -143,11 +145,11 @@ class RecordAccumulator:
         if self._effects.fatal_error is None:
             return errors.ProducerClosed("the producer is closed")
         error = copy.copy(self._effects.fatal_error)
-        error.status = DeliveryStatus.NOT_WRITTEN  # whatever became of a transaction
+        error.status = DeliveryStatus.NOT_WRITTEN  # of this record, not of a transaction
         return error
 
     def _assign(self, topic: TopicState, record: PendingRecord, now: float) -> bool:
-        """Put a record into its partition's queue, if metadata knows that partition."""
+        """Put a record into its partition's queue; return False if metadata lacks the partition."""
         views = self._cluster.partitions(topic.name)
         if views is None:
             return False
@@ -159,7 +161,7 @@ class RecordAccumulator:
         queue = self._partitions.state(topic.name, index).queue
         queue.append(record, now)
         if record.generation < self._generation:
-            queue.hurry()  # a flush began while it waited for its partition
+            queue.hurry()  # a flush began while the record waited for its partition
         return True
 
     def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
@@ -170,7 +172,8 @@ class RecordAccumulator:
         try:
             chosen = self._sealer.partitioner(record.key, everything, view.available or everything)
         except Exception as error:
-            # The caller's code: it may run long after the call, where nothing else would catch it.
+            # The partitioner is the user's code, and may run long after the call of `send`, where
+            # its exception would not be caught.
             raise errors.RecordError(f"the partitioner raised {error!r}") from error
         if not isinstance(chosen, int) or chosen not in view.leaders:
             raise errors.RecordError(f"the partitioner chose {chosen!r}, which is no partition")
@@ -178,11 +181,14 @@ class RecordAccumulator:
 
     @property
     def assigning(self) -> bool:
-        """Whether records are being given partitions: what is refused may be a part of it."""
+        """Whether records are due for a partition and were not tried yet.
+
+        While some are, more records may be refused for the same reason as those before them.
+        """
         return bool(self._assigning)
 
     def assign_known(self, now: float) -> None:
-        """Assign records of the topics whose partitions metadata has just named."""
+        """Make records due whose topics metadata knows, and assign the first of them."""
         for name, state in self.topics.items():
             if self._cluster.partitions(name) is not None:
                 self._assigning.add(state)
@@ -217,11 +223,12 @@ class RecordAccumulator:
 
         Args:
             link: the connection.
-            states: the partitions that may use it, in the order in which they get their turn.
+            states: the partitions that may use the connection, in the order of their turn.
             now: seconds.
 
         Returns:
-            A batch of each of them at most, as many as fit; nothing when none is due.
+            At most one batch of each partition, as many as fit into a request; empty if none is
+            due.
         """
         chosen: list[Entry] = []
         if not self._transactions.may_send:
@@ -241,9 +248,14 @@ class RecordAccumulator:
     def _next_batch(
         self, state: PartitionState, link: Link, now: float, room: int, *, alone: bool
     ) -> Batch | None:
-        """Return a batch to be sent again, else a new one, else None.
+        """Return the batch to be resent, or else a new one; None if there is none.
 
-        It fits into the `room` bytes left in a request, unless it is `alone` in it.
+        Args:
+            state: the partition.
+            link: the connection to its leader.
+            now: seconds.
+            room: the bytes left in the request, into which the batch must fit.
+            alone: whether the request is empty so far; a batch to be resent may then exceed `room`.
         """
         config = self._config
         batch = state.next_resend(now)
@@ -266,7 +278,7 @@ class RecordAccumulator:
         return batch
 
     def _cut_down(self, state: PartitionState, batch: Batch, link: Link, now: float) -> Batch:
-        """Return the first part of a batch refused for its size, or the batch itself."""
+        """Return the batch itself, or the first part of it if it was refused for its size."""
         if not batch.oversized:
             return batch
         topic = self.topics[state.topic]
@@ -281,7 +293,7 @@ class RecordAccumulator:
         return parts[0]
 
     def hold_back(self, states: Collection[PartitionState], now: float) -> None:
-        """Mark the partitions that are ready and were not drained: their batches may grow."""
+        """Mark the partitions that are ready but were not drained: their next batch may grow."""
         config = self._config
         for state in states:
             queue = state.queue
@@ -291,18 +303,21 @@ class RecordAccumulator:
                 queue.hold_back()
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
-        """Rebuild a batch without the records it was refused for; None when nothing is left."""
+        """Rebuild a batch without the records it was refused for; None if no record is left."""
         return self._sealer.without(batch, culprits)
 
     # -- what has no outcome yet -------------------------------------------------------------------
 
     @property
     def unsettled(self) -> int:
-        """Records that have no outcome yet."""
+        """The number of records that have no outcome yet."""
         return self._queued - self._outcomes.settled
 
     def unsettled_by_topic(self) -> dict[str, int]:
-        """How many records of each topic have no outcome yet. May be called by a finaliser."""
+        """Return the number of records without an outcome, by topic.
+
+        A finaliser may call this at any moment, so it iterates over copies.
+        """
         counts = {
             name: len(topic.unassigned)
             for name, topic in list(self.topics.items())
@@ -315,7 +330,11 @@ class RecordAccumulator:
         return counts
 
     def begin_flush(self) -> int:
-        """End lingering for what is queued; the generation whose records a flush waits for."""
+        """End lingering for queued records, and close the present generation.
+
+        Returns:
+            The closed generation: a flush waits for its records and those of earlier generations.
+        """
         self._partitions.flush()
         self._outcomes.close_generation(self._generation, self.unsettled)
         self._generation += 1
@@ -324,18 +343,18 @@ class RecordAccumulator:
     # -- topics and clusters that go ---------------------------------------------------------------
 
     def recreate(self, name: str) -> None:
-        """Begin a topic afresh that was deleted and made anew.
+        """Start afresh with a topic that was deleted and recreated.
 
-        The doubts of the old topic id are never asked about. What was never appended goes to the
-        topic of that name.
+        Batches in doubt under the old topic id end UNKNOWN. Records that were never appended go to
+        the new topic of that name.
         """
         view = self._cluster.topics[name]
         states = self._partitions.of(name)
         if any(state.partition not in view.leaders for state in states):
-            # There are fewer partitions than before: what may go elsewhere does, the rest is
-            # refused with this Metadata answer. It is all of them, those of partitions that are
-            # still there too: what comes from elsewhere must not end up behind later calls, whose
-            # deadlines are later.
+            # The new topic has fewer partitions. All records get a partition again, also those
+            # whose partition still exists: records from other partitions must not end up behind
+            # records of later calls, whose deadlines are later. Records that name a missing
+            # partition are refused with this Metadata answer.
             unassigned = self.topics[name].unassigned
             for record in carried_records(states):
                 unassigned.wait(record.deadline, 0, record)
@@ -349,11 +368,11 @@ class RecordAccumulator:
                 self._partitions.succeed(old, queued)
 
     def take_unwritten(self) -> dict[str, list[PendingRecord]]:
-        """Take back every record that was never appended, by topic, to carry it elsewhere."""
+        """Take back every record that was never appended, by topic, for another cluster."""
         return {name: carried_records(self._partitions.of(name)) for name in self.topics}
 
     def carry(self, unwritten: dict[str, list[PendingRecord]], now: float) -> None:
-        """Let records wait for the metadata of another cluster, `max_block` from now at most."""
+        """Let records wait for the metadata of another cluster, for at most `max_block`."""
         longest = now + self._config.max_block
         for name, topic in self.topics.items():
             topic.forget_cluster()
@@ -366,16 +385,21 @@ class RecordAccumulator:
     # -- records that end without a partition ------------------------------------------------------
 
     def close(self) -> None:
-        """Take no more records."""
+        """Accept no more records."""
         self._closed = True
 
     def abandon(self, error: errors.KafkaError) -> None:
-        """End everything now, with this error."""
+        """Settle all records now with this error."""
         self._partitions.abandon(error)
         self._refuse_unassigned(error)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
-        """End what is not outstanding: its transaction is aborted, or will be."""
+        """Settle what is not outstanding: the transaction is aborted, or will be.
+
+        Args:
+            error: the error of the records.
+            doubt: the outcome of batches in doubt; None leaves them for the abort to decide.
+        """
         self._partitions.abort(error, doubt)
         self._refuse_unassigned(error)
 
@@ -385,7 +409,7 @@ class RecordAccumulator:
             self._refuse(topic.name, records, copy.copy(error))
 
     def _refuse(self, topic: str, records: list[PendingRecord], error: errors.KafkaError) -> None:
-        """Settle records that never got a partition."""
+        """Settle records that have no partition as NOT_WRITTEN."""
         if records:
             error.status = DeliveryStatus.NOT_WRITTEN
             self._outcomes.settle(
@@ -393,7 +417,7 @@ class RecordAccumulator:
             )
 
     def expire(self, now: float) -> None:
-        """Settle what is past its deadline."""
+        """Settle records and batches that are past their deadline."""
         self._partitions.expire(now)
         for topic in self.topics.values():
             expired = topic.unassigned.expire(now)
@@ -401,13 +425,13 @@ class RecordAccumulator:
                 self._refuse(topic.name, expired, self.unassigned_error(topic))
 
     def refuse_topic(self, topic: TopicState) -> None:
-        """End what waits for a topic that the cluster refuses for good."""
+        """Settle the records that wait for a topic that the cluster permanently refuses."""
         error = topic.refuse()
         records = [each.record for each in topic.unassigned.take()]
         self._refuse(topic.name, records, copy.copy(error))
 
     def awaits(self, now: float) -> float | None:
-        """When records that have no partition are to be looked at again; None: at no time."""
+        """Return when records without a partition need attention; None if there are none."""
         if self._assigning:
             return now
         first: float | None = None
@@ -418,7 +442,7 @@ class RecordAccumulator:
         return first
 
     def unassigned_error(self, topic: TopicState) -> errors.KafkaError:
-        """Why a record got no partition in time."""
+        """Return the error of a record that got no partition in time."""
         max_block = self._config.max_block
         if self._cluster.partitions(topic.name) is not None:
             return errors.UnknownTopicOrPartitionError(
@@ -432,7 +456,7 @@ class RecordAccumulator:
         )
 
     def missing_partition(self, topic: str, partition: int) -> errors.KafkaError:
-        """Why a record is refused whose partition a known topic does not have."""
+        """Return the error of a record whose topic is known and does not have its partition."""
         count = len(self._cluster.partitions(topic) or ())
         has = "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
         return errors.UnknownTopicOrPartitionError(

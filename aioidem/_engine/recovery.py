@@ -1,33 +1,36 @@
-"""Resolving doubt: which batch of a partition goes next when something must be sent again.
+"""Recovery: the ladder by which a partition resolves batches in doubt, as rungs in a table.
 
-The rungs of the ladder:
+The rungs:
 
-CLEAR    resend oldest first; alone while the first-ack gate is closed. NONE = acknowledged, with
-its own offset.
-REFUSED  the oldest was answered OUT_OF_ORDER. Wait for what is outstanding, then decide: something
-         in doubt means PROBING, nothing in doubt means that the leader lost what it had
-         acknowledged.
-ASKING   DescribeProducers (KIP-664) may say where to start. A hint, never a verdict: any replica
-         answers it, it runs ahead of the high watermark, and it counts only with our epoch.
-PROBING  the leader holds state for us (it said OUT_OF_ORDER), so it appends only in sequence:
-         resend newest first. The first NONE proves every in-doubt batch below it. Probes append at
-         most one batch and evict only what its own NONE proves, so they may be pipelined and the
-         span does not bind them. After a code that no table names this is not sure: one at
-         a time, and a NONE sends what is in doubt below it to SALVAGE.
-SALVAGE  a success above a *rejected* batch: the leader had lost our state, so nothing is implied
-         any more. Each in-doubt batch below is resent by itself, newest first; NONE = acknowledged,
-         anything else = UNKNOWN.
+- CLEAR: resend the oldest batch first; only that one while the first-ack gate is closed. NONE means
+  acknowledged, with the batch's own offset.
+- REFUSED: the oldest batch was answered OUT_OF_ORDER. Wait until nothing is outstanding. If a batch
+  is in doubt, PROBING follows (or ASKING first, where the leader may be asked); if none is, the
+  leader has lost what it had acknowledged.
+- ASKING: DescribeProducers (KIP-664) may say where to begin. Its answer is a hint and decides
+  nothing: any replica answers, it may be ahead of the high watermark, and it counts only for the
+  present epoch.
+- PROBING: the leader holds the producer's state (it answered OUT_OF_ORDER), so it appends only in
+  sequence: resend the newest batch first. The first NONE proves that every batch in doubt below it
+  is stored. At most one probe is appended, and that one evicts only batches that its own NONE
+  proves, so probes may be pipelined and the window does not limit them. After a code that no table
+  names it is not certain that the leader holds the state: batches are then probed one at a time,
+  and after a NONE those in doubt below it go to SALVAGE.
+- SALVAGE: a batch succeeded above a *rejected* one, or while the leader may have forgotten the
+  producer. A success implies nothing any more: each batch in doubt below is resent by itself,
+  newest first. NONE means acknowledged; OUT_OF_ORDER or a permanent refusal means UNKNOWN.
 
-Two full passes of refused probes, the second begun late enough for queued requests of a closed
-connection to have been appended, end the probing: the data is not in this leader's log. That is a
-loss of the leader's only where each refusal was OUT_OF_ORDER: what is refused for its size or its
-timestamp may never have been there.
+Probing ends after two full passes of refused probes. The second pass begins late enough for
+requests of a closed connection, which the broker may still have queued, to have been appended. Then
+the batches are not in this leader's log. (One pass is enough if they are refused for their content,
+and no copy of them can be appended later.) That is a data loss of the leader only if each refusal
+was OUT_OF_ORDER: a batch that is refused for its size or its timestamp may never have been there.
 
-The evidence for PROBING dies with the route (leader epoch, connection) it was gathered on:
-`restart`.
+What PROBING has shown is valid only for its route (leader epoch, connection); `RESTART` discards
+it.
 
-Rejected: what Java does, which is to bump the epoch and resend on OUT_OF_ORDER. Brokers of today
-answer a retry older than their cache with that code too, and then the resend is a duplicate.
+Rejected: raising the epoch and resending after OUT_OF_ORDER, as Java does. Present brokers also
+answer a retry with that code if it is older than their cache, and then the resend is a duplicate.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ PASSES_NEEDED = 2
 
 
 class Rung(enum.Enum):
-    """Where on the ladder a partition stands."""
+    """The rung of the ladder on which a partition stands."""
 
     CLEAR = "clear"
     REFUSED = "refused"
@@ -55,7 +58,7 @@ class Rung(enum.Enum):
 
 
 class RecoveryEvent(enum.Enum):
-    """What moves it."""
+    """An event that moves a partition on the ladder."""
 
     HEAD_REFUSED = "head refused"
     DOUBT_REMAINS = "doubt remains"
@@ -92,13 +95,13 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
     (_R.SALVAGE, _E.PROVED): _R.SALVAGE,
     (_R.SALVAGE, _E.STATE_LOST): _R.SALVAGE,
     (_R.SALVAGE, _E.RESOLVED): _R.CLEAR,
-    # A batch to be salvaged stays one whatever the route: the loss of state is a fact of the past.
+    # A batch to be salvaged remains one on any route: the loss of state has happened.
     (_R.SALVAGE, _E.RESTART): _R.SALVAGE,
 }
 
 
 class Recovery:
-    """The rung of one partition, and which batches this pass has probed."""
+    """The rung of one partition, and which batches were probed in this pass."""
 
     __slots__ = (
         "_hinted",
@@ -118,13 +121,13 @@ class Recovery:
         self.passes = 0
         self.pass_not_before = 0.0
         self.salvaged: list[Batch] = []
-        # ASKING only: whether DescribeProducers is on its way.
+        # ASKING only: whether DescribeProducers has been sent.
         self.asked = False
-        # PROBING only: a probe of this pass was refused for good, for what it is and not for its
-        # place. It may never have been appended, so that the pass proves no loss.
+        # PROBING only: the error if a batch was permanently refused for its content, not for its
+        # sequence. It may never have been appended, so the pass does not prove a loss.
         self.refusal: KafkaError | None = None
-        # ASKING, PROBING: probe what lies below the hinted batch as well. What the leader
-        # recognises there shows how many batches it remembers (`retention`).
+        # ASKING and PROBING only: whether batches below the hinted one are probed as well. Those
+        # that the leader recognises show how many batches it retains (`retention`).
         self.searches = False
         self._hinted: Batch | None = None
         self._probed: set[int] = set()
@@ -149,32 +152,36 @@ class Recovery:
         self.rung = rung
 
     def ask(self) -> None:
-        """DescribeProducers is being asked: once is enough."""
+        """Note that DescribeProducers is being sent, so that it is sent once."""
         self.asked = True
 
     def refused_for_good(self, error: KafkaError) -> None:
-        """Keep the reason that a leader which knows us gave for refusing a batch in doubt."""
+        """Keep the error of a permanent refusal by a leader that holds the producer's state."""
         self.refusal = error
 
     def search(self, *, wanted: bool) -> None:
-        """Say whether a pass goes on below what DescribeProducers names."""
+        """Set whether a pass goes on below the batch that DescribeProducers names."""
         self.searches = wanted
 
     def hint(self, batch: Batch | None) -> None:
-        """DescribeProducers named this batch as the newest appended, or nothing of ours."""
+        """Begin to probe, first the batch that DescribeProducers named as the newest appended.
+
+        Args:
+            batch: that batch; None if the answer named none of this partition.
+        """
         self.move(RecoveryEvent.ANSWERED)
         self._hinted = batch
 
     def salvage(self, batches: Sequence[Batch]) -> None:
-        """Probe these batches one by one: the leader had lost our state below them.
+        """Resend these batches one by one: the leader had lost the producer's state.
 
-        Nothing is implied for them any more.
+        No later success implies them any more.
         """
         self.move(RecoveryEvent.STATE_LOST)
         self.salvaged.extend(batches)
 
     def next_probe(self, unresolved: Sequence[Batch], now: float) -> Batch | None:
-        """Return the newest batch in doubt that this pass has not probed, or None."""
+        """Return the newest batch in doubt that this pass has not probed; None if there is none."""
         if now < self.pass_not_before:
             return None
         hinted = self._hinted
@@ -183,28 +190,36 @@ class Recovery:
                 return hinted if hinted.state is BatchState.WAITING else None
             if hinted.state is BatchState.IN_FLIGHT:
                 if not self.searches:
-                    return None  # its NONE would answer for all the others
+                    return None  # its NONE would prove all batches below it
                 unresolved = unresolved[: unresolved.index(hinted)]
         candidates = [b for b in unresolved if b.in_doubt and id(b) not in self._probed]
         for batch in reversed(candidates):
             if batch.state is not BatchState.WAITING:
                 continue
             if batch.wire_base == 0 and batch is not candidates[0]:
-                # A leader that holds an older epoch's state accepts wire sequence 0 with nothing
-                # below it.
+                # A leader that holds the state of an older epoch accepts wire sequence 0 although
+                # the batches below it are missing.
                 continue
             return batch
         return None
 
     def probed(self, batch: Batch, now: float) -> None:
-        """Note that a probe was sent."""
+        """Note that a probe is being sent."""
         if self._pass_began is None:
             self._pass_began = now
             self.refusal = None
         self._probed.add(id(batch))
 
     def end_pass(self, now: float, pause: float) -> bool:
-        """Every probe of this pass was refused. Whether that was the last pass needed."""
+        """Note that every probe of this pass was refused.
+
+        Args:
+            now: seconds.
+            pause: seconds between the beginnings of two passes, at least.
+
+        Returns:
+            Whether enough passes were made.
+        """
         began = now if self._pass_began is None else self._pass_began
         self.passes += 1
         self.pass_not_before = max(began + pause, now)
@@ -214,11 +229,11 @@ class Recovery:
 
     @property
     def salvaging(self) -> bool:
-        """Whether a batch to be salvaged is not settled, be it in flight."""
+        """Whether a batch to be salvaged is not settled; it may be in flight."""
         return any(not batch.settled for batch in self.salvaged)
 
     def next_salvage(self) -> Batch | None:
-        """Return the newest batch still to be salvaged that may be sent, or None."""
+        """Return the newest batch to be salvaged that may be sent; None if there is none."""
         self.salvaged = [batch for batch in self.salvaged if not batch.settled]
         for batch in reversed(self.salvaged):
             if batch.state is BatchState.WAITING:

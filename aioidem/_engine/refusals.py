@@ -1,7 +1,7 @@
-"""What a refused batch is refused for, in words: its size beside the limit, or single records.
+"""The errors of a refused batch in words: its size beside the limit, or the records to blame.
 
-`culprits` believes a broker only as far as it names records that the batch has: an index beyond
-it is ignored, and where none is left the batch fails as a whole (KIP-467).
+A broker may name the records for which it refused a batch (KIP-467). `culprits` ignores an index
+that the batch does not have; if no other is named, the batch fails as a whole.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aioidem._protocol.topic_limit import MESSAGE_BYTES
 __all__ = ["culprits", "refusal_error", "too_large"]
 
 _NAMES_RECORDS = frozenset({ErrorCode.invalid_timestamp, ErrorCode.invalid_record})
-"""A broker looks at each record, and names those it refuses."""
+"""Error codes of checks that a broker makes for each record, and names the records that fail."""
 
 
 def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:
-    """Make the error that a refused batch ends with, in the broker's own words if it has any."""
+    """Return the error of a refused batch, with the broker's own message if there is one."""
     detail = answer.error_message or ""
     if answer.record_errors:
         first = answer.record_errors[:10]
@@ -31,13 +31,19 @@ def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:
 
 
 def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:
-    """Return the records of a batch of `count` that the broker refused it for: place and reason.
+    """Return the errors of the records for which the broker refused a batch, by index.
 
-    Empty when the broker names none.
+    The result is empty if the broker names none.
+
+    Args:
+        where: the topic and partition, for the message.
+        answer: the broker's answer for the partition.
+        count: the number of records in the batch.
     """
     if answer.error_code not in _NAMES_RECORDS:
         return {}
-    # An answer may name any number of records; what the batch does not have costs one look each.
+    # An answer may name any number of indexes; each that the batch does not have costs one
+    # comparison.
     named = {index: text for index, text in answer.record_errors if 0 <= index < count}
     return {
         index: errors.broker_error(
@@ -52,16 +58,16 @@ def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, error
 def too_large(
     where: str, answer: PartitionAnswer, nbytes: int, count: int, told: int | None
 ) -> errors.KafkaError:
-    """Make the error for a batch that is larger than its topic takes.
+    """Return the error for a batch that is larger than its topic accepts.
 
     Args:
         where: the topic and partition, for the message.
         answer: the broker's answer for the partition.
-        nbytes: size of the batch.
-        count: how many records it has.
-        told: the topic's limit in bytes; None when it is not known.
+        nbytes: the size of the batch.
+        count: the number of records in the batch.
+        told: the topic's limit in bytes; None if it is not known.
     """
-    # A limit that was named before may be out of date: then it does not explain the refusal.
+    # A limit that is not below the batch's size is out of date: it does not explain the refusal.
     limit = f"{told} bytes" if told is not None and told < nbytes else "which is not known"
     records = "one record" if count == 1 else f"{count} records"
     return errors.broker_error(

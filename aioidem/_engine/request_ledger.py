@@ -1,7 +1,7 @@
-"""RequestLedger: the steps of a poll, and the requests among them that are owed an answer.
+"""RequestLedger: the steps of a poll, and the tokens of the requests among them.
 
-Every request has a token that is never used again. An answer is matched by its link and token; one
-to a request that is not (or no longer) outstanding there is ignored.
+Every request has a token that is never used again. An answer is matched by its link and token; an
+answer to a request that is not (or no longer) outstanding on that link is ignored.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["RequestLedger"]
 
 
 class RequestLedger:
-    """What one producer asks of brokers.
+    """The requests of one producer to brokers, and the steps that send them.
 
     Args:
-        connections: keep what is outstanding, link by link.
+        connections: the connections, which keep their outstanding requests.
     """
 
     __slots__ = ("_connections", "_next_token", "_steps")
@@ -31,37 +31,37 @@ class RequestLedger:
         self._steps: list[Step] = []
 
     def begin_poll(self) -> list[Step]:
-        """Begin a list of steps; what is returned grows with the steps to come."""
+        """Begin a new list of steps, and return it; later calls add to this list."""
         self._steps = []
         return self._steps
 
     def add(self, step: Step) -> None:
-        """Let the driver perform a step."""
+        """Add a step for the driver to perform."""
         self._steps.append(step)
 
     def close(self, link: Link, reason: str) -> None:
-        """Let the driver close a connection."""
+        """Add the step that closes a connection."""
         self._steps.append(CloseLink(link.link_id, reason))
 
     # -- connections to ask on
 
     def any_link(self, now: float, *, identified: bool = True) -> Link | None:
-        """Return a connection for a question that any broker can answer; open one if there is none.
+        """Return a connection for a request that any broker can answer; open one if there is none.
 
         Args:
             now: seconds.
-            identified: whether it must have named its cluster.
+            identified: whether the connection must have named its cluster.
         """
         return self._connections.any(now, self._steps, identified=identified)
 
     def link_to(self, node_id: int, now: float) -> Link | None:
-        """Return the ready connection to a broker, or open one if back-off allows."""
+        """Return the ready connection to a broker; if it has none, open one as back-off allows."""
         return self._connections.to(node_id, now, self._steps)
 
     # -- requests
 
     def next_token(self) -> int:
-        """Return a token that was never used."""
+        """Return a token that was never used before."""
         token = self._next_token
         self._next_token += 1
         return token
@@ -74,7 +74,7 @@ class RequestLedger:
         subject: PartitionState | None = None,
         topic_limit: BatchLimit | None = None,
     ) -> int:
-        """Note that a request is given to a connection; returns its token."""
+        """Record a request that is given to a connection, and return its token."""
         token = self.next_token()
         link.add(Outstanding(token, kind, now, subject=subject, topic_limit=topic_limit))
         return token
@@ -83,7 +83,7 @@ class RequestLedger:
         """Take out the request that was answered, with its connection.
 
         Returns:
-            None when no such request is outstanding there.
+            None if no such request is outstanding on that connection.
         """
         link = self._connections.links.get(link_id)
         if link is None:
@@ -92,10 +92,10 @@ class RequestLedger:
         return None if request is None else (link, request)
 
     def withdrawn(self, link_id: int, token: int) -> tuple[Link, Outstanding] | None:
-        """Take out a request that was never written, or expects no answer, with its connection.
+        """Take out a request that was not written or expects no answer, with its connection.
 
         Returns:
-            None when no such request is outstanding there.
+            None if no such request is outstanding on that connection.
         """
         link = self._connections.links.get(link_id)
         if link is None:

@@ -1,4 +1,4 @@
-"""What was asked on a connection and is not answered yet."""
+"""Requests that were given to a connection and are not answered yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Entry", "Outstanding", "RequestKind"]
 
 
 class RequestKind(enum.Enum):
-    """What an outstanding request asked."""
+    """The kind of an outstanding request."""
 
     PRODUCE = "Produce"
     METADATA = "Metadata"
@@ -29,14 +29,14 @@ class RequestKind(enum.Enum):
 
 
 class Entry(NamedTuple):
-    """One batch of a Produce request."""
+    """One batch of a Produce request, with the state of its partition."""
 
     state: PartitionState
     batch: Batch
 
 
 class Outstanding:
-    """A request given to a connection and not answered."""
+    """A request that was given to a connection and is not answered."""
 
     __slots__ = (
         "delivered_at_send",
@@ -67,14 +67,15 @@ class Outstanding:
         self.token = token
         self.kind = kind
         self.sent_at = sent_at
-        # An answer is matched against what *this* request carried, never against today's metadata:
-        # topic ids can have moved meanwhile (KAFKA-19397).
+        # An answer is matched with the contents of *its* request, never with the present metadata:
+        # topic ids can have changed meanwhile (KAFKA-19397).
         self.entries = entries or {}
         self.names = names or {}
         self.nbytes = nbytes
-        # Bytes that the connection had delivered when this was sent.
+        # The bytes that the connection had delivered when this request was sent.
         self.delivered_at_send = 0
         self.version = version
-        # The partition that a question is about, or what is known of its topic.
+        # The partition that the request is about, or the size limit of its topic; None for other
+        # requests.
         self.subject = subject
         self.topic_limit = topic_limit

@@ -1,52 +1,54 @@
-"""Whether a broker retains as many batches as it says (KIP-1269), as far as its answers tell.
+"""Whether a broker retains as many batches as it says (KIP-1269), judged by its answers.
 
-A broker says N; a retry of a batch at most N batches back must be recognised (error NONE and its
-offset). One that keeps fewer loses no record: its OUT_OF_ORDER_SEQUENCE_NUMBER is resolved by
-probing. But it costs offsets and round trips at every lost connection, so it is noticed, said once,
-and sent no more ahead than it was seen to deduplicate.
+A broker says N; a retry of a batch at most N batches back must then be recognised (error NONE and
+its offset). A broker that retains fewer loses no record: its OUT_OF_ORDER_SEQUENCE_NUMBER is
+resolved by probing. But that costs offsets and round trips at every lost connection. So such a
+broker is detected and reported once, and its window is limited to what it was seen to deduplicate.
 
-What is a proof? Positions are counted in batches of one partition and one identity; the newest one
-sent is at distance 1.
+What counts as proof? Positions are counted in batches of one partition and one identity; the newest
+batch sent is at distance 1.
 
-- *Recognised at distance d*: a retry was answered NONE though a later batch is known to be stored.
-  It cannot have been appended just now. d counts from the newest batch that is known to be stored
-  by then, so it is at most the true distance: at least d are remembered.
-- *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER, and is proved to have
-  been stored by then: batches after it were recognised earlier on this connection. d counts from
-  the newest batch that had been sent when the retry was (what is sent later on a connection is
-  served later), so it is at least the true distance: fewer than d are remembered.
+- *Recognised at distance d*: a retry was answered NONE although a later batch is known to be
+  stored, so the retry cannot have been appended just now. d is counted from the newest batch that
+  is known to be stored by then, so d is at most the true distance: the broker retains at least d.
+- *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER, and the batch is
+  proved to have been stored before: later batches were recognised earlier on this connection. d is
+  counted from the newest batch that had been sent when the retry was sent (a request sent later on
+  a connection is served later), so d is at least the true distance: the broker retains fewer than
+  d.
 
-A refusal before that proves nothing. What was never appended is refused as well, being ahead of the
-log and not behind the memory; and a later recognition does not say when it was stored, because
-requests of a lost connection may still be served while their batches are asked about on this one.
-Such a batch may be asked about once more: a refused attempt has appended nothing.
+A refusal before such a proof shows nothing. A batch that was never appended is refused as well,
+because it is ahead of the log; and a later recognition does not say when the batch was stored,
+because requests of a lost connection may still be served while their batches are resent on this
+one. Such a batch may be resent once more: a refused attempt has appended nothing.
 
-Why a restart does not explain it. After a restart, clean or not, a broker remembers the newest
-batch of each producer and nothing else, so a refusal alone convicts nobody. Evidence counts only of
-batches each of which was sent before on one and the same connection, the same for all, under the
-leader and epoch of now: one process appended them. And two batches *below* the newest stored one
-and above the refused one must be recognised first. Both were appended before they were asked about
-on this connection (what is stored above them was appended later), so the memory is older than the
-last of them, and whatever came before that on the same connection was in it. Only trimming removes
-it.
+Why a restart is no explanation: after a restart, clean or not, a broker remembers the newest batch
+of each producer and nothing else, so a refusal alone proves nothing. Only batches count whose
+earlier attempts were all made on one connection, the same for all of them, under the present leader
+and epoch: one broker process appended them. And two batches *below* the newest stored one and above
+the refused one must be recognised first. Both were appended before they were resent on this
+connection (the batches above them were appended later), so the broker's memory is older than the
+later of the two, and every earlier batch of that connection was in it. Only trimming removes a
+batch from it.
 
-Why a change of leader does not explain it. Followers rebuild what they remember when they truncate.
-So a verdict waits for metadata that was asked for after it, and falls with the leader's epoch.
+Why a change of leader is no explanation: followers rebuild their memory when they truncate. So a
+verdict waits for metadata that is requested after it, and is dropped if the leader epoch has
+changed.
 
-Why a changed config does not explain it. What the broker says is taken from an answer on the
-present connection: a window that was made smaller is said to be smaller there.
+Why a changed config is no explanation: the number that the broker says is taken from an answer on
+the present connection. If the config was lowered, the answer shows the lower number.
 
-What follows: for every partition at that broker the window is at most the largest distance that was
-recognised, and at least 5, for ten minutes, then for twice as long each time, up to a day. The
-verdict is not for ever, because what this rule cannot exclude (a memory that was made smaller and
-larger while something was in doubt, a proxy that moves a connection to another process) must cost
-throughput only, and for a time.
+The consequence: for every partition at that broker the window is at most the largest distance that
+was recognised, and at least 5, for ten minutes at first, and twice as long each time, up to a day.
+The verdict ends because the rule cannot exclude everything (a memory that was lowered and raised
+while a batch was in doubt, a proxy that moves a connection to another process); an error must cost
+throughput only, and only for a time.
 
-Not noticed: a broker that keeps fewer than three (it looks as if it had been restarted), and any in
-transactions, where doubt is not resolved by probing.
+Not detected: a broker that retains fewer than three batches (it looks as after a restart), and any
+broker in transactions, where doubt is not resolved by probing.
 
-Rejected: resending acknowledged batches as a test. Where the broker has forgotten us, that
-is a duplicate.
+Rejected: resending acknowledged batches as a test. If the broker has forgotten the producer, such a
+batch is written twice.
 """
 
 from __future__ import annotations
@@ -61,30 +63,32 @@ from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED
 __all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "Witness", "earlier_link"]
 
 _WITNESSES = 2
-"""Recognised batches between the newest stored one and a refused one that exclude a restart."""
+"""The number of recognised batches, below the newest stored one and above a refused one, that
+excludes a restart.
+"""
 
 _FIRST_DOUBT = 600.0
 _LONGEST_DOUBT = 86400.0
 
 
 class Disproof(NamedTuple):
-    """A broker's word about its memory does not hold."""
+    """The proof that a broker retains fewer batches than it says."""
 
     said: int
-    """Batches that it said it retains."""
+    """The number of batches that the broker says it retains."""
     proved: int
     """The largest distance at which a retry was recognised."""
     refused: int
-    """The smallest one above it at which a retry was refused."""
+    """The smallest distance above that one at which a retry was refused."""
 
 
 class _Retry(NamedTuple):
-    """A retry that was sent on the present connection."""
+    """A retry that was sent on the present connection and is not answered yet."""
 
     link: int
-    """The one connection on which it may have been appended before."""
+    """The one connection on which the batch may have been appended before."""
     distance: int
-    """From the newest batch that had been sent by then."""
+    """The distance from the newest batch that had been sent when the retry was sent."""
 
 
 class Witness(NamedTuple):
@@ -95,43 +99,49 @@ class Witness(NamedTuple):
 
 
 class RetentionEvidence:
-    """What the retries of one partition have shown, on its present connection."""
+    """What the retries of one partition have shown about the leader, on the present connection."""
 
     __slots__ = ("_awaited", "_early", "_recognised", "_refused")
 
     def __init__(self) -> None:
-        # By the batch.
+        # The retries that are not answered yet, by the `id` of the batch.
         self._awaited: dict[int, _Retry] = {}
-        # By the ordinal of what was refused before two were recognised: `_Retry.link`.
+        # The batches refused before two were recognised: `_Retry.link` by the batch's ordinal.
         self._early: dict[int, int] = {}
-        # By the connection on which all earlier attempts were made.
+        # The retries that were recognised, and the distances of those refused, each by the one
+        # connection on which all earlier attempts were made.
         self._recognised: dict[int, list[Witness]] = {}
         self._refused: dict[int, list[int]] = {}
 
     def clear(self) -> None:
-        """Another connection, leader or identity: what was seen belongs to the one before."""
+        """Forget everything: the connection, the leader or the identity is another one."""
         self._awaited.clear()
         self._early.clear()
         self._recognised.clear()
         self._refused.clear()
 
     def sent(self, batch: Batch, distance: int) -> None:
-        """Note that a batch was sent; only retries that can be evidence are waited for.
+        """Note that a batch is sent, if it is a retry that can be evidence.
 
-        `distance`: from the newest batch sent by now.
+        Args:
+            batch: the batch.
+            distance: from the newest batch sent so far.
         """
         if batch.attempt is None:
             return
         link = batch.attempt.earlier_link
-        # An attempt that was refused here has appended nothing: what was true before it still is.
+        # An attempt that was refused on this connection has appended nothing, so what was known
+        # before it still holds.
         link = self._early.pop(batch.ordinal, None) if link is None else link
         if link is not None:
             self._awaited[id(batch)] = _Retry(link, distance)
 
     def recognised(self, batch: Batch, distance: int) -> None:
-        """Note that a retry was answered with error NONE.
+        """Note that a batch was answered with error NONE.
 
-        `distance`: from the newest batch that is known to be stored.
+        Args:
+            batch: the batch.
+            distance: from the newest batch that is known to be stored.
         """
         retry = self._awaited.pop(id(batch), None)
         if retry is not None and distance > 1:
@@ -139,7 +149,7 @@ class RetentionEvidence:
             seen.append(Witness(batch.ordinal, distance))
 
     def refused(self, batch: Batch) -> None:
-        """Note that a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER."""
+        """Note that a batch was answered with OUT_OF_ORDER_SEQUENCE_NUMBER."""
         retry = self._awaited.pop(id(batch), None)
         if retry is None:
             return
@@ -150,13 +160,14 @@ class RetentionEvidence:
             self._early[batch.ordinal] = retry.link
 
     def ended(self, batch: Batch) -> None:
-        """Note that a retry ended in a way that shows nothing of the broker's memory."""
+        """Note that an attempt ended without showing anything about the broker's memory."""
         self._awaited.pop(id(batch), None)
 
     def verdict(self, said: int) -> Disproof | None:
-        """Return what is proved once every retry is answered.
+        """Return what is proved once every retry is answered; None if nothing is.
 
-        `said`: how many batches the broker says it retains now.
+        Args:
+            said: the number of batches that the broker says it retains now.
         """
         if self._awaited or not self._refused:
             return None
@@ -171,7 +182,7 @@ class RetentionEvidence:
 
 
 class BrokerMemory:
-    """What one broker is believed to remember per partition, across its connections."""
+    """The number of batches that one broker is believed to retain, across its connections."""
 
     __slots__ = ("_backoff", "_told", "_until", "limit")
 
@@ -182,7 +193,12 @@ class BrokerMemory:
         self._backoff = Backoff(_FIRST_DOUBT, _LONGEST_DOUBT, random)
 
     def believed(self, said: int | None, now: float) -> int | None:
-        """Return what to take for the window that an answer names."""
+        """Return the window to use for the one that an answer names.
+
+        Args:
+            said: the number of batches that the answer names; None if it names none.
+            now: seconds.
+        """
         if self.limit is not None and now >= self._until:
             self.limit = None
         if self.limit is None or said is None:
@@ -190,7 +206,7 @@ class BrokerMemory:
         return min(said, self.limit)
 
     def disprove(self, disproof: Disproof, now: float) -> bool:
-        """Believe no more than what was proved, for a time; whether that is news to a user."""
+        """Limit the window of this broker for some time; return whether the limit is a new one."""
         self.limit = max(DEFAULT_BATCHES_RETAINED, disproof.proved)
         self._until = now + self._backoff.next_delay()
         news, self._told = self.limit != self._told, self.limit
@@ -198,9 +214,13 @@ class BrokerMemory:
 
 
 def earlier_link(batch: Batch, leader: tuple[int, int]) -> int | None:
-    """Return the one connection on which every earlier attempt at a batch was made.
+    """Return the id of the one connection on which all attempts at a batch were made.
 
-    None when there was more than one, or another leader or epoch.
+    None if there were several or none, or if the attempts went to another leader or epoch.
+
+    Args:
+        batch: the batch.
+        leader: the present leader's id and epoch.
     """
     first: Attempt | None = batch.first_attempt
     last: Attempt | None = batch.attempt

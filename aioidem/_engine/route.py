@@ -1,4 +1,4 @@
-"""Route: where a partition's batches go."""
+"""Route: the connection, leader and leader epoch that a partition's batches are sent to."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class Route(NamedTuple):
     leader_epoch: int
 
     def same_leader(self, other: Route) -> bool:
-        """Whether both lead to one leader in one epoch, over whatever connection."""
+        """Return whether both routes lead to the same leader in the same leader epoch."""
         return self[1:] == other[1:]
