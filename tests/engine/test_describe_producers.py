@@ -17,6 +17,7 @@ from .driver import (
     PENDING,
     TOPIC_AUTHORIZATION_FAILED,
     Rig,
+    T,
     pipelined,
     wait_until,
 )
@@ -119,22 +120,33 @@ def test_a_denied_question_is_not_asked_again_on_that_connection() -> None:
     assert sum(isinstance(step, steps.AskProducers) for step in rig.asked) == 1
 
 
-def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstanding() -> None:
-    """The leader is asked about producers on the connection that carries Produce, once it is idle.
+def test_the_leader_is_asked_on_the_produce_connection_and_nothing_is_sent_beside() -> None:
+    """The leader is asked on the connection that carries Produce, and no batch until it answers.
 
     A connection is served in order, so none of our batches arrives after the question.
     """
-    rig, requests = pipelined(5)
+    rig = Rig(brokers=2, partitions=2)
+    rig.leaders[T, 1] = (2, 0)
+    rig.start().send()
+    rig.ack_all()
+    rig.send(5)
+    lost = rig.outstanding()[0].link
+    rig.send(partition=1)
+    rig.ack(rig.outstanding()[-1])
     rig.hold = (steps.AskProducers,)
-    rig.lose()
+    rig.lose(lost)
     rig.tick(1.0)
     (resend,) = rig.outstanding()
+    assert len([end for end in rig.links.values() if end.open and not end.closed]) == 2
     rig.fail(resend, OUT_OF_ORDER)
+    rig.send(2)
     rig.tick(1.0)
     (asked,) = rig.held
     assert asked.link_id == resend.link.link_id
     assert not rig.outstanding(), "no batch is sent beside the question"
-    assert len(requests) == 5
+    rig.core.on_answer(asked, told(0, 5), rig.now)
+    rig.poll()
+    assert rig.sequences == [5]
 
 
 def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:

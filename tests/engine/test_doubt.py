@@ -142,16 +142,25 @@ def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() 
     assert rig.core.counters.data_loss_events == 0
 
 
-def test_a_success_sent_through_a_closed_gate_proves_nothing_below_it() -> None:
-    """While the gate is closed only the oldest batch is sent, so no success is above it."""
+def test_while_the_gate_is_closed_nothing_is_sent_above_a_batch_in_doubt() -> None:
+    """While the gate is closed only the oldest batch is sent, so no success can come above it.
+
+    Such a success would prove nothing: a leader without our state accepts any first sequence.
+    """
     rig = Rig().start()
     rig.send(3)
     (first,) = rig.outstanding()
     rig.fail(first, REQUEST_TIMED_OUT)
+    assert rig.state().in_doubt == 1
     rig.tick(0.01)
     assert rig.outstanding() == []
     rig.tick(1.0)
+    rig.send(3)
     assert rig.sequences == [0]
+    rig.ack(rig.outstanding()[0])
+    assert rig.sequences == [1, 2, 3, 4, 5]
+    rig.ack_all()
+    rig.assert_drained()
 
 
 def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:

@@ -25,6 +25,7 @@ from .driver import (
     NOT_LEADER,
     NOT_WRITTEN,
     OUT_OF_ORDER,
+    REQUEST_TIMED_OUT,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_PRODUCER_ID,
     Rig,
@@ -218,11 +219,33 @@ def test_a_batch_that_begins_right_at_the_wrap_has_sequence_zero() -> None:
 
 
 def test_a_bump_renumbers_from_zero_what_was_refused_and_nothing_that_is_in_doubt() -> None:
-    """A bump renumbers the batches refused behind a failed one, from zero and in order.
+    """A bump renumbers the refused batches from zero, once the batch in doubt is acknowledged.
 
-    Renumbering everything in flight would write a batch in doubt a second time; none is in doubt
-    here.
+    That batch is resent under its own epoch and sequence: under others it could be written a second
+    time, and a newer epoch before it would fence it.
     """
+    rig, (first, second, third, fourth) = pipelined(4)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, TOPIC_AUTHORIZATION_FAILED, poll=False)
+    for request in (third, fourth):
+        rig.fail(request, OUT_OF_ORDER, poll=False)
+    rig.tick(2.0)
+    assert rig.core.epoch_bumps == 1
+    (again,) = rig.outstanding()
+    assert (again.epoch, again.sequence) == (0, 1)
+    assert again.only.data == first.only.data
+    rig.tick(1.0)
+    assert rig.outstanding() == [again], "nothing is sent under the new epoch beside it"
+    rig.ack_all()
+    renumbered = [(r.epoch, r.sequence, r.only.values) for r in rig.everything[6:]]
+    assert renumbered == [(1, 0, third.only.values), (1, 1, fourth.only.values)]
+    assert rig.statuses == [ACKED, ACKED, NOT_WRITTEN, ACKED, ACKED]
+    assert rig.core.epoch_bumps == 1
+    rig.assert_drained()
+
+
+def test_a_bump_renumbers_from_zero_what_was_refused_behind_a_failed_batch() -> None:
+    """A bump renumbers the batches refused behind a failed one, from zero and in order."""
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, TOPIC_AUTHORIZATION_FAILED, poll=False)
     for request in (second, third):

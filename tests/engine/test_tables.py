@@ -181,10 +181,16 @@ def test_a_final_batch_state_is_final() -> None:
 
 
 def test_every_unfinished_batch_state_leads_to_each_verdict_that_is_true_of_it() -> None:
-    """From every batch state that is not final one event leads to NOT_WRITTEN."""
-    for state in set(BatchState) - FINAL:
-        followers = {to for (at, _), to in BATCH_TRANSITIONS.items() if at is state}
-        assert BatchState.NOT_WRITTEN in followers
+    """A batch that was sent leads to each verdict; one that never was, not to ACKED or UNKNOWN."""
+    verdicts = {
+        state: {to for (at, _), to in BATCH_TRANSITIONS.items() if at is state and to in FINAL}
+        for state in set(BatchState) - FINAL
+    }
+    assert verdicts == {
+        BatchState.SEALED: {BatchState.NOT_WRITTEN, BatchState.SPLIT},
+        BatchState.IN_FLIGHT: FINAL,
+        BatchState.WAITING: FINAL,
+    }
 
 
 def test_doubt_is_sticky_and_only_a_proof_clears_it() -> None:

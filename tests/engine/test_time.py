@@ -202,7 +202,27 @@ def test_expiry_of_a_rejected_batch_leaves_the_ones_behind_it_in_order() -> None
 
 
 def test_expiry_in_several_partitions_happens_in_one_pass() -> None:
-    """Records of four partitions expire without a busy loop, in fewer than 300 polls."""
+    """One poll expires the records of all partitions whose deadline has passed, and no other."""
+    rig = Rig(partitions=4, **SHORT).start()
+    rig.down = {1}
+    rig.lose(rig.produce_link())
+    for partition in range(4):
+        rig.send(2, partition=partition)
+    rig.tick(1.0)
+    rig.send(partition=0)
+    rig.tick(18.9)
+    assert rig.statuses == [PENDING] * 9
+    rig.now += 0.2
+    rig.core.poll(rig.now)
+    rig.collect()
+    assert rig.statuses == [NOT_WRITTEN] * 8 + [PENDING]
+
+
+def test_waiting_for_a_deadline_costs_few_polls() -> None:
+    """Four partitions that wait for their records' deadline poll the engine fewer than 300 times.
+
+    Their broker is down for all of the 20 seconds.
+    """
     rig = Rig(partitions=4, **SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())

@@ -201,17 +201,23 @@ def record(size: int = 10) -> PendingRecord:
 
 
 def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
-    """Each record that waits for its topic expires at its own time, in call order."""
+    """Each record that waits for its topic expires at its own time.
+
+    Records that expire together do so in call order, whether their deadlines are equal or not.
+    """
     unassigned = UnassignedRecords()
-    first, second = record(), record()
-    third = record()
+    first, second, third, fourth, fifth, sixth = (record() for _ in range(6))
     assert unassigned.next_end() is None
     unassigned.wait(10.0, 0, first)
     unassigned.wait(11.0, 0, second)
     unassigned.wait(9.5, 0, third)  # its caller had waited for room before
+    unassigned.wait(10.0, 0, fourth)
+    unassigned.wait(10.5, 0, fifth)
+    unassigned.wait(10.0, 0, sixth)
     assert unassigned.next_end() == 9.5
     assert unassigned.expire(9.4) == []
     assert unassigned.expire(9.5) == [third]
-    assert unassigned.expire(10.0) == [first]
-    assert unassigned.expire(99.0) == [second]
+    assert unassigned.next_end() == 10.0
+    assert unassigned.expire(10.0) == [first, fourth, sixth]
+    assert unassigned.expire(99.0) == [second, fifth]
     assert unassigned.next_end() is None
