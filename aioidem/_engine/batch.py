@@ -79,8 +79,8 @@ BATCH_TRANSITIONS: dict[tuple[BatchState, BatchEvent], BatchState] = {
     (_S.IN_FLIGHT, _E.GIVE_UP): _S.UNKNOWN,
     (_S.IN_FLIGHT, _E.SPLIT): _S.SPLIT,
     (_S.WAITING, _E.SEND): _S.IN_FLIGHT,
-    # A later batch's success proves that this batch is stored (implicit acknowledgement), or it was
-    # read back from the log.
+    # A later batch's success proves that this batch is stored (implicit acknowledgement), or this
+    # batch was read back from the log.
     (_S.WAITING, _E.ACK): _S.ACKED,
     (_S.WAITING, _E.REJECT): _S.NOT_WRITTEN,
     (_S.WAITING, _E.GIVE_UP): _S.UNKNOWN,
@@ -253,7 +253,7 @@ class Batch:
         self.oversized = False
 
     def move(self, event: BatchEvent) -> None:
-        """Take one step of the life cycle.
+        """Change the batch's state as the table says.
 
         Raises:
             InternalError: the table has no such step; the state is left as it was.
@@ -264,8 +264,8 @@ class Batch:
         """Record what an ended attempt shows about the log.
 
         Raises:
-            InternalError: the table has no such row. That is so for everything but a proof after a
-            proof, and for new numbers for a batch in doubt that was not forsaken.
+            InternalError: the table has no such row. That is so for any evidence after a proof, and
+            for new numbers for a batch in doubt that was not forsaken.
         """
         self.persistence = transition(PERSISTENCE_TRANSITIONS, self.persistence, evidence, self)
         if self.persistence is Persistence.IN_DOUBT and self.doubted_at is None:
@@ -274,7 +274,7 @@ class Batch:
             self.forsaken = False
 
     def send(self, attempt: Attempt) -> None:
-        """Begin an attempt.
+        """Record that an attempt begins.
 
         Raises:
             InternalError: the batch is in flight or settled.

@@ -34,7 +34,7 @@ class BatchLimit:
         self._asked_at: float | None = None
         self._asking = False
         self._answered = True
-        # Whether a batch was refused for its size although the known limit permits it.
+        # Whether a batch was refused for its size, and no known limit explains that.
         self._refused = False
 
     def known(self, batch_size: int) -> int:

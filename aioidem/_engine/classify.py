@@ -63,7 +63,7 @@ class Action(enum.Enum):
 
 
 class Disposition(NamedTuple):
-    """What one answer means for its batch: a row of the table, with its base offset considered."""
+    """What one answer means for its batch: a row of the table, adjusted by its base offset."""
 
     action: Action
     precedes_append: bool

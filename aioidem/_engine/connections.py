@@ -27,8 +27,8 @@ from aioidem._protocol.metadata import BrokerAddress
 __all__ = ["Connections"]
 
 _MOST_NODES = 1000
-"""The number of nodes from which on those that metadata no longer names are dropped. Without a
-bound, a broker that invents new nodes in each answer would fill the memory.
+"""Above this number of nodes, those that metadata no longer names are dropped. Without a bound, a
+broker that invents new nodes in each answer would fill the memory.
 """
 
 _REFUSALS = 5

@@ -93,7 +93,8 @@ _ANYTHING_ELSE: dict[CallKind, Verdict] = {
     CallKind.COMMIT_OFFSETS: Verdict.ABORTABLE,
     CallKind.END: Verdict.FATAL,
 }
-# The calls for which a code without a row is retried, until the caller's deadline, if it may pass.
+# After these calls a code without a row is retried if it may pass by itself. Only the caller's
+# deadline ends the retries.
 _ASKED_AGAIN = frozenset({CallKind.FIND, CallKind.END})
 
 

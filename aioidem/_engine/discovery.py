@@ -6,7 +6,7 @@ first, and why a window stays at 5.
 
 After each of these v14 is not used for some time, never for good:
 
-- DescribeConfigs was refused because the permission is missing. The question is sent again on the
+- DescribeConfigs was refused, mostly for a missing permission. The question is sent again on the
   same connection after a back-off, while batches go on in v13; and at once on the next connection.
 - v14 was refused, or answered in a way that cannot be decoded. v13 is used for a back-off, across
   connections; then v14 is tried again on whatever connection there is.
@@ -77,7 +77,9 @@ class DiscoveryState(enum.Enum):
     ABSENT = "not offered"
     """On this connection v14 is not offered, is switched off, or is not that of KIP-1269."""
     NOT_GRANTED = "not granted"
-    """DescribeConfigs was refused; it is requested again after a back-off."""
+    """DescribeConfigs was answered with an error, usually for a missing permission; it is requested
+    again after a back-off.
+    """
     ASKING_AGAIN = "being asked again"
     """A later question of this connection is unanswered; batches go on in v13."""
     HELD_BACK = "held back"
@@ -289,7 +291,7 @@ class Discovery:
             self._absent(DiscoveryEvent.NOT_NAMED, "does not offer DescribeConfigs")
 
     def answered(self) -> None:
-        """Note that a request in v14 was answered in v14."""
+        """Note that the broker answered a Produce request in v14."""
         if self.state is DiscoveryState.HEARD:
             return  # only the first answer on a connection changes anything
         self._proven = True

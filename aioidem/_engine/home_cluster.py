@@ -85,7 +85,7 @@ class HomeCluster:
         home = self._cluster.cluster_id
         for link in self._connections.strangers(home):
             if link.closed:
-                continue  # dropped with the previous one
+                continue  # closed already, together with a previous connection
             if home is None or link.cluster_id is None or self._effects.fatal_error is not None:
                 return
             node = self._connections.nodes[link.node_id]

@@ -123,7 +123,7 @@ class IdentityRequest:
         return None
 
     def failed(self, now: float) -> None:
-        """Have the id requested again after a back-off: no answer came, or none with an id."""
+        """Back off before the next request: no answer came, or an answer without an id."""
         self._identity.refuse()
         self._not_before = now + self._backoff.next_delay()
 
@@ -138,6 +138,6 @@ class IdentityRequest:
 
     @property
     def awaits(self) -> float | None:
-        """Return when a producer id may next be requested; None if no request is to be made."""
+        """The earliest time of the next request for an id, in seconds; None if none is needed."""
         absent = self._wanted and self._identity.state is IdentityState.ABSENT
         return self._not_before if absent else None

@@ -183,7 +183,7 @@ class Link:
         self.plain_version = plain_version
 
     def move(self, event: LinkEvent) -> None:
-        """Take one step of the life cycle.
+        """Change the connection's state as the table says.
 
         Raises:
             InternalError: the table has no such step.

@@ -62,7 +62,12 @@ class ByteBudget:
         return self.used + size <= self.capacity or self.used == 0
 
     def wait(self, size: int, wake: Callable[[], None]) -> MemoryWaiter:
-        """Queue a caller for `size` bytes, and return its place in the queue."""
+        """Queue a waiter for `size` bytes, and return it.
+
+        Args:
+            size: bytes.
+            wake: called once, when the room is granted or the budget is closed.
+        """
         waiter = MemoryWaiter(size, wake)
         self._waiters.append(waiter)
         self.waiting += 1

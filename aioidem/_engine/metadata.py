@@ -44,12 +44,12 @@ class MetadataRefresher:
         self.wanted = True
 
     def due(self, now: float) -> bool:
-        """Return whether a request should be sent now."""
+        """Return whether a Metadata request should be sent now."""
         at = self.due_at()
         return at is not None and now >= at
 
     def due_at(self) -> float | None:
-        """Return when the next request is due, in seconds; None while one is outstanding."""
+        """Return when the next Metadata request is due, in seconds; None if one is outstanding."""
         if self.in_flight:
             return None
         if self.wanted or self.refreshed_at is None:
@@ -57,7 +57,7 @@ class MetadataRefresher:
         return max(self._next_at, self.refreshed_at + self._max_age)
 
     def sent(self) -> None:
-        """Note that a request is being sent."""
+        """Note that a Metadata request is being sent."""
         self.requests += 1
         self.in_flight = True
         self.wanted = False

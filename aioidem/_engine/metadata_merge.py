@@ -27,7 +27,7 @@ from aioidem._protocol.metadata import MetadataUpdate, PartitionUpdate, TopicUpd
 __all__ = ["SLICE", "MergeResult", "MetadataMerge"]
 
 SLICE = 2_000
-"""Partitions merged in one piece."""
+"""The number of partitions merged in one piece."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class MetadataMerge:
         # By name: if an answer describes a topic twice, the last description counts.
         named = {topic.name: topic for topic in update.topics}
         self.topics = [each for each in named.values() if wanted is None or each.name in wanted]
-        """What the answer says of those topics."""
+        """The descriptions of the topics to merge, each by the last one in the answer."""
         self._slices = self._merge()
 
     @property

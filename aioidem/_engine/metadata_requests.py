@@ -79,7 +79,8 @@ class MetadataRequests:
     def ask_clusters(self, now: float) -> None:
         """Ask once per connection which cluster it leads to.
 
-        A Metadata request that was sent on the connection has the same purpose.
+        A Metadata request that was sent on the connection serves as well: its answer names the
+        cluster.
         """
         for link in self._connections.links.values():
             if not link.asked_cluster and link.admits(now):

@@ -34,7 +34,7 @@ def transactions_of(
 
 
 class NoTransactions(Transactions):
-    """The null object in place of `Transactions`: batches may always be sent, outside of any."""
+    """The null object in place of `Transactions`: batches may be sent at any time."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class NoTransactions(Transactions):
 
     @property
     def awaits(self) -> float | None:
-        """Always None: no call to a coordinator waits for its time."""
+        """Always None: no call to a coordinator waits for a back-off to end."""
         return None
 
     @property

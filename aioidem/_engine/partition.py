@@ -196,7 +196,7 @@ class PartitionState:
 
     @property
     def span(self) -> int:
-        """Batches from the oldest unresolved to the newest sent, inclusive."""
+        """The number of batches from the oldest unresolved to the newest sent one, inclusive."""
         return self.next_ordinal - self.unresolved[0].ordinal if self.unresolved else 0
 
     @property
@@ -598,11 +598,12 @@ class PartitionState:
             self.recovery.move(self._salvage_state())
             return
         batch.move(BatchEvent.RETRY)
-        # For a batch behind one that failed or lost its sequence numbers, this answer is expected.
+        # OUT_OF_ORDER is expected for a batch behind one that failed or lost its sequence numbers.
+        # It needs no ladder.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # The leader says that it retains this batch: probe below it to find how many it
-            # retains.
+            # By the number that the leader names, it retains this batch: the probes go on below the
+            # batch that DescribeProducers names, to find how many batches the leader does retain.
             distance = self.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
             self.recovery.search(wanted=within)
@@ -961,7 +962,10 @@ class PartitionState:
         )
 
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """End a batch as NOT_WRITTEN: it was never written, or refused before each append."""
+        """End a batch as NOT_WRITTEN.
+
+        It was never written to a socket, or every attempt was refused before the append.
+        """
         batch.move(BatchEvent.REJECT)
         self.unresolved.remove(batch)
         if self._skipped is None or batch.base < self._skipped:

@@ -81,7 +81,7 @@ class Partitions:
         return state
 
     def __iter__(self) -> Iterator[PartitionState]:
-        """All of them, those that are retired last."""
+        """Iterate over the states of all partitions; retired ones come last."""
         return iter([*self.live.values(), *self.retired])
 
     def active(self) -> list[PartitionState]:

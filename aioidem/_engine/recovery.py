@@ -134,7 +134,7 @@ class Recovery:
         self._pass_began: float | None = None
 
     def move(self, event: RecoveryEvent) -> None:
-        """Take one step of the ladder.
+        """Change the rung as the table says, and forget what belongs to the rung that is left.
 
         Raises:
             InternalError: the table has no such step.

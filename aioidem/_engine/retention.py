@@ -106,7 +106,8 @@ class RetentionEvidence:
     def __init__(self) -> None:
         # The retries that are not answered yet, by the `id` of the batch.
         self._awaited: dict[int, _Retry] = {}
-        # The batches refused before two were recognised: `_Retry.link` by the batch's ordinal.
+        # Retries that were refused before two later batches were recognised: the connection of
+        # their earlier attempts (`_Retry.link`), by the batch's ordinal.
         self._early: dict[int, int] = {}
         # The retries that were recognised, and the distances of those refused, each by the one
         # connection on which all earlier attempts were made.

@@ -1,16 +1,16 @@
-"""Sealing: cutting a batch from what waits, numbering it, and building its bytes.
+"""Sealer: cuts batches from the queue, numbers and builds them, and splits those too large.
 
-Splitting a batch that was too large is here too.
+Late sealing decides how large a batch may be. While the window is open a batch has at most
+`batch_size` bytes, as in Java. Records that piled up while the window was full may leave as one
+larger batch. Its size is bounded by what a request may carry, by what the topic is known to accept,
+and by the measured goodput, at which all bytes in flight must move within a quarter of the request
+timeout. So five batches in flight use a connection with a long round trip fully without tuning, and
+a slow connection is not blocked by its own batches.
 
-Late sealing decides how much a batch may take. While a window is open a batch is `batch.size`, as
-in Java. What piled up while the window was full may leave as one larger batch, up to what a request
-carries and the topic is known to take, as long as the measured goodput moves all bytes in flight
-within a quarter of the request timeout: five in flight then fill a long link without tuning, and a
-thin link is not choked by its own batches.
-
-Invariants: a sealed batch is sent in the same poll, so numbers are taken for what goes on the wire
-and for nothing else. A batch of more than one record is never larger, as it is on the wire, than
-`most` says: how well it compresses is guessed before, and its size is looked at after.
+Invariants: a sealed batch is sent in the same poll, so sequence numbers are taken only for batches
+that are sent. A batch of more than one record is never larger, as it is on the wire, than `most`
+returns: the compression ratio is estimated before, and the size is checked after the batch is
+built.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_RECORDS = SEQUENCE_CAP // 4
 
 
 class Sealer:
-    """Builds batches as the configuration wants them."""
+    """Builds the batches of one producer as its options demand."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -50,15 +50,21 @@ class Sealer:
         self.partitioner: Partitioner = config.partitioner or DefaultPartitioner()
 
     def most(self, topic: TopicState, link: Link, now: float) -> int:
-        """Return the most bytes, header included, that the leader is known to take as one batch."""
+        """Return the largest batch size that the leader is known to accept, in bytes.
+
+        The size includes the header of the batch.
+        """
         limit = link.limits.of(topic.name)
         known = min(limit.known(self._config.batch_size), self._config.max_request_size)
         return topic.ceiling(known, now, limit.told)
 
     def limit(self, state: PartitionState, link: Link, most: int) -> int:
-        """Return the most bytes, header included, of a partition's next batch on the wire.
+        """Return the largest size of a partition's next batch on the wire, in bytes with header.
 
-        `most`: what the leader is known to take (see `most`).
+        Args:
+            state: the partition.
+            link: the connection to its leader.
+            most: the result of the method `most`, in bytes.
         """
         config = self._config
         base = min(config.batch_size, most)
@@ -73,7 +79,8 @@ class Sealer:
     ) -> Batch:
         """Cut, number and build the next batch of a partition that has records waiting.
 
-        It has at most `room` bytes, if it has more than one record.
+        If the batch has more than one record, it has at most `room` bytes by the estimated
+        compression ratio, and never more bytes than the leader is known to accept.
         """
         most = self.most(topic, link, now)
         limit = min(self.limit(state, link, most), room)
@@ -97,9 +104,10 @@ class Sealer:
         return _batch(built, records, identity, base, state.next_ordinal)
 
     def split(self, state: PartitionState, batch: Batch, most: int) -> list[Batch]:
-        """Cut a batch of several records that is too large into parts.
+        """Divide a batch of several records that is too large into smaller batches.
 
-        Each has at most `batch.size` and `most` bytes. They carry the batch's numbers between them.
+        Each has at most `batch_size` and at most `most` bytes before compression, if it has more
+        than one record. Together they carry the sequence numbers of the batch.
         """
         records = list(batch.records)
         if self._codec is not Codec.NONE:
@@ -115,9 +123,9 @@ class Sealer:
         return parts
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
-        """Rebuild a batch without the records at these places; None when no other is left.
+        """Rebuild a batch without the records at these places; None if no record is left.
 
-        It begins at the same number, and ends at a lower one.
+        The new batch has the same base sequence, and a lower last sequence.
         """
         left = [record for place, record in enumerate(batch.records) if place not in culprits]
         if not left:
@@ -163,7 +171,10 @@ def _batch(
 
 
 def _chunks(records: list[PendingRecord], target: int) -> list[list[PendingRecord]]:
-    """Pieces of at most `target` bytes before compression, or halves where all would be one."""
+    """Divide records into pieces of at most `target` bytes before compression.
+
+    If one piece could hold all of them, they are divided into halves.
+    """
     chunks: list[list[PendingRecord]] = [[]]
     size = BATCH_OVERHEAD
     for record in records:

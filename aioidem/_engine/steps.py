@@ -1,7 +1,7 @@
-"""What the engine asks for: one immutable class per kind of step.
+"""Steps: what the engine asks its driver to do, one immutable class per kind.
 
-The Sender performs them and decides nothing. The one that is made for each request is a tuple,
-which is made faster.
+The Sender performs steps and decides nothing. `SendProduce` is a named tuple, because one is
+created for each Produce request and a tuple is created faster.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class OpenLink:
-    """Connect to a broker; report `on_link_open` or `on_link_lost`."""
+    """The step to connect to a broker; the driver reports `on_link_open` or `on_link_lost`."""
 
     link_id: int
     host: str
@@ -50,7 +50,7 @@ class OpenLink:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """Close the connection; the engine has already accounted for it."""
+    """The step to close a connection, for whose requests the engine has already accounted."""
 
     link_id: int
     reason: str
@@ -65,7 +65,7 @@ class TopicData(NamedTuple):
 
 
 class SendProduce(NamedTuple):
-    """Write one Produce request; its answer goes to `on_produce_answer`, keyed by `token`."""
+    """The step to write a Produce request; `on_answer` receives the answer with this step."""
 
     link_id: int
     token: int
@@ -75,12 +75,12 @@ class SendProduce(NamedTuple):
     transactional_id: str | None
     topics: list[TopicData]
     records: int = 0
-    """In all its batches."""
+    """The number of records in all batches of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskCluster:
-    """Ask which cluster the connection leads to; the answer goes to `on_cluster`."""
+    """The request for the id of the cluster that a connection leads to."""
 
     link_id: int
     token: int
@@ -88,7 +88,7 @@ class AskCluster:
 
 @dataclass(frozen=True, slots=True)
 class FetchMetadata:
-    """Ask for topics (an empty tuple asks for brokers alone)."""
+    """The request for the metadata of topics; with an empty tuple, of brokers alone."""
 
     link_id: int
     token: int
@@ -98,7 +98,7 @@ class FetchMetadata:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Ask for a producer id."""
+    """The request for a producer id, without a transactional id."""
 
     link_id: int
     token: int
@@ -106,7 +106,7 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTopicConfig:
-    """Ask a broker whether it names `producer.state.batches.to.retain` for a topic it leads."""
+    """The question whether a broker has the topic config `producer.state.batches.to.retain`."""
 
     link_id: int
     token: int
@@ -115,7 +115,7 @@ class DescribeTopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTopicLimit:
-    """Ask a broker how large a batch of a topic it leads may be (`max.message.bytes`)."""
+    """The question how large a batch of a topic may be (`max.message.bytes`)."""
 
     link_id: int
     token: int
@@ -124,7 +124,11 @@ class DescribeTopicLimit:
 
 @dataclass(frozen=True, slots=True)
 class DescribeBrokerConfig:
-    """Ask a broker about itself: when it forgets producers (KIP-854), its range (KIP-758)."""
+    """The request for a broker's own config.
+
+    It says after what time the broker forgets producers (KIP-854), and over which range of
+    sequences it deduplicates (KIP-758).
+    """
 
     link_id: int
     token: int
@@ -133,7 +137,7 @@ class DescribeBrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class AskProducers:
-    """Ask the leader what it knows of our producer id (DescribeProducers, KIP-664)."""
+    """The question what a leader knows of the producer id (DescribeProducers, KIP-664)."""
 
     link_id: int
     token: int
@@ -143,7 +147,7 @@ class AskProducers:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """Read committed batch headers from an offset on (Fetch)."""
+    """The request for committed batches of a partition from an offset on (Fetch)."""
 
     link_id: int
     token: int
@@ -155,7 +159,7 @@ class ReadBack:
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator:
-    """Ask any broker who keeps a transactional id or a group."""
+    """The question which broker coordinates a transactional id or a group."""
 
     link_id: int
     token: int
@@ -165,7 +169,7 @@ class FindCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class InitTransactions:
-    """Ask the coordinator for an identity; `existing`: for the one that follows it (KIP-360)."""
+    """The request for an identity; with `existing`, for the one that follows it (KIP-360)."""
 
     link_id: int
     token: int
@@ -176,7 +180,7 @@ class InitTransactions:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Let partitions take part in the transaction (v1)."""
+    """The request to add partitions to the transaction (v1)."""
 
     link_id: int
     token: int
@@ -186,7 +190,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class AddOffsets:
-    """Let a group's offsets take part in the transaction (v1)."""
+    """The request to add a group's offsets to the transaction (v1)."""
 
     link_id: int
     token: int
@@ -196,7 +200,7 @@ class AddOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """Commit a group's offsets with the transaction; `v2`: which also adds the group to it."""
+    """The request to commit a group's offsets in the transaction; in v2 it also adds the group."""
 
     link_id: int
     token: int
@@ -208,7 +212,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """Commit or abort; `v2`: which also raises the epoch."""
+    """The request to commit or abort the transaction; in v2 it also raises the epoch."""
 
     link_id: int
     token: int
@@ -220,7 +224,7 @@ class EndTransaction:
 CoordinatorStep = (
     FindCoordinator | InitTransactions | AddPartitions | AddOffsets | CommitOffsets | EndTransaction
 )
-"""A call to a coordinator, or about one."""
+"""The requests to a coordinator, or about one."""
 
 Request = (
     SendProduce
@@ -234,6 +238,6 @@ Request = (
     | ReadBack
     | CoordinatorStep
 )
-"""A request to a broker, which has a token and is owed an answer."""
+"""The steps that are requests to a broker: they have a token and get an answer."""
 
 Step = OpenLink | CloseLink | Request

@@ -1,8 +1,8 @@
-"""Where records without a key go: sticky, switched by bytes (KIP-480, KIP-794).
+"""StickyPartitioner: the partitions of records without a key, switched by bytes (KIP-480, KIP-794).
 
-One partition takes such records until a batch's worth of bytes went to it, then another is drawn at
-random from those that have a leader. Round robin per record would cut every batch into as many
-pieces as there are partitions.
+One partition gets such records until a batch's worth of bytes went to it. Then another one is drawn
+at random from those that have a leader. Choosing a partition per record in turn would divide every
+batch into as many pieces as there are partitions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ __all__ = ["StickyPartitioner"]
 
 
 class StickyPartitioner:
-    """The choice for one topic."""
+    """The partition that gets one topic's records without a key at present.
+
+    Args:
+        switch_after: bytes after which another partition is drawn.
+        random: returns uniform numbers from [0, 1).
+    """
 
     __slots__ = ("_bytes", "_current", "_random", "_switch_after")
 
@@ -27,7 +32,7 @@ class StickyPartitioner:
         self._bytes = 0
 
     def choose(self, size: int, topic: TopicView) -> int:
-        """Choose the partition for a record of `size` bytes; the topic must have one."""
+        """Choose the partition for a record of `size` bytes; the topic must have a partition."""
         current = self._current
         if current is None or self._bytes >= self._switch_after or current not in topic.leaders:
             current = self._current = self._draw(topic)
@@ -41,6 +46,6 @@ class StickyPartitioner:
         place = count if self._current is None else bisect_left(choices, self._current)
         if count in (1, place) or choices[place] != self._current:
             return choices[int(self._random() * count) % count]
-        # Any but the current one, as if that were not in the list.
+        # Draw from the choices without the current one, which is at index `place`.
         drawn = int(self._random() * (count - 1)) % (count - 1)
         return choices[drawn + (drawn >= place)]

@@ -1,15 +1,15 @@
-"""A topic as the producer sees it: its partitions, their leaders, and the lists a partitioner gets.
+"""TopicView: a topic's partitions, their leaders, and the lists of partitions for a partitioner.
 
-The lists are made once and kept until partitions come or lose or gain a leader: sorting them for
-each record took longer than all else that is done for it. They are tuples, since callers' code sees
-them.
+The lists are kept until the topic gains a partition, or a partition gains or loses its leader.
+Sorting them for each record would take longer than all other work for the record. They are tuples,
+because a user's partitioner receives them.
 
-A topic may have hundreds of thousands of partitions, of which a producer uses few: only those that
-are asked for get a `PartitionView`. The others are numbers, which no garbage collection looks at.
-As objects they made each collection take a tenth of a second.
+A topic may have hundreds of thousands of partitions, of which a producer uses few. So only
+partitions that are asked for get a `PartitionView` object. The others are kept as numbers, which
+the garbage collector does not visit; as objects they made each collection take a tenth of a second.
 
 Invariants: `leaderless` holds exactly the partitions of the view that have no leader; a
-`PartitionView` that was given out shows what is known now.
+`PartitionView` that was given out is updated when its leader changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_LEADER = -1
 
 @dataclass(slots=True)
 class PartitionView:
-    """Who leads a partition, as far as we know."""
+    """The leader and leader epoch of one partition, as far as they are known."""
 
     leader_id: int = NO_LEADER
     leader_epoch: int = -1
@@ -36,14 +36,14 @@ class PartitionView:
 class TopicView:
     """A topic and its partitions.
 
-    `leaders` only ever grows for one topic id; a topic that was deleted and made anew gets a view
-    of its own, with as many partitions as it has now.
+    For one topic id `leaders` only grows. A topic that was deleted and recreated gets a new view.
     """
 
     name: str
     topic_id: UUID | None
     leaders: dict[int, int] = field(default_factory=dict)
-    """The node id of the leader by partition, or `NO_LEADER`. Changed only in here."""
+    """The node id of the leader by partition, or `NO_LEADER`. Only methods of this class change it.
+    """
     leaderless: set[int] = field(default_factory=set)
     _epochs: dict[int, int] = field(default_factory=dict)
     _views: dict[int, PartitionView] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class TopicView:
     _available: tuple[int, ...] | None = None
 
     def view(self, index: int) -> PartitionView | None:
-        """Who leads a partition; None when there is no such partition."""
+        """Return the leader of a partition; None if there is no such partition."""
         view = self._views.get(index)
         if view is None and index in self.leaders:
             view = self._views[index] = PartitionView(self.leaders[index], self._epochs[index])
@@ -59,14 +59,14 @@ class TopicView:
 
     @property
     def everything(self) -> tuple[int, ...]:
-        """All partitions, sorted."""
+        """The numbers of all partitions, sorted."""
         if self._everything is None:
             self._everything = tuple(sorted(self.leaders))
         return self._everything
 
     @property
     def available(self) -> tuple[int, ...]:
-        """Those that have a leader, sorted."""
+        """The numbers of the partitions that have a leader, sorted."""
         if not self.leaderless:
             return self.everything
         if self._available is None:
@@ -75,7 +75,7 @@ class TopicView:
         return self._available
 
     def merge(self, update: PartitionUpdate) -> None:
-        """Note what Metadata says of one partition, unless it is older than what is known."""
+        """Record what Metadata says about one partition, unless its leader epoch is older."""
         index, epoch = update.index, update.leader_epoch
         known = self._epochs.get(index)
         if known is None:
@@ -88,7 +88,7 @@ class TopicView:
         self.lead(index, update.leader_id, epoch if epoch >= 0 else known)
 
     def lead(self, index: int, leader_id: int, epoch: int) -> None:
-        """Another broker leads one of the partitions now, or none does (-1)."""
+        """Record that another broker leads a partition, or that none does (-1)."""
         leader_id = leader_id if leader_id >= 0 else NO_LEADER
         if leader_id == NO_LEADER:
             self.leaderless.add(index)
@@ -103,7 +103,7 @@ class TopicView:
             view.leader_id, view.leader_epoch = leader_id, epoch
 
     def adopt(self, grown: TopicView) -> None:
-        """Take over the partitions of another view of the same topic, none of which is known."""
+        """Add the partitions of another view of the topic, of which this view has none."""
         if grown.leaders:
             self.leaders.update(grown.leaders)
             self._epochs.update(grown._epochs)

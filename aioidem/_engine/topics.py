@@ -1,7 +1,7 @@
-"""What the producer keeps per topic name.
+"""TopicState: what the producer keeps for each topic name.
 
-That is the records that have no partition yet, what metadata says of the topic, and the size that a
-batch may have.
+This is the records that have no partition yet, what metadata says about the topic, and how large a
+batch of the topic may be.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aioidem.errors import KafkaError, broker_error
 __all__ = ["TopicState"]
 
 CEILING_MEMORY = 3600.0
-"""Seconds for which a MESSAGE_TOO_LARGE bounds the batches of its topic."""
+"""Seconds for which MESSAGE_TOO_LARGE limits the size of a topic's batches."""
 
 
 class TopicState:
-    """One topic by name."""
+    """The state of one topic, by name."""
 
     __slots__ = (
         "_ceiling",
@@ -39,24 +39,25 @@ class TopicState:
         self.name = name
         self.sticky = StickyPartitioner(switch_after, random)
         self.unassigned = UnassignedRecords()
-        # The number of the last Metadata request whose answer named its partitions.
+        # The number of the last Metadata request whose answer named the topic's partitions.
         self.described_by = 0
-        # Callers who wait until its partitions are known.
+        # The number of callers that wait until the topic's partitions are known.
         self.waiting = 0
         self.error_code = 0
-        # Why the cluster refuses the topic for good, as far as metadata said last.
+        # The error if the cluster permanently refuses the topic, by the last metadata; else None.
         self.refused: KafkaError | None = None
         self._ceiling: int | None = None
         self._ceiling_until = 0.0
-        # The smallest batch that was refused meanwhile.
+        # The size of the smallest batch that was refused while the ceiling applies, in bytes.
         self._too_large = 0
 
     def describe(self, error_code: int, *, told_by: int | None) -> None:
-        """Take what a Metadata answer says of the topic.
+        """Record what a Metadata answer says about the topic.
 
         Args:
-            error_code: of the topic, 0 for none.
-            told_by: the number of the request, where its answer tells of partitions; else None.
+            error_code: the topic's error code, 0 for none.
+            told_by: the number of the request if its answer names the topic's partitions; else
+            None.
         """
         self.error_code = error_code
         self.refused = None
@@ -65,7 +66,7 @@ class TopicState:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Have metadata asked for until the partitions are known, as long as a caller waits."""
+        """Count a waiting caller, so that metadata is requested until the partitions are known."""
         self.waiting += 1
         try:
             yield
@@ -73,12 +74,17 @@ class TopicState:
             self.waiting -= 1
 
     def refuse(self) -> KafkaError:
-        """Take note that the cluster refuses the topic for good, and return why."""
+        """Note that the cluster permanently refuses the topic, and return the error."""
         self.refused = broker_error(self.error_code, f"topic {self.name!r}")
         return self.refused
 
     def too_large(self, nbytes: int, now: float) -> None:
-        """Keep batches smaller for an hour: one of `nbytes` was refused as too large."""
+        """Limit batches for an hour to half of a batch that was refused as too large.
+
+        Args:
+            nbytes: the size of that batch.
+            now: seconds.
+        """
         ceiling = max(1, nbytes // 2)
         if self._ceiling is None or now >= self._ceiling_until:
             self._ceiling, self._too_large = ceiling, nbytes
@@ -88,10 +94,13 @@ class TopicState:
         self._ceiling_until = now + CEILING_MEMORY
 
     def ceiling(self, default: int, now: float, told: int | None = None) -> int:
-        """Return the most bytes that a batch of this topic may have now.
+        """Return the largest size that a batch of this topic may have now, in bytes.
 
-        `told`: the limit that the topic's leader has named; it replaces half of what was refused,
-        where it explains the refusal.
+        Args:
+            default: the limit if no batch was refused recently, in bytes.
+            now: seconds.
+            told: the limit that the topic's leader named, in bytes. If it is below the size of all
+            refused batches, it explains the refusals, and applies in place of half that size.
         """
         if self._ceiling is None or now >= self._ceiling_until:
             return default
@@ -100,7 +109,7 @@ class TopicState:
         return min(default, self._ceiling)
 
     def forget_cluster(self) -> None:
-        """Forget what a cluster that is left said of the topic."""
+        """Forget what the cluster said about the topic: the producer moves to another cluster."""
         self.error_code = 0
         self.refused = None
         self.described_by = 0

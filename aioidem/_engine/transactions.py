@@ -1,28 +1,27 @@
-"""Transactions: the life cycle of a transactional producer, and what to ask its coordinator next.
+"""Transactions: the life cycle of a producer's transactions, and the next call to a coordinator.
 
-One table, for both protocols. In v1 (KIP-98) partitions and groups are added by requests of their
-own and the epoch stays; in v2 (KIP-890) a first write adds by itself, and each end raises the
-epoch. Which of them is spoken is decided when a transaction begins, by what the cluster has
-finalised.
+One table serves both protocols. In v1 (KIP-98) partitions and groups are added to a transaction by
+requests of their own, and the epoch stays. In v2 (KIP-890) the first write to a partition adds it,
+and the end of each transaction raises the epoch. The protocol is chosen when a transaction begins,
+by what the cluster has finalised.
 
 Invariants
-- One call to a coordinator is outstanding at a time, and none is made while another's answer could
+- One call to a coordinator is outstanding at a time, and no other is made while its answer may
   still come: calls that overtake each other end the wrong transaction (KAFKA-17754).
-- What was written and never answered may be carried out later, even after its retry. In v2 the
-  next epoch fences it. In v1 nothing would, so a transaction in which that happened ends with a new
-  epoch (KIP-360); and within the transaction no second commit of the same group's offsets is made
-  after one that may still be on its way.
-- EndTxn(commit) is asked only when every record is acknowledged, so never with a batch in doubt.
-  Any record that fails before that, and any incident that needs another epoch, makes the
-  transaction abortable: silently going on under another epoch would commit half of it
-  (librdkafka #3575).
-- Once EndTxn(commit) was written, nothing else is asked until its outcome is known. A fatal error
-  meanwhile says UNKNOWN.
-- An abort needs no answers: what is unsettled counts as aborted. It waits for what is outstanding
-  only, because a batch that arrives after the markers would open a transaction that nothing ends
-  (v1).
+- A call that was written and not answered may be carried out later, even after its retry. In v2 the
+  next epoch fences it. In v1 nothing would, so a transaction with such a call ends with a new epoch
+  (KIP-360); and within the transaction no other commit of the same group's offsets is made after
+  one whose answer was lost.
+- EndTxn(commit) is sent only when every record is acknowledged, so never with a batch in doubt. Any
+  record that fails before, and any incident that needs another epoch, makes the transaction
+  abortable: continuing silently under another epoch would commit half of it (librdkafka #3575).
+- Once EndTxn(commit) was written, nothing else is sent until its outcome is known. If a fatal error
+  prevents that, its status is UNKNOWN.
+- An abort needs no acknowledgements: records without an outcome count as aborted. It waits only for
+  outstanding batches, because a batch that arrives after the markers would open a transaction that
+  no one ends (v1).
 
-Rejected: queues of requests with priorities (Java): what is needed next follows from the state.
+Rejected: queues of requests with priorities (Java). The next call follows from the state.
 """
 
 from __future__ import annotations
@@ -53,33 +52,33 @@ __all__ = [
 ]
 
 V2 = 2
-"""KIP-890's second part: the finalised level of `transaction.version`."""
+"""The finalised level of `transaction.version` from which on transactions v2 is used (KIP-890)."""
 
 _LAST_PRODUCE_OF_V1 = 11
 """The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
 
 
 class TransactionState(Named):
-    """Where the producer is."""
+    """The state of a transactional producer."""
 
     UNINITIALISED = "uninitialised"
     INITIALISING = "initialising"
     READY = "ready"
     OPEN = "open"
     COMMITTING = "committing"
-    """Its records are being delivered; nothing was decided."""
+    """The records are being delivered; EndTxn was not sent yet."""
     DECIDING = "deciding"
-    """EndTxn(commit) is with the coordinator, or was."""
+    """EndTxn(commit) was given to a connection, and the outcome is not known yet."""
     ABORTABLE = "abortable"
-    """Something failed: it can only be aborted."""
+    """Something failed: the transaction can only be aborted."""
     ABORTING = "aborting"
     RENEWING = "renewing"
-    """It is ended, and another epoch is asked for before the next one begins."""
+    """The transaction has ended, and another epoch is requested before the next one begins."""
     FATAL = "fatal"
 
 
 class TransactionEvent(Named):
-    """What happens to it."""
+    """An event that changes the `TransactionState`."""
 
     INIT = "init"
     GRANT = "grant"
@@ -119,7 +118,10 @@ TRANSACTION_TRANSITIONS: dict[tuple[TransactionState, TransactionEvent], Transac
 
 
 class Call(NamedTuple):
-    """A request that is due. `coordinator`: whose broker it goes to; for FIND, whose is sought."""
+    """A request to a coordinator that is due.
+
+    `coordinator` is the one that gets the request, or for FIND, the one whose broker is unknown.
+    """
 
     kind: CallKind
     coordinator: Coordinator
@@ -131,30 +133,31 @@ class Call(NamedTuple):
 class Outcome:
     """How one transaction ended.
 
-    It outlives the beginning of the next one, for callers that wait for it.
+    It is kept when the next transaction begins, for callers that still wait for it.
     """
 
     __slots__ = ("committed", "told")
 
     def __init__(self) -> None:
         self.committed: bool | None = None
-        # Whether its caller knows: it may have left before the transaction ended.
+        # Whether a caller has received the outcome: it may have been cancelled before the
+        # transaction ended.
         self.told = False
 
 
 class OffsetCommit:
-    """A group's offsets on their way into the transaction."""
+    """The offsets of a group that are to become part of the transaction."""
 
     __slots__ = ("group", "left", "offsets")
 
     def __init__(self, group: GroupMember, offsets: Mapping[tuple[str, int], TxnOffset]) -> None:
         self.group = group
         self.offsets = dict(offsets)
-        # What the group's coordinator has not taken yet.
+        # The offsets that the group's coordinator has not accepted yet.
         self.left = dict(offsets)
 
     def same_as(self, other: OffsetCommit) -> bool:
-        """Whether both ask for the same."""
+        """Return whether both commit the same offsets for the same group member."""
         return self.group == other.group and self.offsets == other.offsets
 
 
@@ -162,9 +165,9 @@ class Transactions:
     """The transactions of one producer, one after the other.
 
     Args:
-        transactional_id: its name with the coordinator.
-        identity: what the coordinator grants.
-        backoff: between attempts of a call.
+        transactional_id: the producer's transactional id.
+        identity: receives the identities that the coordinator grants.
+        backoff: the delays between attempts at a call.
     """
 
     __slots__ = (
@@ -200,27 +203,30 @@ class Transactions:
         self.coordinators: dict[str, Coordinator] = {}
         self.added: set[tuple[str, int]] = set()
         self.offsets: list[OffsetCommit] = []
-        # Why it can only be aborted, or why nothing can be done any more.
+        # The error why the transaction can only be aborted, or the fatal error; None otherwise.
         self.cause: errors.KafkaError | None = None
-        # Of the transaction that is open, or was last.
+        # The outcome of the open transaction, or of the last one.
         self.outcome = Outcome()
         self.outcome.told = True
         self.retry_at = 0.0
-        # What a coordinator said last: the reason when something takes too long.
+        # The last error from a coordinator, which is the reason if a call takes too long; else
+        # None.
         self.last_refusal: errors.KafkaError | None = None
         self._identity = identity
         self._backoff = backoff
         self._calling: Call | None = None
-        # Whether the coordinator may have, and whether it surely has, a transaction of ours.
+        # `_begun`: the coordinator may have a transaction of this producer. `_confirmed`: it is
+        # known to have one.
         self._begun = False
         self._confirmed = False
         self._wanted: list[tuple[str, int]] = []
         self._groups: set[str] = set()
-        # By group, the TxnOffsetCommit that was written and never answered.
+        # By group, the TxnOffsetCommit that was written and whose answer was lost.
         self._stray_offsets: dict[str, OffsetCommit] = {}
         self._decision_in_doubt = False
         self._renew = False
-        # Whether the last end named another producer id, the former one being out of epochs.
+        # Whether the end of the last transaction named another producer id, because the epochs of
+        # the former one were used up.
         self._rotated = False
 
     def _move(self, event: TransactionEvent) -> None:
@@ -229,16 +235,20 @@ class Transactions:
     # -- the caller's side -------------------------------------------------------------------------
 
     def init(self) -> None:
-        """Ask for an identity, which fences the producer that had the transactional id before."""
+        """Request an identity, which fences the previous producer with this transactional id."""
         if self.state is TransactionState.UNINITIALISED:
             self.cause = None
             self._move(TransactionEvent.INIT)
 
     def begin(self, version: int) -> None:
-        """Begin a transaction; `version`: what the cluster has finalised.
+        """Begin a transaction.
+
+        Args:
+            version: the level of `transaction.version` that the cluster has finalised.
 
         Raises:
-            IllegalStateError: one is open, or being ended. KafkaError: as `check`.
+            IllegalStateError: a transaction is open or being ended, or there is no identity yet.
+            KafkaError: as `check`.
         """
         self._need("begin a transaction", TransactionState.READY)
         self._move(TransactionEvent.BEGIN)
@@ -253,9 +263,10 @@ class Transactions:
         self._backoff.reset()
 
     def commit(self) -> Outcome:
-        """Commit when all is delivered.
+        """Begin to commit: the transaction ends when every record is acknowledged.
 
-        The outcome may be known already, if an earlier caller left before it was.
+        Returns:
+            The outcome to wait for. It may be known already, if an earlier caller was cancelled.
 
         Raises:
             IllegalStateError: no transaction is open.
@@ -268,10 +279,14 @@ class Transactions:
         return self.outcome
 
     def abort(self) -> Outcome:
-        """Abort. What to wait for may have happened already, if nobody was told.
+        """Begin to abort the transaction.
+
+        Returns:
+            The outcome to wait for. It may be known already, if an earlier caller was cancelled.
 
         Raises:
             IllegalStateError: no transaction is open, or its commit may have taken place.
+            KafkaError: the fatal error with which the producer ended.
         """
         if self.state is TransactionState.ABORTING or self._untold(committed=False):
             return self.outcome
@@ -286,14 +301,14 @@ class Transactions:
         return self.outcome
 
     def _untold(self, *, committed: bool) -> bool:
-        """Whether it ended so, and its caller does not know yet."""
+        """Return whether the transaction ended so, and no caller has received the outcome."""
         return self.outcome.committed is committed and not self.outcome.told
 
     def commit_offsets(self, commit: OffsetCommit) -> OffsetCommit:
-        """Let a group's offsets be part of the transaction.
+        """Make a group's offsets part of the transaction.
 
         Returns:
-            The commit to wait for: an earlier one, if it asks for the same.
+            The commit to wait for: an earlier one, if that commits the same offsets.
 
         Raises:
             IllegalStateError: no transaction is open.
@@ -309,16 +324,16 @@ class Transactions:
         return commit
 
     def _check_stray(self, commit: OffsetCommit) -> None:
-        """Fail if a lost TxnOffsetCommit of the group asked for other offsets.
+        """Make the transaction abortable if an unanswered TxnOffsetCommit had other offsets.
 
-        It may be carried out late, over the newer offsets.
+        The coordinator may still carry it out, and so overwrite the newer offsets of the group.
         """
         stray = self._stray_offsets.get(commit.group.group_id)
         if stray is not None and not stray.same_as(commit):
             self.fail(errors.KafkaConnectionError("an earlier TxnOffsetCommit was never answered"))
 
     def need_open(self) -> None:
-        """Check that a record may be sent.
+        """Check that a record may be appended.
 
         Raises:
             IllegalOperation: no transaction is open.
@@ -333,11 +348,11 @@ class Transactions:
             )
 
     def check(self) -> None:
-        """Raise what keeps this transaction, or every one to come, from being committed.
+        """Raise the error that prevents this transaction, or every later one, from being committed.
 
         Raises:
-            AbortableTransactionError: abort it, and all is well again.
-            KafkaError: fatal; the producer is of no use any more.
+            AbortableTransactionError: the transaction must be aborted; then the producer may go on.
+            KafkaError: the fatal error with which the producer ended.
         """
         if self.state is TransactionState.ABORTABLE:
             raise errors.AbortableTransactionError(
@@ -353,21 +368,21 @@ class Transactions:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether one was begun and is not ended."""
+        """Whether a transaction was begun and has not ended."""
         return self.state in _IN_TRANSACTION
 
     @property
     def ending(self) -> bool:
-        """Whether its end waits for batches."""
+        """Whether the end of the transaction waits for batches."""
         return self.state in (TransactionState.COMMITTING, TransactionState.ABORTING)
 
     @property
     def may_send(self) -> bool:
-        """Whether batches may be sent, new ones and again."""
+        """Whether batches of the transaction may be sent or resent."""
         return self.state in (TransactionState.OPEN, TransactionState.COMMITTING)
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Whether a partition may be written to now; if not, it will be added."""
+        """Return whether a partition may be written to now; if not, have it added (v1)."""
         if not self.may_send:
             return False
         which = topic, partition
@@ -382,49 +397,46 @@ class Transactions:
 
     @property
     def gated(self) -> bool:
-        """Whether partitions need a first-ack gate: in v1, where a leader takes any sequence."""
+        """Whether first-ack gates apply, as in v1: a leader without state accepts any sequence."""
         return self.version < V2
 
     def produce_version(self, offered: int) -> int:
-        """Choose the Produce version to write in, of those up to the one offered (KIP-890)."""
+        """Return the Produce version to use, given the highest one that can be used (KIP-890)."""
         return offered if self.version >= V2 else min(offered, _LAST_PRODUCE_OF_V1)
 
     # -- what happens to it ------------------------------------------------------------------------
 
     def fail(self, error: errors.KafkaError | None) -> None:
-        """Make the transaction abortable: something of it failed.
-
-        The first cause is kept.
-        """
+        """Make the transaction abortable, and keep the first cause."""
         if self.may_send:
             self._move(TransactionEvent.FAIL)
             self.cause = error
             self.offsets.clear()
 
     def on_produced(self, error_code: int | None) -> None:
-        """Note that a write of the transaction was answered, or (None) may never be.
+        """Note that a batch of the transaction was answered, or may be unanswered for ever (None).
 
-        In v2 a first write begins the transaction at the coordinator. Exception: after
-        CONCURRENT_TRANSACTIONS the previous markers are still being written, nothing was added, and
-        EndTxn now would get us fenced.
+        In v2 the first write begins the transaction at the coordinator. The exception is
+        CONCURRENT_TRANSACTIONS: the markers of the previous transaction are still being written,
+        nothing was added, and EndTxn would get this producer fenced.
         """
         self._begun = self._begun or error_code != _CONCURRENT
 
     def numbers_given_up(self) -> bool:
-        """Take note that numbers were given up, so the transaction can only be aborted.
+        """Make the transaction abortable, because sequence numbers were given up.
 
         Returns:
-            True: the coordinator brings the next epoch, when the transaction has ended.
+            True: the coordinator grants the next epoch once the transaction has ended.
         """
         self.renew()
         self.fail(errors.OutOfOrderSequenceNumber("sequences were given up"))
         return True
 
     def topic_gone(self, topic: str) -> bool:
-        """Take note that a topic was deleted and made anew: what was written to it is gone.
+        """Make the transaction abortable if it wrote to a topic that was deleted and recreated.
 
         Returns:
-            True: the coordinator brings the next epoch, when the transaction has ended.
+            True: the coordinator grants the next epoch once the transaction has ended.
         """
         self.renew()
         if any(name == topic for name, _ in self.added):
@@ -432,26 +444,26 @@ class Transactions:
         return True
 
     def on_node_lost(self, node_id: int) -> None:
-        """Note that a connection ended: its broker's coordinators may be elsewhere now."""
+        """Forget the coordinators at a broker whose connection ended: they may have moved."""
         for each in (self.coordinator, *self.coordinators.values()):
             if each.node_id == node_id:
                 each.node_id = None
 
     def renew(self) -> None:
-        """Ask for another epoch before the next transaction: numbers were given up."""
+        """Have another epoch requested before the next transaction, as numbers were given up."""
         self._renew = True
 
     def die(self, error: errors.KafkaError) -> None:
-        """End the producer: nothing can be done any more.
+        """End the producer with a fatal error.
 
-        The cause's status says what became of a commit.
+        The status of `cause` says what happened to a commit: NOT_WRITTEN or UNKNOWN.
         """
         if self.state is TransactionState.FATAL:
             return
         self.cause = copy.copy(error)
         asked = self._calling is not None and self._calling.commit
         if self.in_transaction and (asked or self._decision_in_doubt):
-            self.cause.status = DeliveryStatus.UNKNOWN  # an abort that failed tells no more
+            self.cause.status = DeliveryStatus.UNKNOWN  # a failed abort decides no more
         elif self.state in (TransactionState.COMMITTING, TransactionState.DECIDING):
             self.cause.status = DeliveryStatus.NOT_WRITTEN
         self._move(TransactionEvent.DIE)
@@ -460,12 +472,12 @@ class Transactions:
     # -- what is asked -----------------------------------------------------------------------------
 
     def next_call(self, now: float, *, delivered: bool, quiet: bool) -> Call | None:
-        """Return what a coordinator is to be asked now.
+        """Return the call to a coordinator that is due now; None if none is.
 
         Args:
             now: seconds.
             delivered: whether every record has its outcome.
-            quiet: whether no batch is outstanding anywhere.
+            quiet: whether no batch of any partition is outstanding.
         """
         if self._calling is not None or now < self.retry_at:
             return None
@@ -483,7 +495,9 @@ class Transactions:
             case TransactionState.DECIDING:
                 return Call(CallKind.END, self.coordinator, commit=True)
             case TransactionState.ABORTING if quiet:
-                # A new producer id is fenced by InitProducerId until the last end is finished.
+                # Until the last transaction is completed, InitProducerId with a new producer id is
+                # answered as fenced. So EndTxn is sent first, even if this transaction has not
+                # begun.
                 if self._begun or (self._rotated and self._renew):
                     return Call(CallKind.END, self.coordinator, commit=False)
                 self._finish(committed=False)
@@ -512,7 +526,7 @@ class Transactions:
         return Call(CallKind.END, self.coordinator, commit=True)
 
     def sent(self, call: Call) -> None:
-        """Note that a call is being written."""
+        """Note that a call is being sent."""
         self._calling = call
         if call.kind is CallKind.END and self.state is TransactionState.COMMITTING:
             self._move(TransactionEvent.DECIDE)
@@ -521,15 +535,15 @@ class Transactions:
 
     @property
     def awaits(self) -> float | None:
-        """When the next attempt is due; None if none waits for its time."""
+        """When the next attempt at a call is due, in seconds; None if no call is waiting."""
         return self.retry_at if self._calling is None and self.state in _ASKING else None
 
     # -- what is heard -----------------------------------------------------------------------------
 
     def on_lost(self, now: float, *, written: bool) -> None:
-        """Note that the connection of a call is lost.
+        """Note that a call was not answered because its connection was lost.
 
-        If the call was written it may be carried out, even later.
+        If the call was written, the coordinator may still carry it out.
         """
         call, self._calling = self._calling, None
         if call is None:
@@ -537,7 +551,7 @@ class Transactions:
         call.coordinator.node_id = None
         self._wait(now)
         if written and call.kind not in (CallKind.FIND, CallKind.INIT):
-            # In v2 the epoch rises with the end, which fences what comes late.
+            # In v2 the end of the transaction raises the epoch, which fences a late call.
             self._renew = self._renew or self.version < V2
             self._decision_in_doubt = self._decision_in_doubt or call.commit
             if call.kind is CallKind.COMMIT_OFFSETS and call.offsets is not None:
@@ -550,7 +564,7 @@ class Transactions:
         self.retry_at = now + self._backoff.next_delay()
 
     def on_found(self, error_code: int, node_id: int, now: float) -> None:
-        """FindCoordinator was answered."""
+        """Handle the answer to FindCoordinator."""
         call, self._calling = self._calling, None
         if call is None:
             return
@@ -561,7 +575,7 @@ class Transactions:
             self._refused(call, error_code, now)
 
     def on_init(self, error_code: int, producer_id: int, epoch: int, now: float) -> None:
-        """InitProducerId was answered; a success without an id is asked for again."""
+        """Handle the answer to InitProducerId; after a success without an id, request it again."""
         call, self._calling = self._calling, None
         if call is None or self.state not in (
             TransactionState.INITIALISING,
@@ -579,7 +593,7 @@ class Transactions:
             self._refused(call, error_code, now)
 
     def on_partitions_added(self, codes: Mapping[tuple[str, int], int], now: float) -> None:
-        """AddPartitionsToTxn was answered; what the answer leaves out is asked again."""
+        """Handle the answer to AddPartitionsToTxn; add partitions that it leaves out again."""
         call, self._calling = self._calling, None
         if call is None:
             return
@@ -591,7 +605,7 @@ class Transactions:
         self._take_codes(call, [codes.get(each, _LEFT_OUT) for each in call.partitions], now)
 
     def on_group_added(self, error_code: int, now: float) -> None:
-        """AddOffsetsToTxn was answered."""
+        """Handle the answer to AddOffsetsToTxn."""
         call, self._calling = self._calling, None
         if call is None or call.offsets is None:
             return
@@ -601,7 +615,7 @@ class Transactions:
         self._take_codes(call, [error_code], now)
 
     def on_offsets_committed(self, codes: Mapping[tuple[str, int], int], now: float) -> None:
-        """TxnOffsetCommit was answered; what the answer leaves out is asked again."""
+        """Handle the answer to TxnOffsetCommit; commit offsets that it leaves out again."""
         call, self._calling = self._calling, None
         if call is None or call.offsets is None:
             return
@@ -618,7 +632,7 @@ class Transactions:
         self._take_codes(call, [codes.get(each, _LEFT_OUT) for each in asked], now)
 
     def _take_codes(self, call: Call, codes: list[int], now: float) -> None:
-        """Let the gravest of several error codes decide."""
+        """Act on the gravest of several error codes."""
         refused = [code for code in codes if code]
         if not refused:
             self._heard()
@@ -626,13 +640,14 @@ class Transactions:
         self._refused(call, max(refused, key=lambda c: _GRAVITY[classify_call(call.kind, c)]), now)
 
     def on_ended(self, error_code: int, producer_id: int, epoch: int, now: float) -> None:
-        """EndTxn was answered; in v2 with what to go on with."""
+        """Handle the answer to EndTxn, which in v2 names the next producer id and epoch."""
         call, self._calling = self._calling, None
         if call is None or self.state is TransactionState.FATAL:
             return
         if error_code and not call.commit and self._has_nothing(error_code):
-            # The next epoch fences a request that may begin it yet, and aborts it if one did. A
-            # producer that was fenced itself hears of it when it asks for that epoch.
+            # The next epoch fences a request that may still begin the transaction, and aborts the
+            # transaction if one did. A producer that was fenced itself learns so when it requests
+            # that epoch.
             self._heard()
             self._finish(committed=False)
             return
@@ -654,10 +669,10 @@ class Transactions:
         self._finish(committed=call.commit)
 
     def _has_nothing(self, error_code: int) -> bool:
-        """Whether the coordinator says that there is nothing of ours to be aborted.
+        """Return whether the coordinator says that it has no transaction of this producer to abort.
 
-        In v2 it fences a producer that aborts what it has not heard of, until the transaction
-        before is finished.
+        In v2 it answers PRODUCER_FENCED if a producer aborts a transaction that the coordinator
+        does not know, until the previous one is completed.
         """
         if self._decision_in_doubt or self.finishing(error_code):
             return False
@@ -672,9 +687,9 @@ class Transactions:
         return False
 
     def finishing(self, error_code: int) -> bool:
-        """Whether an answer says only that the last transaction is not finished.
+        """Return whether an answer says only that the previous transaction is not completed yet.
 
-        Until then our new producer id is not known.
+        Until it is, the coordinator does not know the producer's new id.
         """
         return self._rotated and error_code == ErrorCode.invalid_producer_id_mapping
 
@@ -727,17 +742,17 @@ class Transactions:
             self.die(error)
 
     def _wrong_state(self, call: Call, error: errors.KafkaError) -> None:
-        """EndTxn found no transaction that may be ended so."""
+        """Handle that EndTxn found no transaction that can be committed or aborted as requested."""
         if call.commit and self.version >= V2:
-            # Had it been committed, asking again would have been answered so: the coordinator has
-            # aborted it, because it timed out (KIP-588).
+            # If the transaction had been committed, a repeated EndTxn would have been answered with
+            # success. So the coordinator has aborted it, because it timed out (KIP-588).
             self._move(TransactionEvent.FAIL)
             self.cause = error
         else:
             self.die(error)
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """Handle that the broker does not support the next request; nothing was written."""
+        """Handle that the broker does not support the next call: it was not sent."""
         self._calling = None
         self._refuse(error)
 
@@ -757,11 +772,11 @@ _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
 }
 _BEGINNING = frozenset({CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS, CallKind.COMMIT_OFFSETS})
 _CONCURRENT = ErrorCode.concurrent_transactions
-"""EndTxn answered so was not carried out. A coordinator that is gone, is loading or does not reach
-its replicas says so after its decision is in its log, too.
+"""An EndTxn with this answer was not carried out. A coordinator that is stopping, is loading or
+cannot reach its replicas may answer other retriable codes after its decision is in its log.
 """
 _LEFT_OUT = ErrorCode.request_timed_out
-"""What is taken for the code of a partition that an answer leaves out: it is asked again."""
+"""The code that is assumed for a partition that an answer leaves out; the call is repeated."""
 _GRAVITY = {
     Verdict.RETRY: 0,
     Verdict.MOVED: 1,

@@ -1,24 +1,26 @@
 """UnassignedRecords: records of one topic that have no partition yet, in call order.
 
-Records of a topic that metadata does not know yet wait here. Each waits until the end of its
-caller's `max_block` at most; then it ends NOT_WRITTEN with what the cluster last said of the topic.
+A record waits here while metadata does not know its topic, until the end of its caller's
+`max_block` at most. Then it ends NOT_WRITTEN with the last error that the cluster gave for the
+topic.
 
-A record for a partition that its topic lacks waits here too, for one answer to a Metadata request
-that was sent after the record came: partitions may have been added since the last one. An older
-answer proves nothing, and a younger one that lacks the partition ends the record.
+A record for a partition that its topic lacks waits here too, until the answer to a Metadata request
+that was sent after the record came: partitions may have been added since the last answer. An answer
+to an earlier request proves nothing; an answer to a later one that lacks the partition ends the
+record.
 
-When metadata names the topic's partitions, those that wait become due: they get their partitions in
-the polls that follow, some at a time (`assigning`). To assign tens of thousands of them at once
-would block the event loop.
+When metadata names the topic's partitions, the waiting records become due: they get their
+partitions in the following polls, a slice per poll (`assigning`). Assigning tens of thousands at
+once would block the event loop.
 
 Invariants:
 
-- Call order: every record that waits came before every one that is due, and while some are due a
-  later record of the topic is put behind them, whatever its partition.
-- A record that is due is not given up for its time: its topic is known.
+- Call order: every waiting record came before every due one, and while records are due, a later
+  record of the topic is put behind them, whatever its partition.
+- A due record does not expire: its topic is known, so its partition is assigned soon.
 
-Rejected: waiting `max_block` for a partition, as Java does. A wrong number is the common case, and
-a minute of silence is no way to hear of it.
+Rejected: waiting `max_block` for a missing partition, as Java does. Usually the caller's partition
+number is wrong, and the error should not take a minute.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ class Unassigned(NamedTuple):
     """A record that waits for its partition."""
 
     until: float
-    """When it is given up."""
+    """The time in seconds at which the record ends if it has no partition by then."""
     asked: int
-    """Metadata requests sent before it came: only the answer to a later one can refuse it."""
+    """The number of Metadata requests sent before the record came: only the answer to a later one
+    can refuse the record.
+    """
     record: PendingRecord
 
 
@@ -47,11 +51,11 @@ class UnassignedRecords:
     __slots__ = ("_first_end", "_waiting", "due")
 
     def __init__(self) -> None:
-        # They wait for the next Metadata answer.
+        # Records that wait for the next Metadata answer.
         self._waiting: deque[Unassigned] = deque()
-        # Metadata has named their topic's partitions, and they were not tried since.
+        # Records whose topic's partitions metadata has named since they were last tried.
         self.due: deque[Unassigned] = deque()
-        # No record that waits is given up before this.
+        # No waiting record expires before this time, in seconds.
         self._first_end = 0.0
 
     def __len__(self) -> int:
@@ -59,11 +63,11 @@ class UnassignedRecords:
 
     @property
     def waits(self) -> bool:
-        """Whether a record needs metadata that is still to come."""
+        """Whether a record needs metadata that has not come yet."""
         return bool(self._waiting)
 
     def wait(self, until: float, asked: int, record: PendingRecord) -> None:
-        """Let a record wait for metadata, until a time at most; see `Unassigned`."""
+        """Let a record wait for metadata; `until` and `asked` are those of `Unassigned`."""
         if not self._waiting or until < self._first_end:
             self._first_end = until
         self._waiting.append(Unassigned(until, asked, record))
@@ -73,26 +77,26 @@ class UnassignedRecords:
         self.due.append(Unassigned(until, asked, record))
 
     def make_due(self) -> None:
-        """Make every record that waits due: metadata has named the topic's partitions."""
+        """Make all waiting records due: metadata has named the topic's partitions."""
         self._waiting.extend(self.due)
         self._waiting, self.due = deque(), self._waiting
 
     def put_in_order(self) -> None:
-        """Put everything into call order again, after records were taken back from partitions.
+        """Sort all records into call order, after some were taken back from partitions.
 
-        It waits for `make_due`.
+        All of them wait for `make_due` then.
         """
         everything = sorted(self.take(), key=lambda each: each.record.ordinal)
         for each in everything:
             self.wait(*each)
 
     def next_end(self) -> float | None:
-        """When the next record must be given up, at the earliest; None while none waits."""
+        """Return the earliest time at which a record may expire; None while none waits."""
         return self._first_end if self._waiting else None
 
     def expire(self, now: float) -> list[PendingRecord]:
-        """Take out the records that waited for metadata too long."""
-        # Their ends are not in order: a caller that waited for room before has less time left.
+        """Take out the records that have waited for metadata too long."""
+        # The times are not in order: a caller that waited for memory before has less time left.
         if not self._waiting or now < self._first_end:
             return []
         waiting, self._waiting = self._waiting, deque()
@@ -102,7 +106,7 @@ class UnassignedRecords:
         return [each.record for each in waiting if each.until <= now]
 
     def take(self) -> list[Unassigned]:
-        """Take out everything."""
+        """Take out all records."""
         taken = [*self._waiting, *self.due]
         self._waiting.clear()
         self.due.clear()

@@ -1,11 +1,11 @@
-"""What is known of an error code that no table names: whether it may pass by itself.
+"""Whether an error code that no table names may pass by itself.
 
-A broker newer than this client answers with codes that no table here names, as for a topic that
-became read-only (KIP-1279). Java and librdkafka fail such a request at once. So does aioidem,
-unless there is reason to expect another answer later: the code is one that Kafka documents as
-retriable, or the broker says so in the words it sends along (KIP-467).
+A broker that is newer than this client may answer with a code that no table here names, for example
+for a read-only topic (KIP-1279). Java and librdkafka fail such a request at once. So does aioidem,
+unless there is reason to expect another answer later: Kafka documents the code as retriable, or the
+broker's error message says so (KIP-467).
 
-It decides only whether to ask again. What was asked may have been carried out in either case.
+This decides only whether the request is repeated. In either case it may have been carried out.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _RETRIABLE = frozenset(
         ErrorCode.share_session_limit_reached,
     }
 )
-"""What Kafka 4.3's list of error codes marks as retriable."""
+"""The error codes that Kafka 4.3 marks as retriable."""
 
 _SAYS_SO = re.compile(r"\b(retr(y|ied|iable)|try again|temporar(y|ily))\b", re.IGNORECASE)
 _DENIES_IT = re.compile(r"(\b(not|never|no|cannot|non)|n't)\b[\s-]*(\w+ ){0,2}?retr", re.IGNORECASE)
 
 
 def may_pass(error_code: int, message: str | None = None) -> bool:
-    """Say whether the same request may be answered otherwise later.
+    """Return whether the same request may get another answer later.
 
     Args:
         error_code: a code that the caller's own table does not name.
-        message: what the broker wrote beside it, if anything.
+        message: the broker's error message, if there is one.
     """
     if error_code in _RETRIABLE:
         return True

@@ -1,7 +1,7 @@
-"""Which limit keeps a partition's window as it is, in words for statistics.
+"""Which limit determines a partition's present window, in words for statistics.
 
-It decides nothing: it reads what `windows`, `discovery` and the options have decided, so that a
-user who sees a window of 5 where 20 was expected is told what to change.
+Nothing is decided here: the reason is read from `windows`, `discovery` and the options, so that a
+user who sees a window of 5 and expected 20 learns what to change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ __all__ = ["window_reason"]
 
 
 def window_reason(state: PartitionState, link: Link | None, config: ProducerConfig) -> str:
-    """Why the window of a partition is what it is; `link`: the connection it is written on."""
+    """Return why a partition's window has its present value.
+
+    Args:
+        state: the partition.
+        link: the connection to its leader; None if there is none.
+        config: validated options.
+    """
     if not config.enable_idempotence:
         return "no window: enable_idempotence is off"
     if config.broker_dedup == "range":

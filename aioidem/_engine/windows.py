@@ -1,18 +1,18 @@
-"""The two limits on what may be in flight (KIP-1269): per partition and per connection.
+"""The two limits on batches in flight (KIP-1269): one per partition, and one per connection.
 
-`PartitionWindow` bounds a *span*: batches from the oldest unresolved one to the newest sent,
-inclusive. Counting requests outstanding instead is wrong: an unanswered b1 with b2..b5 acknowledged
-still needs b1 in the broker's cache, and b6 would push it out (KAFKA-9199, KAFKA-18905).
-`ConnectionWindow` bounds requests outstanding at a broker, whatever they carry; it is what
-`max.in.flight.requests.per.connection` means again.
+`PartitionWindow` limits a *span*: the batches from the oldest unresolved one to the newest sent
+one, both included. Counting outstanding requests instead would be wrong: if b1 is unanswered and b2
+to b5 are acknowledged, b1 must still be in the broker's cache, and b6 would push it out
+(KAFKA-9199, KAFKA-18905). `ConnectionWindow` limits the requests outstanding at one broker,
+whatever they carry; that is the meaning of `max.in.flight.requests.per.connection` under KIP-1269.
 
-Invariants: a partition window is DEFAULT until a success of the current leader names another value,
-and DEFAULT again on reconnect and on leader change (the new leader may be an old broker). A tagged
-field equal to its default is not serialised, so its absence means DEFAULT, also after a larger
-value was seen.
+Invariants: a partition window is DEFAULT_BATCHES_RETAINED until a success of the current leader
+names another value, and again after a reconnect and a change of leader (the new leader may be an
+older broker). A tagged field that equals its default is not serialised, so its absence means the
+default, also after a larger value was seen.
 
-Rejected: remembering the largest value seen per topic. Different brokers can hold different values,
-and a window too large by one turns a retry into OUT_OF_ORDER_SEQUENCE_NUMBER.
+Rejected: remembering the largest value seen per topic. Brokers can have different values, and a
+window that is too large by one turns a retry into OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
@@ -25,51 +25,52 @@ __all__ = [
 ]
 
 DEFAULT_BATCHES_RETAINED = 5
-"""What every broker retains per producer id and partition
+"""The number of batches that every broker retains per producer id and partition
 (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
 """
 
 MAX_BATCHES_RETAINED = 1000
-"""The largest value we believe: beyond it a broker's answer is more likely garbage than memory."""
+"""The largest value that is believed: a larger one in an answer is probably an error."""
 
 
 class PartitionWindow:
-    """How many batches a partition may have from its oldest unresolved to its newest sent one."""
+    """The limit on batches from a partition's oldest unresolved one to its newest sent one."""
 
     __slots__ = ("heard", "limit", "max_span", "said")
 
     def __init__(self) -> None:
         self.limit = DEFAULT_BATCHES_RETAINED
-        # Whether the present leader has said it, or nothing.
+        # Whether a success of the present leader has come, which names the limit or implies the
+        # default.
         self.heard = False
-        # The last value that any leader named. `reset` keeps it: it serves to judge a broker's
-        # memory, and never admits a batch.
+        # The last value that any leader named. `reset` keeps it: it serves to judge how many
+        # batches a broker retains, and never admits a batch.
         self.said = DEFAULT_BATCHES_RETAINED
         self.max_span = 0
 
     def learn(self, retained: int | None) -> None:
-        """Take the leader's word from a successful answer; `None` when the field was absent."""
+        """Set the limit that a successful answer names; None if the field was absent."""
         value = DEFAULT_BATCHES_RETAINED if retained is None else retained
         self.limit = self.said = max(1, min(value, MAX_BATCHES_RETAINED))
         self.heard = True
 
     def reset(self) -> None:
-        """Fall back to what every broker can deduplicate: on reconnect and on leader change."""
+        """Go back to the default: on a new connection, and on a new leader."""
         self.limit = DEFAULT_BATCHES_RETAINED
         self.heard = False
 
     def admits(self, span: int) -> bool:
-        """Whether a batch may be sent for the first time when the span with it is `span`."""
+        """Return whether a batch may be sent if the span, that batch included, is `span`."""
         return span <= self.limit
 
     def observe(self, span: int) -> None:
-        """Keep the widest span ever sent, for `statistics()`."""
+        """Keep the largest span ever sent, for `statistics()`."""
         if span > self.max_span:
             self.max_span = span
 
 
 class ConnectionWindow:
-    """Requests that may be outstanding at one broker: `max.in.flight.requests.per.connection`."""
+    """The limit on outstanding requests at one broker (`max_in_flight_requests_per_connection`)."""
 
     __slots__ = ("limit", "outstanding")
 
@@ -78,5 +79,5 @@ class ConnectionWindow:
         self.outstanding = 0
 
     def admits(self) -> bool:
-        """Whether one more request may be sent."""
+        """Return whether one more request may be sent."""
         return self.outstanding < self.limit
