@@ -33,7 +33,7 @@ timestamps are old.
 class FirstAckGate:
     """Whether the leader of one partition has shown that it holds the producer's state."""
 
-    __slots__ = ("_heard", "_heard_at", "applies", "opened_for", "questioned")
+    __slots__ = ("_heard", "_heard_at", "_transaction", "applies", "opened_for", "questioned")
 
     def __init__(self, *, applies: bool) -> None:
         self.applies = applies
@@ -42,13 +42,22 @@ class FirstAckGate:
         # The (identity, route) under which error NONE last came, whatever errors came since.
         self._heard: SentAs | None = None
         self._heard_at = 0.0
+        self._transaction = 0
         # Whether a code that no table names came since then. Such a code may mean that the leader
         # has lost the producer's state, so that the earlier NONE proves nothing any more.
         self.questioned = False
 
-    def need(self, *, applies: bool) -> None:
-        """Set whether the gate applies: in transactions that depends on their version."""
-        self.applies = applies
+    def begin(self, transaction: int, *, applies: bool) -> None:
+        """Close the gate for a transaction, unless it was closed for that one before.
+
+        Args:
+            transaction: the number of the transaction.
+            applies: whether the gate applies: in transactions that depends on their version.
+        """
+        if self._transaction != transaction:
+            self._transaction = transaction
+            self.applies = applies
+            self.opened_for = None
 
     def is_open(self, sent_as: SentAs) -> bool:
         """Return whether more than the oldest unresolved batch may be in flight."""

@@ -173,9 +173,14 @@ class PartitionState:
     def _gate_passed(self) -> bool:
         return self.gate.passed((self.ledger.identity, self.route))
 
-    def need_gate(self, *, needed: bool) -> None:
-        """Set whether the first-ack gate applies: in transactions that depends on their version."""
-        self.gate.need(applies=self.idempotent and needed)
+    def begin_transaction(self, number: int, *, gated: bool) -> None:
+        """Close the first-ack gate, unless it was closed for this transaction before.
+
+        Args:
+            number: the number of the transaction in this producer; 0 means none.
+            gated: whether first-ack gates apply, which depends on the transaction's version.
+        """
+        self.gate.begin(number, applies=self.idempotent and gated)
 
     def limit_span(self, sequence_cap: int | None) -> None:
         """Limit unresolved batches by their span of sequences, in place of the window (KIP-758)."""

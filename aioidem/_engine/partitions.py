@@ -1,5 +1,9 @@
 """Partitions: the state of every partition of a producer, and the actions on all of them.
 
+Of thousands of partitions that a producer has written to, a few may be busy, and a poll looks only
+at those (`busy`). A partition becomes busy when a record is queued on it (`wake`), and ceases to be
+busy in the first poll that finds nothing to do for it.
+
 When a topic was deleted and recreated, the states of its old partitions are retired: new states
 begin for the new topic id, and each old one stays until its last outstanding request has ended.
 """
@@ -54,7 +58,11 @@ class Partitions:
         self._sequence_cap: int | None = None
         self.assume_sequence_range()
         self._gated = True
+        # The number of transactions begun so far; an idle partition learns it when it wakes.
+        self._transaction = 0
         self.live: dict[tuple[str, int], PartitionState] = {}
+        # Every live state that has something to do, and perhaps some that have just finished.
+        self.busy: dict[PartitionState, None] = {}
         # States of topics that were deleted, while their requests are outstanding.
         self.retired: list[PartitionState] = []
 
@@ -77,21 +85,32 @@ class Partitions:
             sequence_cap=self._sequence_cap,
             transactional=config.transactional_id is not None,
         )
-        state.need_gate(needed=self._gated)
         return state
 
     def __iter__(self) -> Iterator[PartitionState]:
         """Iterate over the states of all partitions; retired ones come last."""
         return iter([*self.live.values(), *self.retired])
 
+    def wake(self, state: PartitionState) -> None:
+        """Make a partition busy, because a record is about to be queued on it."""
+        self.busy[state] = None
+        state.begin_transaction(self._transaction, gated=self._gated)
+
     def active(self) -> list[PartitionState]:
-        """Return the states that have something to do and are not retired."""
-        return [state for state in self.live.values() if state.active]
+        """Return the states that have something to do and are not retired; only they stay busy."""
+        active = [state for state in self.busy if state.active]
+        if len(active) < len(self.busy):
+            self.busy = dict.fromkeys(active)
+        return active
 
     @property
     def quiet(self) -> bool:
         """Whether no batch of any partition is outstanding."""
-        return not any(state.outstanding for state in self)
+        return not any(state.outstanding for state in self._unfinished())
+
+    def _unfinished(self) -> list[PartitionState]:
+        """Return every state that may have something to do, retired ones last."""
+        return [*self.busy, *self.retired]
 
     def link_of(self, state: PartitionState) -> Link | None:
         """Return the connection that a partition's batches are written on; None if it is closed."""
@@ -101,7 +120,7 @@ class Partitions:
 
     def flush(self) -> None:
         """End lingering for the records that are queued now."""
-        for state in self.live.values():
+        for state in self.busy:
             state.queue.flush()
 
     def begin_transaction(self, *, gated: bool) -> None:
@@ -111,22 +130,23 @@ class Partitions:
             gated: whether first-ack gates apply in this transaction.
         """
         self._gated = gated
-        for state in self.live.values():
-            state.need_gate(needed=gated)
-            state.gate.close()
+        self._transaction += 1
+        for state in self.busy:
+            state.begin_transaction(self._transaction, gated=gated)
 
     def expire(self, now: float) -> None:
         """Settle what is past its deadline, and drop retired states that have nothing to do."""
-        for state in self:
+        for state in self._unfinished():
             if state.active:
                 link = self.link_of(state)
                 answered = None if link is None else link.answered_at
                 state.expire(now, self._config.request_timeout, answered, self._effects)
-        self.retired = [state for state in self.retired if state.active]
+        if self.retired:
+            self.retired = [state for state in self.retired if state.active]
 
     def abandon(self, error: errors.KafkaError) -> None:
         """Settle everything in all partitions with this error."""
-        for state in self:
+        for state in self._unfinished():
             state.abandon(error, self._effects)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
@@ -136,7 +156,7 @@ class Partitions:
             error: the error of the records.
             doubt: the outcome of batches in doubt; None leaves them for the abort to decide.
         """
-        for state in self:
+        for state in self._unfinished():
             if state.active:
                 state.abort(error, doubt, self._effects)
 
@@ -186,6 +206,7 @@ class Partitions:
     def retire(self, old: PartitionState, error: errors.KafkaError) -> None:
         """Settle a partition of a deleted topic; keep its state while requests are outstanding."""
         del self.live[old.topic, old.partition]
+        self.busy.pop(old, None)
         old.abandon(error, self._effects)
         if old.outstanding:
             self.retired.append(old)
@@ -193,6 +214,7 @@ class Partitions:
     def succeed(self, old: PartitionState, queued: list[PendingRecord]) -> None:
         """Create a partition's state under its topic's new id, with the records of the old one."""
         fresh = self._make(old.topic, old.partition)
+        self.wake(fresh)
         for record in queued:
             fresh.queue.append(record, record.deadline - self._config.delivery_timeout)
 
@@ -200,4 +222,5 @@ class Partitions:
         """Settle and forget all partitions: the producer moves to another cluster."""
         self.abandon(error)
         self.live.clear()
+        self.busy.clear()
         self.retired.clear()

@@ -83,6 +83,8 @@ class RecordAccumulator:
         self._queued = 0
         self._generation = 0
         self.topics: dict[str, TopicState] = {}
+        # Every topic that has records without a partition, and perhaps some that have no more.
+        self._unplaced: dict[TopicState, None] = {}
         self.assigned_at_once = SLICE
 
     # -- appending ---------------------------------------------------------------------------------
@@ -131,6 +133,7 @@ class RecordAccumulator:
         record.ordinal = self._ordinal
         behind = topic.unassigned.due
         if behind or not self._assign(topic, record, now):
+            self._unplaced[topic] = None
             if block_until is None:
                 block_until = now + config.max_block
             until = min(block_until, record.deadline)
@@ -158,7 +161,10 @@ class RecordAccumulator:
             index = self._choose_partition(topic, record)
         elif index not in views:
             return False
-        queue = self._partitions.state(topic.name, index).queue
+        state = self._partitions.state(topic.name, index)
+        queue = state.queue
+        if not queue.records:
+            self._partitions.wake(state)
         queue.append(record, now)
         if record.generation < self._generation:
             queue.hurry()  # a flush began while the record waited for its partition
@@ -355,7 +361,9 @@ class RecordAccumulator:
             # whose partition still exists: records from other partitions must not end up behind
             # records of later calls, whose deadlines are later. Records that name a missing
             # partition are refused with this Metadata answer.
-            unassigned = self.topics[name].unassigned
+            topic = self.topics[name]
+            unassigned = topic.unassigned
+            self._unplaced[topic] = None
             for record in carried_records(states):
                 unassigned.wait(record.deadline, 0, record)
             unassigned.put_in_order()
@@ -376,6 +384,7 @@ class RecordAccumulator:
         longest = now + self._config.max_block
         for name, topic in self.topics.items():
             topic.forget_cluster()
+            self._unplaced[topic] = None
             waiting = [each.record for each in topic.unassigned.take()]
             for record in [*unwritten[name], *waiting]:
                 until = min(longest, record.deadline)
@@ -404,9 +413,10 @@ class RecordAccumulator:
         self._refuse_unassigned(error)
 
     def _refuse_unassigned(self, error: errors.KafkaError) -> None:
-        for topic in self.topics.values():
+        for topic in self._unplaced:
             records = [each.record for each in topic.unassigned.take()]
             self._refuse(topic.name, records, copy.copy(error))
+        self._unplaced.clear()
 
     def _refuse(self, topic: str, records: list[PendingRecord], error: errors.KafkaError) -> None:
         """Settle records that have no partition as NOT_WRITTEN."""
@@ -419,10 +429,12 @@ class RecordAccumulator:
     def expire(self, now: float) -> None:
         """Settle records and batches that are past their deadline."""
         self._partitions.expire(now)
-        for topic in self.topics.values():
+        for topic in list(self._unplaced):
             expired = topic.unassigned.expire(now)
             if expired:
                 self._refuse(topic.name, expired, self.unassigned_error(topic))
+            if not topic.unassigned:
+                del self._unplaced[topic]
 
     def refuse_topic(self, topic: TopicState) -> None:
         """Settle the records that wait for a topic that the cluster permanently refuses."""
@@ -435,7 +447,7 @@ class RecordAccumulator:
         if self._assigning:
             return now
         first: float | None = None
-        for topic in self.topics.values():
+        for topic in self._unplaced:
             end = topic.unassigned.next_end()
             if end is not None and (first is None or end < first):
                 first = end
