@@ -128,10 +128,10 @@ declared: $(READY) ## Imports against declared dependencies
 
 # The installation prints no progress, so that logs have results only. The stamp is written last, so
 # an interrupted installation is repeated. Only uv can resolve to the oldest versions.
-$(READY): pyproject.toml
+$(READY): pyproject.toml aioidem/_hot/_compiled.pyx
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aioidem needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV) (once, and after changes of pyproject.toml)"
+	@echo "Installing into $(VENV) (once, and after changes of pyproject.toml or of what is compiled)"
 ifdef UV_RESOLUTION
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'

@@ -15,11 +15,9 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["DefaultPartitioner", "Partitioner", "murmur2"]
+from aioidem._hot import murmur2
 
-_MASK = 0xFFFFFFFF
-_M = 0x5BD1E995
-_SEED = 0x9747B28C
+__all__ = ["DefaultPartitioner", "Partitioner", "murmur2"]
 
 
 class Partitioner(Protocol):
@@ -57,21 +55,3 @@ class DefaultPartitioner:
         if key is None:
             return random.choice(available or all_partitions)
         return all_partitions[(murmur2(key) & 0x7FFFFFFF) % len(all_partitions)]
-
-
-def murmur2(data: bytes) -> int:
-    """Return the 32-bit murmur2 hash of ``data`` as Java's signed ``int``."""
-    length = len(data)
-    h = _SEED ^ length
-    aligned = length & ~3
-    for at in range(0, aligned, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
-        k ^= k >> 24
-        h = (h * _M & _MASK) ^ (k * _M & _MASK)
-    if aligned < length:
-        h ^= int.from_bytes(data[aligned:], "little")
-        h = h * _M & _MASK
-    h ^= h >> 13
-    h = h * _M & _MASK
-    h ^= h >> 15
-    return h - (1 << 32) if h & 0x80000000 else h

@@ -1,14 +1,13 @@
 """Record batches of magic 2: build, renumber, read and compress them, and estimate their size.
 
-Nothing here opens a socket, reads a clock or needs an event loop. `_select` imports the hot loops
-from compiled modules if these are installed, else from the pure Python ones; ``IMPLEMENTATION``
-says which. Other packages import the names below; the modules behind them may change.
+Nothing here opens a socket, reads a clock or needs an event loop. Records are encoded by `_hot`,
+which may be compiled. Other packages import the names below; the modules behind them may change.
 """
 
 from __future__ import annotations
 
-from aioidem._records._encode import NewRecord
-from aioidem._records._select import IMPLEMENTATION, ReadRecord, payload_size, record_size
+from aioidem._hot import NewRecord, payload_size, record_size
+from aioidem._records._decode import ReadRecord
 from aioidem._records.builder import (
     BuiltBatch,
     assign_offsets,
@@ -33,7 +32,6 @@ __all__ = [
     "DEFAULT_MAX_DECOMPRESSED_BYTES",
     "DEFAULT_MAX_ITEMS",
     "ESTIMATION_FACTOR",
-    "IMPLEMENTATION",
     "LEVELS",
     "BuiltBatch",
     "Codec",

@@ -1,6 +1,6 @@
 """The reader's hot loop: decode the record section of a batch (magic 2) into records.
 
-The module imports nothing of its package, so that mypyc or Cython can compile it unchanged. Its
+It is not compiled: a producer reads records only to find out what became of a batch in doubt. Its
 input is untrusted: malformed data raises ValueError or IndexError, which the caller turns into
 ProtocolError. Nothing is allocated for a length or a count before that was compared with the bytes
 that are there.

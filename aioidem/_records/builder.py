@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from aioidem._hot import MAX_RECORD_OVERHEAD, NewRecord, encode_records, payload_size
 from aioidem._records import layout
-from aioidem._records._encode import MAX_RECORD_OVERHEAD, NewRecord
-from aioidem._records._select import encode_records, payload_size
 from aioidem._records.compression import Codec, compress
 from aioidem.errors import InternalError, ProtocolError, RecordError
 

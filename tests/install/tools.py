@@ -14,7 +14,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 _NOT_IN_A_CLONE = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", ".hypothesis", ".coverage*", "htmlcov", "artifacts", "build",
-    "dist", "*.egg-info", "__pycache__", "*.py[co]", "*.so",
+    "dist", "*.egg-info", "__pycache__", "*.py[co]", "*.so", "*.pyd",
+    "_compiled.c",
 )  # fmt: skip
 _SECONDS = 350
 

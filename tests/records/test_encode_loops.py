@@ -1,59 +1,16 @@
-"""The hot loops are correct, also at the limits of their tables, and the right ones are chosen."""
+"""Records are encoded correctly, also where the tables of the pure encoder end."""
 
 from __future__ import annotations
 
-import ast
-import runpy
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.record import default_records as peer
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aioidem._records import ReadRecord, build_batch, payload_size, read_batches, record_size
-from aioidem._records import _decode as decode_loop
-from aioidem._records import _encode as encode_loop
-from aioidem._records import _select as choice
+from aioidem._records._decode import MIN_RECORD_SIZE
 
 NOW = 1_795_250_000_000
-EDGES = sorted({edge + i for bits in range(65) for edge in (2**bits,) for i in (-1, 0, 1)})
-
-
-def reference_varint(number: int) -> bytes:
-    """Encode zigzag and base 128 as protocol buffers define them, by strings of bits."""
-    zigzag = abs(number) * 2 - (number < 0)
-    bits = f"{zigzag:b}"
-    groups = [bits[max(i - 7, 0) : i] for i in range(len(bits), 0, -7)]
-    last = len(groups) - 1
-    return bytes(int(group, 2) | (0x80 if i < last else 0) for i, group in enumerate(groups))
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_varints_are_right_at_every_change_of_size(sign: int) -> None:
-    for edge in EDGES:
-        number = sign * edge
-        if -(2**63) <= number < 2**63:
-            assert encode_loop.varint(number) == reference_varint(number)
-            assert encode_loop.varint_size(number) == len(reference_varint(number))
-        else:
-            with pytest.raises(OverflowError):
-                encode_loop.varint(number)
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_any_varint_is_right_and_of_the_size_foretold(number: int) -> None:
-    """`varint` agrees with the definition, and `varint_size` with its length."""
-    assert encode_loop.varint(number) == reference_varint(number)
-    assert encode_loop.varint_size(number) == len(reference_varint(number))
-
-
-def test_a_varint_takes_one_to_ten_bytes() -> None:
-    assert encode_loop.varint(0) == b"\x00"
-    assert encode_loop.varint(-1) == b"\x01"
-    assert len(encode_loop.varint(-(2**63))) == len(encode_loop.varint(2**63 - 1)) == 10
 
 
 def by_aiokafka(records: list[ReadRecord]) -> bytes:
@@ -112,33 +69,4 @@ def test_records_may_share_header_names_with_different_values() -> None:
 
 
 def test_the_size_of_the_smallest_record_is_seven_bytes() -> None:
-    assert record_size(payload_size(None, None, ()), 0, 0) == decode_loop.MIN_RECORD_SIZE == 7
-
-
-@pytest.mark.parametrize("loop", [encode_loop, decode_loop])
-def test_a_hot_loop_imports_nothing_but_typing_so_that_it_can_be_compiled_alone(loop: Any) -> None:
-    tree = ast.parse(Path(loop.__file__).read_text())
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported <= {"__future__", "collections.abc", "typing"}
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
-
-
-@pytest.mark.parametrize(
-    ("present", "refused", "chosen"),
-    [
-        ([], "", "pure"),
-        (["_encode", "_decode"], "", "compiled"),
-        (["_encode", "_decode"], "1", "pure"),
-        (["_encode"], "", "pure"),
-        (["_decode"], "", "pure"),
-    ],
-)
-def test_compiled_loops_are_chosen_when_both_are_there_and_not_refused(
-    present: list[str], refused: str, chosen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, loop in (("_encode", encode_loop), ("_decode", decode_loop)):
-        # None makes the import fail, so that compiled modules installed here are not used.
-        found = loop if name in present else None
-        monkeypatch.setitem(sys.modules, f"aioidem._records.{name}_compiled", found)
-    monkeypatch.setenv("AIOIDEM_NO_EXTENSIONS", refused)
-    assert runpy.run_path(choice.__file__)["IMPLEMENTATION"] == chosen
+    assert record_size(payload_size(None, None, ()), 0, 0) == MIN_RECORD_SIZE == 7

@@ -1,8 +1,6 @@
-"""The producer's hot loop: encode records into the record section of a batch (magic 2).
+"""Encode records into the record section of a batch (magic 2), and compute their sizes.
 
-The module is self-contained on purpose. It uses only builtins, plain functions and module-level
-tables, so that mypyc or Cython can compile this file unchanged (`_select` prefers
-``_encode_compiled`` where that is installed).
+This is the pure twin of the functions of the same names in ``_compiled.pyx``.
 
 Invariants: the offset delta of record ``i`` is ``i``. Timestamps are deltas to the *first* record's
 and may be negative. A table is never indexed with a negative number. A timestamp is -1 (none) or at
@@ -19,6 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
+
+__all__ = [
+    "MAX_RECORD_OVERHEAD",
+    "NewRecord",
+    "encode_records",
+    "encode_values",
+    "payload_size",
+    "record_size",
+    "unsigned_varint",
+    "varint",
+    "varint_size",
+]
 
 # The most bytes of a record besides key, value and headers: length 5, attributes 1, timestamp
 # delta 10, offset delta 5.
@@ -176,6 +186,56 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
     if maximum > _INT64_MAX:
         raise OverflowError(f"the timestamp {maximum} does not fit 64 bits")
     return b"".join(pieces), offset, first, maximum
+
+
+def encode_values(
+    values: Iterable[bytes | None],
+    key: bytes | None = None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+    first_offset: int = 0,
+    delta_ms: int = 0,
+) -> bytes:
+    """Encode records that differ only in their values, as a part of a record section.
+
+    Args:
+        values: The values, in order.
+        key: The key of all of them.
+        headers: The headers of all of them.
+        first_offset: The offset delta of the first of them; the others follow it.
+        delta_ms: The timestamp delta of all of them, in milliseconds.
+
+    Raises:
+        TypeError: A value, the key or a header has a wrong type.
+        ValueError: ``first_offset`` is negative, or a header key cannot be encoded in UTF-8.
+        OverflowError: ``delta_ms`` does not fit 64 bits.
+    """
+    if first_offset < 0:
+        raise ValueError(f"the offset delta {first_offset} is negative")
+    lead = b"\x00" + varint(delta_ms)
+    key_bytes = _NULL if key is None else varint(len(key)) + key
+    tail = _encode_headers(headers, {})
+    fixed = len(lead) + len(key_bytes) + len(tail)
+    small = _TABLE_SIZE
+    table = _VARINT
+    null = _NULL
+    pieces: list[bytes] = []
+    for offset, value in enumerate(values, first_offset):
+        place = table[offset] if offset < small else varint(offset)
+        size = fixed + len(place)
+        if value is None:
+            size += 1
+            pieces += (
+                table[size] if size < small else varint(size), lead, place, key_bytes, null, tail,
+            )  # fmt: skip
+        else:
+            length = len(value)
+            value_size = table[length] if length < small else varint(length)
+            size += len(value_size) + length
+            pieces += (
+                table[size] if size < small else varint(size),
+                lead, place, key_bytes, value_size, value, tail,
+            )  # fmt: skip
+    return b"".join(pieces)
 
 
 def _nullable_size(data: bytes | None) -> int:

@@ -1,0 +1,265 @@
+"""Both forms of each hot loop do what the field says, and the compiled one does what the pure does.
+
+"The same" is the same result, or an error of the same class with the same message.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka.partitioner import murmur2 as aiokafka_murmur2
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+NOW = 1_795_250_000_000
+SIZES = sorted({n + i for n in (0, 64, 4096, 8192, 2**20) for i in range(-12, 13) if n + i >= 0})
+"""Sizes around each one at which a varint grows by a byte, or a table of the pure form ends."""
+
+
+class Record(NamedTuple):
+    """A record as the encoder reads it."""
+
+    key: Any = None
+    value: Any = None
+    headers: Any = ()
+    timestamp_ms: Any = NOW
+
+
+class Bytes(bytes):
+    """A kind of bytes whose length is not what its storage says."""
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Number(int):
+    """A kind of int."""
+
+
+# Larger ones have tests of their own: Hypothesis shows its examples.
+_DATA = st.one_of(st.none(), st.binary(max_size=80), st.integers(0, 300).map(lambda n: b"d" * n))
+_HEADERS = st.lists(st.tuples(st.text(max_size=80), _DATA), max_size=4).map(tuple)
+_TIME = st.one_of(
+    st.sampled_from([-1, 0, NOW, NOW + 63, NOW + 64, NOW - 64, NOW - 65, 2**63 - 1]),
+    st.integers(-1, 2**63 - 1),
+)
+_RECORD = st.builds(Record, _DATA, _DATA, _HEADERS, _TIME)
+
+_ODD_DATA = st.sampled_from(
+    [7, "text", 1.5, [1], bytearray(b"ab"), memoryview(b"abc"), Bytes(b"abc"), Bytes(b"abcd"), True]
+)
+_ODD_HEADERS = st.sampled_from([
+    None, 5, "ab", [], [("a", b"1")], (("a", b"1", 2),), (["a", b"1"],), ((b"a", b"1"),),
+    (("a", "b"),), (("\ud800", b""),), (("a", bytearray(b"x")),), {"ab": 1}, (None,),
+    ((None, b""),), (("a", Bytes(b"xyz")),),
+])  # fmt: skip
+_ODD_TIME = st.sampled_from(
+    [None, "1", 1.0, float("nan"), -2, -(2**63), 2**63, 2**80, True, Number(NOW), Number(-5)]
+)
+_ANY_DATA = _DATA | _ODD_DATA
+_ODD_RECORD = st.one_of(
+    st.builds(Record, _ANY_DATA, _ANY_DATA, _HEADERS | _ODD_HEADERS, _TIME | _ODD_TIME),
+    st.sampled_from([None, object(), 5]),
+)
+
+
+def outcome(call: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[Any, ...]:
+    """Return what a call gives: its result and the result's type, or its error's class and text."""
+    try:
+        result = call(*arguments, **named)
+    except Exception as error:  # noqa: BLE001 - whichever it is, the twin must raise it too
+        return type(error), str(error)
+    return type(result), result
+
+
+@given(records=st.lists(_RECORD, max_size=12))
+@example(records=[Record(timestamp_ms=t) for t in (NOW, NOW - 1, NOW - 70, NOW + 8192, NOW)])
+def test_records_are_encoded_alike(compiled: Any, pure: Any, records: list[Record]) -> None:
+    """Records of every legal kind have the same bytes, counts and timestamps."""
+    assert outcome(compiled.encode_records, records) == outcome(pure.encode_records, records)
+
+
+@pytest.mark.parametrize("field", ["key", "value", "header", "header name"])
+def test_records_are_encoded_alike_at_each_boundary(compiled: Any, pure: Any, field: str) -> None:
+    """Records are the same around each size at which one of their varints grows."""
+    for size in SIZES:
+        data = b"d" * size
+        record = {
+            "key": Record(data, b"v"),
+            "value": Record(None, data),
+            "header": Record(None, None, (("h", data),)),
+            "header name": Record(None, None, (("h" * size, None),)),
+        }[field]
+        assert compiled.encode_records([record, record]) == pure.encode_records([record, record])
+
+
+def test_a_batch_of_more_records_than_the_tables_have_is_encoded_alike(
+    compiled: Any, pure: Any
+) -> None:
+    """Offset deltas of one, two and three bytes are the same."""
+    records = [Record(None, b"v")] * 8200
+    assert compiled.encode_records(records) == pure.encode_records(records)
+
+
+@given(records=st.lists(st.one_of(_RECORD, _ODD_RECORD), max_size=4))
+def test_bad_records_are_refused_alike(compiled: Any, pure: Any, records: list[Any]) -> None:
+    """Records with wrong types or values raise the same error, or are encoded the same."""
+    assert outcome(compiled.encode_records, records) == outcome(pure.encode_records, records)
+
+
+@pytest.mark.parametrize("records", [None, 5, [None], (), iter(()), "ab", {}])
+def test_what_is_no_sequence_of_records_is_refused_alike(
+    compiled: Any, pure: Any, records: Any
+) -> None:
+    """Other arguments than records raise the same error, or give an empty section."""
+    assert outcome(compiled.encode_records, records) == outcome(pure.encode_records, records)
+
+
+def test_records_may_come_from_an_iterator(form: Any) -> None:
+    """An iterator gives the bytes of the list, also if one record needs the pure form."""
+    for odd in ((), [("a", b"1")]):
+        records = [Record(b"k", b"v"), Record(None, b"w", odd), Record(None, b"x")]
+        given_one_by_one: Iterator[Record] = iter(records)
+        assert form.encode_records(given_one_by_one) == form.encode_records(records)
+
+
+def test_an_error_of_an_iterator_reaches_the_caller(form: Any) -> None:
+    """An exception while records are read is raised as it is."""
+
+    def failing() -> Iterator[Record]:
+        yield Record()
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more"):
+        form.encode_records(failing())
+
+
+def test_no_reference_is_kept_or_lost(form: Any) -> None:
+    """A record's values have as many references after encoding as before."""
+    value, name = b"v" * 100, "n" * 100
+    records = [Record(value, value, ((name, value),)) for _ in range(50)]
+    before = sys.getrefcount(value), sys.getrefcount(name)
+    form.encode_records(records)
+    form.encode_values([value] * 50, value, ((name, value),))
+    form.payload_size(value, value, ((name, value),))
+    form.partitions_of([value], 3)
+    assert (sys.getrefcount(value), sys.getrefcount(name)) == before
+
+
+@given(
+    before=st.lists(_RECORD, min_size=1, max_size=3),
+    values=st.lists(_DATA, max_size=8),
+    key=_DATA,
+    headers=_HEADERS,
+    delta=st.integers(-70, 9000),
+)
+def test_a_column_of_values_has_the_bytes_of_its_records(
+    form: Any, before: list[Record], values: list[Any], key: Any, headers: Any, delta: int
+) -> None:
+    """`encode_values` gives the part of a section that `encode_records` gives for such records."""
+    first = max(before[0].timestamp_ms % 2**62, 70)
+    before[0] = before[0]._replace(timestamp_ms=first)
+    whole = [*before, *(Record(key, value, headers, first + delta) for value in values)]
+    column = form.encode_values(values, key, headers, len(before), delta)
+    section = form.encode_records(before)[0] + column
+    assert section == form.encode_records(whole)[0]
+
+
+@given(
+    values=st.lists(_ANY_DATA, max_size=4) | st.sampled_from([None, 5, "ab", b"ab"]),
+    key=_ANY_DATA,
+    headers=_HEADERS | _ODD_HEADERS,
+    offset=st.sampled_from([0, 1, 63, 64, 4095, 4096, 8191, 8192, -1, 2**63, None, "1", 1.0]),
+    delta=_TIME | _ODD_TIME,
+)
+def test_bad_columns_are_refused_alike(
+    compiled: Any, pure: Any, values: Any, key: Any, headers: Any, offset: Any, delta: Any
+) -> None:
+    """A column with anything wrong raises the same error, or is encoded the same."""
+    arguments = (values, key, headers, offset, delta)
+    assert outcome(compiled.encode_values, *arguments) == outcome(pure.encode_values, *arguments)
+
+
+def test_a_long_column_is_encoded_alike(compiled: Any, pure: Any) -> None:
+    """Columns of each size of value, and longer than the tables, are the same."""
+    values = [None, *(b"d" * size for size in SIZES)]
+    assert compiled.encode_values(values) == pure.encode_values(values)
+    many = [b"v"] * 8200
+    assert compiled.encode_values(many, b"k") == pure.encode_values(many, b"k")
+
+
+@given(key=_ANY_DATA, value=_ANY_DATA, headers=_HEADERS | _ODD_HEADERS)
+def test_a_payload_has_the_same_size_or_error(
+    compiled: Any, pure: Any, key: Any, value: Any, headers: Any
+) -> None:
+    """Sizes of any key, value and headers are the same, and so are the errors."""
+    arguments = (key, value, headers)
+    assert outcome(compiled.payload_size, *arguments) == outcome(pure.payload_size, *arguments)
+
+
+@given(record=_RECORD, offset=st.integers(0, 70) | st.sampled_from([8191, 8192, 2**31 - 1]))
+def test_a_record_takes_the_bytes_that_its_size_says(
+    form: Any, record: Record, offset: int
+) -> None:
+    """The size of a record at a place of a batch is the length of its bytes."""
+    size = form.record_size(
+        form.payload_size(record.key, record.value, record.headers), offset, record.timestamp_ms
+    )
+    column = form.encode_values(
+        [record.value], record.key, record.headers, offset, record.timestamp_ms
+    )
+    assert size == len(column)
+
+
+_ANY_NUMBER = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([2**k + i for k in (6, 13, 31, 62, 63, 64) for i in (-2, -1, 0, 1)]),
+    st.sampled_from([None, "1", 1.0, True, Number(7)]),
+)
+
+
+@given(payload=_ANY_NUMBER, offset=_ANY_NUMBER, delta=_ANY_NUMBER)
+def test_record_sizes_of_any_numbers_are_alike(
+    compiled: Any, pure: Any, payload: Any, offset: Any, delta: Any
+) -> None:
+    """Numbers beyond 64 bits and other types give the same size or error."""
+    arguments = (payload, offset, delta)
+    assert outcome(compiled.record_size, *arguments) == outcome(pure.record_size, *arguments)
+
+
+@given(key=st.binary(max_size=600))
+def test_murmur2_is_that_of_other_clients(form: Any, key: bytes) -> None:
+    """Both forms give aiokafka's hash, which is Java's without the sign."""
+    assert form.murmur2(key) & 0xFFFFFFFF == aiokafka_murmur2(key)
+    assert -(2**31) <= form.murmur2(key) < 2**31
+
+
+@given(key=_ANY_DATA)
+def test_murmur2_of_anything_is_alike(compiled: Any, pure: Any, key: Any) -> None:
+    """Whatever is hashed, the hash or the error is the same."""
+    assert outcome(compiled.murmur2, key) == outcome(pure.murmur2, key)
+
+
+@given(
+    keys=st.lists(_DATA, max_size=8)
+    | st.lists(_ANY_DATA, max_size=3)
+    | st.sampled_from([None, 5, "ab", b"ab", (b"a", b"b")]),
+    count=st.integers(-3, 10_000)
+    | st.sampled_from([2**31, 2**31 + 1, 2**80, None, "1", 1.5, True]),
+)
+def test_partitions_of_a_column_are_alike(compiled: Any, pure: Any, keys: Any, count: Any) -> None:
+    """The column's partitions, or the error, are the same."""
+    assert outcome(compiled.partitions_of, keys, count) == outcome(pure.partitions_of, keys, count)
+
+
+def test_a_column_is_hashed_key_by_key(form: Any) -> None:
+    """Each key has the partition of its own hash, and none has no partition."""
+    keys = [b"", b"a", None, b"abcd" * 100, None]
+    expected = [-1 if key is None else (form.murmur2(key) & 0x7FFFFFFF) % 7 for key in keys]
+    assert form.partitions_of(keys, 7) == array("i", expected)
+    assert form.partitions_of(iter(keys), 7) == array("i", expected)
+    assert form.partitions_of([], 0) == array("i")
