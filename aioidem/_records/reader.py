@@ -27,6 +27,7 @@ from aioidem.errors import ProtocolError
 # bytes that each needs on the wire.
 DEFAULT_MAX_ITEMS: Final = 4_000_000
 _SEQUENCES: Final = 2**31
+_OLDER_MAGICS: Final = (0, 1)
 
 
 @final
@@ -105,7 +106,7 @@ class RecordBatch:
         if self.batch_length != size - layout.PREAMBLE.size:
             raise ProtocolError(f"a batch of {size} bytes has the length {self.batch_length}")
         if self.magic != layout.MAGIC:
-            raise ProtocolError(f"a batch has magic {self.magic}; only 2 is supported")
+            raise _of_magic(self.magic)
         if self.count < 0 or self.last_offset_delta < 0:
             raise ProtocolError(
                 f"a batch has {self.count} records, the last at delta {self.last_offset_delta}"
@@ -220,7 +221,7 @@ def read_batches(
         _, length = layout.PREAMBLE.unpack_from(data, pos)
         end = pos + layout.PREAMBLE.size + length
         if length < layout.BATCH_OVERHEAD - layout.PREAMBLE.size:
-            raise ProtocolError(f"the length field of a batch is {length}")
+            raise _too_short(data, pos, length)
         if end > total:
             if partial:
                 break
@@ -231,3 +232,19 @@ def read_batches(
         )
         pos = end
     return batches
+
+
+def _too_short(data: bytes | bytearray | memoryview, pos: int, length: int) -> ProtocolError:
+    """Return the error for a batch whose length has no room for a header of magic 2.
+
+    A message of magic 0 or 1 has a shorter header, with the magic at the same place.
+    """
+    magic_at = pos + layout.MAGIC_AT
+    reaches_magic = length > layout.MAGIC_AT - layout.PREAMBLE.size and magic_at < len(data)
+    if reaches_magic and data[magic_at] in _OLDER_MAGICS:
+        return _of_magic(data[magic_at])
+    return ProtocolError(f"the length field of a batch is {length}")
+
+
+def _of_magic(magic: int) -> ProtocolError:
+    return ProtocolError(f"a batch has magic {magic}; only 2 is supported")

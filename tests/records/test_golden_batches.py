@@ -225,8 +225,8 @@ def test_offsets_of_a_compacted_batch_keep_their_gaps(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["magic 0", "magic 1"])
 def test_message_sets_of_older_kafkas_are_refused_by_name(name: str) -> None:
-    """Message sets of magic 0 and 1 raise ProtocolError."""
-    with pytest.raises(ProtocolError):
+    """Message sets of magic 0 and 1 raise a ProtocolError that names their magic."""
+    with pytest.raises(ProtocolError, match=f"a batch has {name}; only 2 is supported"):
         read_batches(bytes.fromhex(CASES[name]["data"]))
 
 
