@@ -19,6 +19,7 @@ from aioidem._broker.virtual import (
     idempotent_batch,
     only_partition,
 )
+from aioidem._records import read_batches
 from aioidem.broker import (
     AfterAppend,
     CloseConnection,
@@ -31,6 +32,8 @@ from aioidem.broker import (
     RespondRaw,
     Rewrite,
 )
+
+from .transactional import UNCOMMITTED, fetch
 
 NOT_LEADER = ErrorCode.not_leader_or_follower
 OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
@@ -114,8 +117,8 @@ def test_a_duplicate_waits_for_the_high_watermark_too_but_out_of_order_does_not(
 
 
 def test_readers_see_nothing_above_the_high_watermark() -> None:
-    """ListOffsets answers the high watermark, not the log end offset, as a partition's end."""
-    _, partition, client = make()
+    """ListOffsets and Fetch end at a partition's high watermark, and not at its log end offset."""
+    cluster, partition, client = make()
     fill(client, 2)
     partition.hold_high_watermark()
     client.produce(idempotent_batch(2), acks=1)
@@ -128,6 +131,11 @@ def test_readers_see_nothing_above_the_high_watermark() -> None:
     }
     ((part,),) = [t.partitions for t in client.ask(2, 5, values).topics]
     assert part.offset == 2
+    for offset in (0, 2):
+        assert end(partition) == 3
+        read = fetch(cluster, offset, UNCOMMITTED)
+        assert (read.error_code, read.high_watermark) == (ErrorCode.none, 2)
+        assert [b.base_offset for b in read_batches(read.records)] == [0, 1][offset:]
 
 
 def test_describe_producers_says_the_log_end_and_not_the_high_watermark() -> None:

@@ -152,7 +152,9 @@ def test_what_ends_it_is_raised_by_the_next_call_and_at_the_end() -> None:
             raise ValueError("mine")
 
 
-def test_a_hook_that_blocks_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_blocks_does_not_hold_the_next_one_up_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A call fails with KafkaTimeoutError while an earlier call blocks the cluster's thread."""
     monkeypatch.setattr(threaded, "_SECONDS", 0.3)
     entered, go_on = threading.Event(), threading.Event()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import ByteStream
 from kio.schema.errors import ErrorCode
@@ -380,21 +382,30 @@ async def test_an_error_inside_the_cluster_comes_out_of_it_unchanged(transport: 
                 raise ZeroDivisionError
 
 
-async def test_cancelling_a_cluster_that_starts_leaves_no_listener() -> None:
-    """Cancelling a cluster while it starts leaves no listener open."""
+async def test_cancelling_a_cluster_that_starts_leaves_no_listener(
+    listening_ports: Callable[[], set[int]],
+) -> None:
+    """Cancelling a cluster at any step of its start leaves no listener open."""
+    before = listening_ports()
+    opened: list[int] = []
+    started = anyio.Event()
+
+    async def run() -> None:
+        async with EmbeddedCluster(brokers=3):
+            started.set()
+            await anyio.sleep_forever()
+
     with anyio.fail_after(BOUND):
-        for steps in range(6):
+        while not started.is_set():
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
-
-                    async def run() -> None:
-                        async with EmbeddedCluster(brokers=3):
-                            await anyio.sleep_forever()
-
                     tasks.start_soon(run)
-                    for _ in range(steps):
+                    for _ in range(len(opened)):
                         await anyio.lowlevel.checkpoint()
+                    opened.append(len(listening_ports() - before))
                     scope.cancel()
+            assert listening_ports() == before
+    assert {0, 1, 3} <= set(opened), f"listeners when it was cancelled: {opened}"
 
 
 async def test_topics_and_configs_by_hand(transport: Transport) -> None:

@@ -312,7 +312,7 @@ async def test_an_answer_longer_than_its_request_allows_is_refused_by_its_length
     )
 
 
-async def test_an_answer_that_takes_long_is_waited_for_before_the_next_one() -> None:
+async def test_a_handler_that_awaits_is_finished_before_the_next_answer_is_handled() -> None:
     """A response is delivered only when the awaitable for the earlier one is done."""
     async with running() as peer:
         go_on = anyio.Event()
@@ -334,7 +334,7 @@ async def test_an_answer_that_takes_long_is_waited_for_before_the_next_one() -> 
         assert done == [first, second]
 
 
-async def test_an_answer_that_takes_long_does_not_hold_up_the_end() -> None:
+async def test_a_handler_that_awaits_is_cancelled_when_the_connection_ends() -> None:
     """Closing a connection cancels the awaitable that still handles a response."""
     async with running() as peer:
         given_up = anyio.Event()

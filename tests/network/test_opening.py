@@ -249,7 +249,7 @@ STRANGERS = [
     pytest.param([b"who are you?\n"], "something else", id="text"),
     pytest.param([bytes(64)], "something else", id="zeroes"),
     pytest.param([b"\xff" * 64], "something else", id="ones"),
-    pytest.param([(2 * LIMIT).to_bytes(4, "big")], "something else", id="E1-too-large-for-now"),
+    pytest.param([(2 * LIMIT).to_bytes(4, "big")], "something else", id="length-of-2-MiB"),
     pytest.param([frame(b"\xca\xfe\xba\xbe is not our id")], "not Kafka", id="framed-garbage"),
 ]
 

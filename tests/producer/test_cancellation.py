@@ -7,7 +7,6 @@ The producer must go on unharmed: its buffer is free again, and the next record 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -235,25 +234,4 @@ async def test_send_many_cancelled_halfway_sends_what_was_queued_and_no_more(
             tasks.start_soon(producer.send_many, "t", [VALUE, b"x" * 1000, b"y" * 1000])
             await until(lambda: producer.statistics().buffer_waiters == 1)
             tasks.cancel_scope.cancel()
-        assert await stored(cluster, producer) == [VALUE]
-
-
-@bounded(10)
-async def test_a_task_of_asyncio_cancelled_the_native_way_keeps_the_same_promise(
-    transport: Transport, anyio_backend_name: str
-) -> None:
-    """Cancelling with asyncio's own `Task.cancel` has the same effect as with anyio's scopes."""
-    if anyio_backend_name != "asyncio":
-        return
-    async with running(transport, **ONE_RECORD) as (cluster, producer):
-        before = asyncio.ensure_future(producer.send("t", b"never"))
-        before.cancel()
-        first = asyncio.ensure_future(producer.send("t", VALUE))
-        await until(lambda: cluster.log_end_offset("t") == 1)
-        waits = asyncio.ensure_future(producer.send("t", b"x" * 1000))
-        await until(lambda: producer.statistics().buffer_waiters == 1)
-        first.cancel()
-        waits.cancel()
-        results = await asyncio.gather(before, first, waits, return_exceptions=True)
-        assert [type(result) for result in results] == [asyncio.CancelledError] * 3
         assert await stored(cluster, producer) == [VALUE]

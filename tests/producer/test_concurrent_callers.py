@@ -16,9 +16,12 @@ from kio.schema.errors import ErrorCode
 from aioidem import DeliveryStatus, Producer, errors
 from aioidem._broker.intercept import Refuse
 from aioidem.broker import EmbeddedCluster
+from tests.waiting import until
 
+from .test_cancellation import ONE_RECORD, VALUE, running, stored
 from .tools import (
     ASYNCIO,
+    ASYNCIO_LOOPS,
     EVERY_WORLD,
     ONE_EACH,
     PRODUCE,
@@ -222,3 +225,26 @@ async def test_after_close_a_send_and_a_flush_say_so_and_hang_nowhere() -> None:
                 await producer.flush()
             await producer.stop()
         assert stored_values(cluster) == [b"x"]
+
+
+@ASYNCIO_LOOPS
+@bounded(10)
+async def test_task_cancel_of_asyncio_takes_back_only_what_was_not_queued(
+    transport: Transport,
+) -> None:
+    """Asyncio's own `Task.cancel` does to records what anyio's scopes do in test_cancellation.py.
+
+    The record that was queued is delivered; the two that were not are never sent.
+    """
+    async with running(transport, **ONE_RECORD) as (cluster, producer):
+        before = asyncio.ensure_future(producer.send("t", b"never"))
+        before.cancel()
+        first = asyncio.ensure_future(producer.send("t", VALUE))
+        await until(lambda: cluster.log_end_offset("t") == 1)
+        waits = asyncio.ensure_future(producer.send("t", b"x" * 1000))
+        await until(lambda: producer.statistics().buffer_waiters == 1)
+        first.cancel()
+        waits.cancel()
+        results = await asyncio.gather(before, first, waits, return_exceptions=True)
+        assert [type(result) for result in results] == [asyncio.CancelledError] * 3
+        assert await stored(cluster, producer) == [VALUE]

@@ -43,6 +43,7 @@ EVERY_WORLD = pytest.mark.parametrize(
     "anyio_backend", ["virtual", "asyncio", "uvloop", "trio"], indirect=True
 )
 REAL_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop", "trio"], indirect=True)
+ASYNCIO_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
 ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
 # With one record per batch a span counts records, and nothing depends on their size.

@@ -340,7 +340,7 @@ def lost_request_taken_for_unwritten(patch: Patch) -> None:
     patch(PartitionState, "on_lost", naive)
 
 
-@mutant("a partition the answer omits is in doubt (S14)")
+@mutant("a partition the answer omits is in doubt")
 def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
     lose = PartitionState.on_lost
 
@@ -634,7 +634,7 @@ class _Keep:
         return getattr(self._out, name)
 
 
-@mutant("giving up numbers bumps the epoch (S10)")
+@mutant("giving up numbers bumps the epoch")
 def no_bump_after_giving_up(patch: Patch) -> None:
     patch(PartitionState, "_give_up_numbers", lambda _self, _out: None)
 

@@ -315,7 +315,7 @@ def main() -> None:
     lines = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
     (_HERE / "golden.json").write_text(lines.replace('{"name"', '\n{"name"') + "\n")
     read = check_that_java_reads_ours(buildable)
-    print(f"{len(cases)} batches by Java, {read} of ours read by it")  # noqa: T201
+    print(f"Java built {len(cases)} batches and read {read} of ours")  # noqa: T201
 
 
 if __name__ == "__main__":
