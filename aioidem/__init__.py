@@ -10,6 +10,7 @@ from __future__ import annotations
 from aioidem._aiokafka import AIOKafkaProducer, DeliveryFuture
 from aioidem._aiokafka.client import ClusterMetadata, ProducerClient
 from aioidem._aiokafka.options import MoreOptions
+from aioidem._build import BuildInfo, __version__, build_info
 from aioidem._config import (
     BrokerDedup,
     CompressionType,
@@ -41,11 +42,10 @@ from aioidem.structs import (
     TopicPartition,
 )
 
-__version__ = "0.1.0.dev0"
-
 __all__ = [
     "AIOKafkaProducer",
     "BrokerDedup",
+    "BuildInfo",
     "ClusterMetadata",
     "CompressionType",
     "ConnectionStatistics",
@@ -83,4 +83,5 @@ __all__ = [
     "TopicPartition",
     "WindowDiscovery",
     "__version__",
+    "build_info",
 ]

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 import typer.main
 
-from aioidem import __version__
+from aioidem import build_info
 from aioidem._cli import flags
 from aioidem._load import plan as plans
 from aioidem._load.properties import spread_values, without_values
@@ -70,7 +70,7 @@ def _warn(name: str, lines: tuple[str, ...]) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"aioidem {__version__}")
+        print(build_info())
         raise typer.Exit
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aioidem import __version__
+from aioidem import __version__, build_info
 from aioidem._cli import main
 from tests.commands import ALONE
 
@@ -97,9 +97,11 @@ def test_no_arguments_print_the_help(capsys: Captured) -> None:
     assert captured.err == ""
 
 
-def test_the_version_is_the_package_s(capsys: Captured) -> None:
+def test_the_version_says_which_form_of_the_hot_path_runs(capsys: Captured) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"aioidem {__version__}\n"
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"aioidem {__version__} (hot path: ")
+    assert shown == f"{build_info()}\n"
 
 
 def test_python_m_aioidem_is_the_same_command() -> None:
