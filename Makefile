@@ -21,7 +21,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday installed measured soak soak-transactions mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants audit fuzz
 .PHONY: style contracts mypy pyright
 .DELETE_ON_ERROR:
 
@@ -57,13 +57,13 @@ test: check measured installed kafka ## Everything that can be checked on one ma
 # `static` does not run with them: it checks the same source, and older linters are not supported.
 test-oldest: ## Every test, with the oldest version of each dependency that pyproject.toml allows
 	rm -rf .venv-oldest
-	UV_RESOLUTION=lowest-direct $(MAKE) VENV=.venv-oldest everyday measured installed kafka
+	UV_RESOLUTION=lowest-direct $(MAKE) VENV=.venv-oldest everyday everyday-pure measured installed kafka
 
 test-newest: ## The same as `make test`, with the newest versions that resolve
 	rm -rf .venv-newest
 	UV_RESOLUTION=highest $(MAKE) VENV=.venv-newest test
 
-check: static declared everyday ## The quick part of it: what to run before each commit
+check: static declared everyday everyday-pure ## The quick part of it: what to run before each commit
 
 # Tests and brokers wait for one another, so three workers with one broker each suit two cores, but
 # only two workers with more: a cluster of three nodes, or Spark and a broker.
@@ -95,6 +95,17 @@ fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUT
 # all folders that it is given, so folders without everyday tests are left out.
 everyday: $(READY)
 	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 4
+
+# `everyday` tests the compiled hot loops, which the installation builds where there is a C compiler.
+# This tests the pure ones, in the folders that use them most.
+everyday-pure: $(READY)
+	AIOIDEM_NO_EXTENSIONS=1 $(BIN)/python -m pytest tests/hot tests/records tests/engine \
+		--ignore-glob "*/on_kafka" -m "not slow and not kafka and not install" -n 4
+
+# setuptools would take files of earlier builds from build/.
+wheels: $(READY) ## The wheel for this machine, in dist/; compiled if there is a C compiler
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # Installs wheel and sdist, alone and with each extra, into otherwise empty environments.
 installed: $(READY) ## What users install: needs a package index, or what uv has of it in its cache
