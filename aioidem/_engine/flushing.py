@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aioidem._engine.record import Settlement
+from collections.abc import Mapping
+
 from aioidem.structs import DeliveryCounts, DeliveryStatus
 
 __all__ = ["FlushCount"]
@@ -22,10 +23,15 @@ class FlushCount:
         self.generation = generation
         self._by_status = dict.fromkeys(DeliveryStatus, 0)
 
-    def add(self, settlement: Settlement) -> None:
-        """Count the records of a settlement that this flush waits for."""
-        self._by_status[settlement.status] += sum(
-            record.generation <= self.generation for record in settlement.records
+    def add(self, generations: Mapping[int, int], status: DeliveryStatus) -> None:
+        """Count those records of a settlement that this flush waits for.
+
+        Args:
+            generations: how many records of each generation have this outcome.
+            status: the outcome.
+        """
+        self._by_status[status] += sum(
+            count for generation, count in generations.items() if generation <= self.generation
         )
 
     @property

@@ -81,38 +81,35 @@ class Outcomes:
         self._notes: deque[str] = deque(maxlen=_MOST_TEXTS)
 
     def settle(self, settlement: Settlement) -> None:
-        """Account for the outcome of some records; the driver passes it on to their sinks."""
-        records = settlement.records
-        count = len(records)
+        """Account for the outcome of some records; the driver passes it on to them."""
+        outcome, count, size = settlement.outcome, len(settlement.records), settlement.size()
         self.settled += count
-        size = 0
-        for record in records:
-            size += record.size
-        if self._left:
-            self._count_down(settlement)
-        for flush in self._flush_counts:
-            flush.add(settlement)
+        if self._left or self._flush_counts:
+            self._count_for_flushes(settlement)
         counters = self.counters
-        if settlement.status is DeliveryStatus.ACKED:
+        if outcome.status is DeliveryStatus.ACKED:
             counters.records_acked += count
             counters.bytes_acked += size
         else:
-            if settlement.status is DeliveryStatus.NOT_WRITTEN:
+            if outcome.status is DeliveryStatus.NOT_WRITTEN:
                 counters.records_not_written += count
             else:
                 counters.records_unknown += count
-            error = settlement.error
+            error = outcome.error
             self._transactions.fail(error if isinstance(error, errors.KafkaError) else None)
         self._settled.append(settlement)
         self._budget.release(size)
 
-    def _count_down(self, settlement: Settlement) -> None:
+    def _count_for_flushes(self, settlement: Settlement) -> None:
         left = self._left
-        for record in settlement.records:
-            if record.generation in left:
-                left[record.generation] -= 1
-        for generation in [g for g, count in left.items() if count == 0]:
-            del left[generation]
+        generations = settlement.by_generation()
+        for generation, count in generations.items():
+            if generation in left:
+                left[generation] -= count
+                if not left[generation]:
+                    del left[generation]
+        for flush in self._flush_counts:
+            flush.add(generations, settlement.outcome.status)
 
     # -- flushes
 

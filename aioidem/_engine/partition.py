@@ -37,7 +37,7 @@ from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_s
 from aioidem._engine.log_position import LogPosition
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
-from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.record import Outcome, PendingRecord, Settlement
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import RetentionEvidence, earlier_link
 from aioidem._engine.route import Route
@@ -745,7 +745,8 @@ class PartitionState:
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
-        out.settle(Settlement(self.topic, self.partition, batch.records, DeliveryStatus.UNKNOWN))
+        outcome = Outcome(self.topic, self.partition, DeliveryStatus.UNKNOWN)
+        out.settle(Settlement(outcome, batch.records))
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -954,17 +955,15 @@ class PartitionState:
         batch.move(BatchEvent.ACK)
         self.unresolved.remove(batch)
         self.log.reach(batch, base_offset)
-        out.settle(
-            Settlement(
-                self.topic,
-                self.partition,
-                batch.records,
-                DeliveryStatus.ACKED,
-                base_offset=base_offset,
-                log_append_time_ms=-1 if answer is None else answer.log_append_time_ms,
-                log_start_offset=-1 if answer is None else answer.log_start_offset,
-            )
+        outcome = Outcome(
+            self.topic,
+            self.partition,
+            DeliveryStatus.ACKED,
+            base_offset=base_offset,
+            log_append_time_ms=-1 if answer is None else answer.log_append_time_ms,
+            log_start_offset=-1 if answer is None else answer.log_start_offset,
         )
+        out.settle(Settlement(outcome, batch.records))
 
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         """End a batch as NOT_WRITTEN.
@@ -1059,7 +1058,8 @@ class PartitionState:
         """Report the outcome of records that were not acknowledged, with a copy of the error."""
         error = copy.copy(error)
         error.status = status
-        out.settle(Settlement(self.topic, self.partition, records, status, error=error))
+        outcome = Outcome(self.topic, self.partition, status, error=error)
+        out.settle(Settlement(outcome, records))
 
     def __repr__(self) -> str:
         return (

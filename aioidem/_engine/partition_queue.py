@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter
 
 from aioidem._engine.record import PendingRecord
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
@@ -17,6 +19,8 @@ from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_s
 __all__ = ["PartitionQueue"]
 
 _LOOSE_OVERHEAD = record_size_bound(None, None, ()) - payload_size(None, None, ())
+_size_of = attrgetter("size")
+_stamp_of = attrgetter("timestamp_ms")
 
 
 class PartitionQueue:
@@ -77,31 +81,38 @@ class PartitionQueue:
         """
         room = limit - BATCH_OVERHEAD
         records = self.records
-        taken = [records.popleft()]
-        size = taken[0].size
-        group = taken[0].group
+        group = records[0].group
         whole = group is not None and group.size <= limit
-        # A record's `size` allows for the longest varints. That is precise enough until the batch
-        # seems full. Then a tighter bound is computed; otherwise every 17th record would be left
-        # for the next batch.
-        measure: _TightSize | None = None
-        while records and len(taken) < max_records:
-            following = records[0]
-            if following.group is not group:
+        size = count = 0
+        for record in islice(records, max_records):
+            if record.group is not group or (size + record.size > room and count and not whole):
                 break
-            if size + following.size > room and not whole:
-                if measure is None:
-                    measure = _TightSize(taken)
-                if measure.with_another(following) > room:
-                    break
-            size += following.size
-            if measure is not None:
-                measure.add(following)
-            taken.append(records.popleft())
+            size += record.size
+            count += 1
+        taken = [records.popleft() for _ in range(count)]
+        if not whole and records and records[0].group is group:
+            size += self._squeeze(taken, size, room, max_records)
         self.bytes -= size
         if not records:
             self.blocked = self.flushing = False
         return taken
+
+    def _squeeze(self, taken: list[PendingRecord], size: int, room: int, max_records: int) -> int:
+        """Take further records from the head into a batch that seems full, and return their size.
+
+        A record's `size` allows for the longest varints. Here a tighter bound is computed;
+        otherwise every 17th record would be left for the next batch.
+        """
+        records, group, added = self.records, taken[0].group, 0
+        measure = _TightSize(taken, size)
+        while records and len(taken) < max_records:
+            following = records[0]
+            if following.group is not group or measure.with_another(following) > room:
+                break
+            measure.add(following)
+            added += following.size
+            taken.append(records.popleft())
+        return added
 
     def put_back(self, records: Sequence[PendingRecord], *, flushing: bool) -> None:
         """Return records to the head that were cut last and did not fit.
@@ -140,11 +151,14 @@ class _TightSize:
 
     __slots__ = ("_count", "_first", "_largest", "_payload", "_span")
 
-    def __init__(self, records: Sequence[PendingRecord]) -> None:
-        self._first = records[0].timestamp_ms
-        self._count = self._largest = self._payload = self._span = 0
-        for record in records:
-            self.add(record)
+    def __init__(self, records: Sequence[PendingRecord], size: int) -> None:
+        """Measure records the sum of whose sizes is `size`."""
+        stamps = list(map(_stamp_of, records))
+        self._first: int = stamps[0]
+        self._span: int = max(max(stamps) - self._first, self._first - min(stamps))
+        self._count = len(records)
+        self._payload = size - self._count * _LOOSE_OVERHEAD
+        self._largest: int = max(map(_size_of, records))
 
     def add(self, record: PendingRecord) -> None:
         """Add a record to the bound."""

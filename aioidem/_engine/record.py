@@ -1,28 +1,24 @@
-"""PendingRecord: a record on its way, its sink, and the outcome that the sink receives.
+"""PendingRecord: a record on its way, and the outcome that it receives.
 
-The engine never calls a sink. It collects settlements (`outcomes`), and the driver passes them on
-between two polls, so that a user's callback never runs in the middle of a decision.
+The engine never settles a record itself. It collects settlements (`outcomes`), and the driver of
+the engine passes them on between two polls, so that a user's callback never runs in the middle of a
+decision.
+
+There is one object per record. The engine needs `PendingRecord` only; the producer's deliveries
+(`_producer/queued.py`) inherit from it, so that a record and what its caller holds are the same
+object.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from operator import attrgetter
 
+from aioidem.errors import InternalError
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["PendingRecord", "RecordGroup", "RecordSink", "Settlement"]
-
-
-class RecordSink(Protocol):
-    """The receiver of a record's outcome.
-
-    The driver calls it, outside of the engine; the engine never does.
-    """
-
-    def settle(self, settlement: Settlement, index: int) -> None:
-        """Receive the outcome; `index` is the record's place in `settlement.records`."""
-        ...
+__all__ = ["Outcome", "PendingRecord", "RecordGroup", "Settlement"]
 
 
 class RecordGroup:
@@ -52,7 +48,6 @@ class PendingRecord:
         "ordinal",
         "partition",
         "queued_at",
-        "sink",
         "size",
         "timestamp_ms",
         "value",
@@ -66,7 +61,6 @@ class PendingRecord:
         timestamp_ms: int,
         partition: int | None,
         size: int,
-        sink: RecordSink,
         group: RecordGroup | None = None,
     ) -> None:
         self.key = key
@@ -75,14 +69,29 @@ class PendingRecord:
         self.timestamp_ms = timestamp_ms
         self.partition = partition
         self.size = size
-        self.sink = sink
         self.group = group
         self.deadline = self.queued_at = 0.0
         self.generation = self.ordinal = 0
 
+    def settle(self, outcome: Outcome, place: int) -> None:
+        """Take the outcome; the driver calls this once, and the engine never does.
 
-class Settlement:
-    """The common outcome of some records of one partition."""
+        Args:
+            outcome: what became of the batch, or of what else the record was settled with.
+            place: the record's place among those records, from 0.
+
+        Raises:
+            InternalError: the record belongs to no caller, as in a test of a queue alone.
+        """
+        raise InternalError(f"record {place} of {outcome.topic}-{outcome.partition} has no caller")
+
+
+class Outcome:
+    """The common outcome of some records of one partition, without the records.
+
+    Each of them keeps it after it was settled. It does not refer to the records: one delivery that
+    a caller keeps must not keep a whole batch in memory.
+    """
 
     __slots__ = (
         "base_offset",
@@ -90,7 +99,6 @@ class Settlement:
         "log_append_time_ms",
         "log_start_offset",
         "partition",
-        "records",
         "status",
         "topic",
     )
@@ -99,7 +107,6 @@ class Settlement:
         self,
         topic: str,
         partition: int,
-        records: Sequence[PendingRecord],
         status: DeliveryStatus,
         *,
         base_offset: int = -1,
@@ -109,9 +116,30 @@ class Settlement:
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.records = records
         self.status = status
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.log_start_offset = log_start_offset
         self.error = error
+
+
+_generation_of = attrgetter("generation")
+_size_of = attrgetter("size")
+
+
+class Settlement:
+    """Some records of one partition, and the outcome that they share."""
+
+    __slots__ = ("outcome", "records")
+
+    def __init__(self, outcome: Outcome, records: Sequence[PendingRecord]) -> None:
+        self.outcome = outcome
+        self.records = records
+
+    def size(self) -> int:
+        """Return the bytes that the records have taken from the budget."""
+        return sum(map(_size_of, self.records))
+
+    def by_generation(self) -> Counter[int]:
+        """Return how many of the records are of each generation (see `begin_flush`)."""
+        return Counter(map(_generation_of, self.records))

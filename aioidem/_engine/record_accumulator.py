@@ -26,7 +26,7 @@ from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
-from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.record import Outcome, PendingRecord, Settlement
 from aioidem._engine.requests import Entry
 from aioidem._engine.sealing import Sealer
 from aioidem._engine.topics import TopicState
@@ -128,6 +128,7 @@ class RecordAccumulator:
         config = self._config
         topic = self.topic(topic_name)
         record.deadline = now + config.delivery_timeout
+        record.queued_at = 0.0
         record.generation = self._generation
         self._ordinal += 1
         record.ordinal = self._ordinal
@@ -422,9 +423,8 @@ class RecordAccumulator:
         """Settle records that have no partition as NOT_WRITTEN."""
         if records:
             error.status = DeliveryStatus.NOT_WRITTEN
-            self._outcomes.settle(
-                Settlement(topic, -1, records, DeliveryStatus.NOT_WRITTEN, error=error)
-            )
+            outcome = Outcome(topic, -1, DeliveryStatus.NOT_WRITTEN, error=error)
+            self._outcomes.settle(Settlement(outcome, records))
 
     def expire(self, now: float) -> None:
         """Settle records and batches that are past their deadline."""

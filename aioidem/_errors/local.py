@@ -166,7 +166,10 @@ class RecordOutcome(Protocol):
     of this file, so that this file cannot import it.
     """
 
-    status: DeliveryStatus
+    @property
+    def status(self) -> DeliveryStatus:
+        """What is known of the record: PENDING until it is ACKED, NOT_WRITTEN or UNKNOWN."""
+        ...
 
     @property
     def metadata(self) -> RecordMetadata:

@@ -6,6 +6,9 @@ and logged if the caller never looks at it (`unseen`). A pending delivery may be
 callbacks, on its producer's event loop only; an outcome may be read from anywhere. The methods that
 set the outcome are in `queued`.
 
+What a batch's records have in common is in one `Outcome`. A record's `RecordMetadata`, or its own
+copy of the error, is made when somebody looks.
+
 Rejected: a future of the event loop. asyncio and trio share none, cancelling one would look like
 cancelling the send, and its "exception was never retrieved" is logged only when the garbage
 collector finds it.
@@ -13,24 +16,42 @@ collector finds it.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import anyio
 
+from aioidem._engine.record import Outcome
 from aioidem._network.waiting import Signal, new_signal
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
 from aioidem.structs import DeliveryStatus, RecordMetadata
 
-__all__ = ["COUNTED_AS_UNSEEN", "Deliveries", "Delivery"]
+__all__ = ["COUNTED_AS_UNSEEN", "Deliveries", "Delivery", "DeliveryContext"]
 
 logger = logging.getLogger("aioidem")
 
 COUNTED_AS_UNSEEN = -1
 """The value of `Delivery._looking` for a failure that `UnseenFailures` counts."""
+
+
+_NO_SLOTS = ()
+"""A class can have only one base class with slots, and for `QueuedDelivery` that is the engine's
+record. Therefore `Delivery` has none, and the attributes below are slots of `QueuedDelivery`. Type
+checkers would refuse to assign to them if `__slots__` were a literal.
+"""
+
+
+class DeliveryContext(NamedTuple):
+    """What all deliveries of one producer have in common."""
+
+    home: HomeLoop
+    """The event loop on which a delivery may be awaited."""
+    unseen: UnseenFailures
+    """Counts a delivery that failed, if the caller has shown no interest in it."""
 
 
 class Delivery:
@@ -40,26 +61,14 @@ class Delivery:
     NOT_WRITTEN or UNKNOWN.
     """
 
-    __slots__ = (
-        "_callbacks",
-        "_error",
-        "_event",
-        "_home",
-        "_looking",
-        "_metadata",
-        "_unseen",
-        "status",
-    )
+    __slots__ = _NO_SLOTS
 
-    status: DeliveryStatus
-    """What is known of the record: PENDING until it is ACKED, NOT_WRITTEN or UNKNOWN."""
-
-    _metadata: RecordMetadata | None
-    _error: KafkaError | None
+    _outcome: Outcome | None
+    _place: int  # among the records that share the outcome
+    _result: RecordMetadata | KafkaError | None  # made when somebody looks
     _event: Signal | None
     _callbacks: list[Callable[[Delivery], object]] | None
-    _unseen: UnseenFailures
-    _home: HomeLoop
+    _context: DeliveryContext
     _looking: int
     # How many tasks wait for the outcome, or 1 after a callback was added or the outcome was read;
     # 0 if the caller has shown no interest in it; or `COUNTED_AS_UNSEEN`.
@@ -70,9 +79,15 @@ class Delivery:
         except Exception:
             logger.exception("a delivery callback raised")
 
+    @property
+    def status(self) -> DeliveryStatus:
+        """What is known of the record: PENDING until it is ACKED, NOT_WRITTEN or UNKNOWN."""
+        outcome = self._outcome
+        return DeliveryStatus.PENDING if outcome is None else outcome.status
+
     def done(self) -> bool:
         """Return whether the outcome is known."""
-        return self.status is not DeliveryStatus.PENDING
+        return self._outcome is not None
 
     @property
     def metadata(self) -> RecordMetadata:
@@ -83,20 +98,40 @@ class Delivery:
             InternalError: The outcome is not known yet.
         """
         self._look()
-        if self._error is not None:
-            raise self._error
-        if self._metadata is None:
+        outcome = self._outcome
+        if outcome is None:
             raise InternalError("the outcome is not known yet: await the delivery, or ask done()")
-        return self._metadata
+        result = self._made(outcome)
+        if isinstance(result, KafkaError):
+            raise result
+        return result
 
     def exception(self) -> KafkaError | None:
         """Return the error that the record failed with; None if it has not failed."""
         self._look()
-        return self._error
+        outcome = self._outcome
+        result = None if outcome is None else self._made(outcome)
+        return result if isinstance(result, KafkaError) else None
+
+    def _made(self, outcome: Outcome) -> RecordMetadata | KafkaError:
+        """Return the metadata or the error: the same object each time."""
+        result = self._result
+        if result is None:
+            error = outcome.error
+            result = self._stored_at(outcome) if error is None else _own_copy(error)
+            self._result = result
+        return result
+
+    def _stored_at(self, outcome: Outcome) -> RecordMetadata:
+        """Make the metadata; `QueuedDelivery` does, which has the record's timestamp."""
+        raise InternalError(f"a delivery of {outcome.topic!r} has no record")
 
     def _look(self) -> None:
-        if self._looking == COUNTED_AS_UNSEEN and self._metadata is not None:
-            self._unseen.looked_at(self._metadata.topic, self._error)
+        outcome = self._outcome
+        if self._looking == COUNTED_AS_UNSEEN and outcome is not None:
+            error = self._made(outcome)
+            if isinstance(error, KafkaError):
+                self._context.unseen.looked_at(outcome.topic, error)
         self._looking = 1
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
@@ -111,7 +146,7 @@ class Delivery:
             ProducerClosed: The record is pending, and the producer's event loop was closed.
         """
         if not self.done():
-            self._home.check(False)
+            self._context.home.check(False)
         self._look()
         if self.done():
             self._call(callback)
@@ -124,8 +159,8 @@ class Delivery:
         return self._wait().__await__()
 
     async def _wait(self) -> RecordMetadata:
-        if self.status is DeliveryStatus.PENDING:
-            self._home.check(True)
+        if self._outcome is None:
+            self._context.home.check(True)
             if self._event is None:
                 self._event = new_signal()
             self._looking += 1
@@ -138,12 +173,20 @@ class Delivery:
         return self.metadata
 
     def __repr__(self) -> str:
-        where = ""
-        if self._metadata is not None and self.status is DeliveryStatus.ACKED:
-            where = f" {self._metadata.topic}-{self._metadata.partition}@{self._metadata.offset}"
-        elif self._error is not None:
-            where = f" {self._error}"
+        where, outcome = "", self._outcome
+        if outcome is not None:
+            result = self._made(outcome)
+            if isinstance(result, KafkaError):
+                where = f" {result}"
+            elif outcome.status is DeliveryStatus.ACKED:
+                where = f" {result.topic}-{result.partition}@{result.offset}"
         return f"<Delivery {self.status.value}{where}>"
+
+
+def _own_copy(error: Exception) -> KafkaError:
+    """Return a copy of a batch's error for one record."""
+    # Raising an exception adds to its traceback.
+    return copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
 
 
 class Deliveries(Sequence[Delivery]):

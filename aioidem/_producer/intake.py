@@ -21,7 +21,7 @@ import anyio.lowlevel
 from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
-from aioidem._engine.record import PendingRecord, RecordGroup
+from aioidem._engine.record import RecordGroup
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
     Headers,
@@ -30,6 +30,7 @@ from aioidem._producer.arguments import (
     checked_headers,
     checked_payload,
 )
+from aioidem._producer.delivery import DeliveryContext
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.observer import BatchReporter
 from aioidem._producer.queued import QueuedDeliveries, QueuedDelivery
@@ -37,6 +38,10 @@ from aioidem._producer.sender import Sender
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
 
 __all__ = ["RecordIntake"]
+
+_EMPTY_RECORD = record_size_bound(None, b"", ())
+_ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
+"""A payload shorter than this has a length field of one byte, or of two."""
 
 
 class RecordIntake:
@@ -50,7 +55,17 @@ class RecordIntake:
         observer: Receives how long callers waited for room; None if the producer has no observer.
     """
 
-    __slots__ = ("_accumulator", "_budget", "_config", "_home", "_life", "_observer", "_sender")
+    __slots__ = (
+        "_accumulator",
+        "_budget",
+        "_config",
+        "_context",
+        "_life",
+        "_most",
+        "_observer",
+        "_sender",
+        "_topics",
+    )
 
     def __init__(
         self,
@@ -61,11 +76,13 @@ class RecordIntake:
         observer: BatchReporter | None,
     ) -> None:
         self._accumulator = core.accumulator
+        self._topics = self._accumulator.topics
         self._budget = core.budget
         self._sender = sender
         self._life = life
-        self._home = life.home
+        self._context = DeliveryContext(life.home, sender.unseen)
         self._config = config
+        self._most = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
         self._observer = observer
 
     async def enqueue(
@@ -96,12 +113,12 @@ class RecordIntake:
             TypeError: An argument has the wrong type; the record was not queued.
         """
         self._life.check_open()
-        record, delivery = self.record(topic, value, key, headers, partition, timestamp_ms)
+        record = self.record(topic, value, key, headers, partition, timestamp_ms)
         await anyio.lowlevel.checkpoint_if_cancelled()
         if not self._budget.try_take(record.size):
             block_until = await self.wait_for_bytes(record.size, topic, partition, block_until)
         self.queue(topic, record, block_until)
-        return delivery
+        return record
 
     async def enqueue_batch(
         self,
@@ -129,15 +146,15 @@ class RecordIntake:
         """
         self._life.check_open()
         group = None if size is None else RecordGroup(size)
-        deliveries = QueuedDeliveries(self._home)
-        pending: deque[PendingRecord] = deque()
+        deliveries = QueuedDeliveries(self._life.home)
+        pending: deque[QueuedDelivery] = deque()
         for new in records:
-            record, delivery = self.record(
+            record = self.record(
                 topic, new.value, new.key, new.headers, partition, new.timestamp_ms, deliveries
             )
             record.group = group
             pending.append(record)
-            deliveries.add(delivery)
+            deliveries.add(record)
         await anyio.lowlevel.checkpoint_if_cancelled()
         total = sum(record.size for record in pending)
         if not self._budget.try_take(total):
@@ -157,19 +174,24 @@ class RecordIntake:
         headers: Headers,
         partition: int | None,
         timestamp_ms: int | None,
-        group: QueuedDeliveries | None = None,
-    ) -> tuple[PendingRecord, QueuedDelivery]:
-        """Check the arguments of a send and return the record and its delivery; queue nothing.
+        siblings: QueuedDeliveries | None = None,
+    ) -> QueuedDelivery:
+        """Check the arguments of a send and return its record; queue nothing.
+
+        The common case comes first: bytes need no call to be checked, and without key and headers
+        none to be measured.
 
         Raises:
             RecordError: The topic, partition, a header or the timestamp is illegal.
             MessageSizeTooLargeError: The record exceeds `max_request_size` or `buffer_memory`.
             TypeError: An argument has the wrong type.
         """
-        if type(topic) is not str or topic not in self._accumulator.topics:
+        if type(topic) is not str or topic not in self._topics:
             validate_topic(topic)
-        value = checked_payload("value", value)
-        key = checked_payload("key", key)
+        if type(value) is not bytes:
+            value = checked_payload("value", value)
+        if key is not None and type(key) is not bytes:
+            key = checked_payload("key", key)
         if headers:
             headers = checked_headers(headers)
         if partition is not None:
@@ -178,24 +200,30 @@ class RecordIntake:
             timestamp_ms = round(time.time() * 1000)
         else:
             check_timestamp(timestamp_ms)
-        size = record_size_bound(key, value, headers)
-        if size + BATCH_OVERHEAD > self._config.max_request_size:
-            raise errors.MessageSizeTooLargeError(
-                f"a record for topic {topic!r} has {size} bytes, more than max_request_size "
-                f"({self._config.max_request_size}) allows: nothing was queued",
-            )
-        if size > self._config.buffer_memory:
-            raise errors.MessageSizeTooLargeError(
-                f"a record for topic {topic!r} has {size} bytes, more than buffer_memory "
-                f"({self._config.buffer_memory}): nothing was queued"
-            )
-        delivery = QueuedDelivery(group, self._sender.unseen, self._home)
-        return (
-            PendingRecord(key, value, headers, timestamp_ms, partition, size, delivery),
-            delivery,
+        size = -1 if value is None or key is not None or headers else len(value)
+        if 0 <= size < _ONE_BYTE_LENGTH:
+            size += _EMPTY_RECORD
+        elif 0 <= size < _TWO_BYTE_LENGTH:
+            size += _EMPTY_RECORD + 1
+        else:
+            size = record_size_bound(key, value, headers)
+        if size > self._most:
+            raise self._too_large(topic, size)
+        return QueuedDelivery(
+            key, value, headers, timestamp_ms, partition, size, self._context, siblings
         )
 
-    def queue(self, topic: str, record: PendingRecord, block_until: float | None = None) -> None:
+    def _too_large(self, topic: str, size: int) -> errors.MessageSizeTooLargeError:
+        config = self._config
+        if size + BATCH_OVERHEAD > config.max_request_size:
+            limit = f"max_request_size ({config.max_request_size}) allows"
+        else:
+            limit = f"buffer_memory ({config.buffer_memory})"
+        return errors.MessageSizeTooLargeError(
+            f"a record for topic {topic!r} has {size} bytes, more than {limit}: nothing was queued"
+        )
+
+    def queue(self, topic: str, record: QueuedDelivery, block_until: float | None = None) -> None:
         """Queue a record for which there is room.
 
         Args:

@@ -343,13 +343,13 @@ class Producer(TransactionCalls):
         """
         self._life.check_open(False)
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
-        record, delivery = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
+        record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
         if not self._budget.try_take(record.size):
             raise errors.BufferFullError(
                 f"{self._budget.used} of {self.config.buffer_memory} bytes are in use"
             )
         self._intake.queue(topic, record)
-        return delivery
+        return record
 
     async def send_many(
         self,
@@ -392,14 +392,14 @@ class Producer(TransactionCalls):
         try:
             for value in values:
                 self._life.check_open()
-                record, delivery = self._intake.record(
+                record = self._intake.record(
                     topic, value, key, headers, partition, timestamp_ms, deliveries
                 )
                 block_until = None
                 if not self._budget.try_take(record.size):
                     block_until = await self._intake.wait_for_bytes(record.size, topic, partition)
                 self._intake.queue(topic, record, block_until)
-                deliveries.add(delivery)
+                deliveries.add(record)
         except (errors.KafkaError, TypeError) as error:
             if not deliveries:
                 raise

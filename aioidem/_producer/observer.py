@@ -135,17 +135,17 @@ class BatchReporter:
 
     def on_settled(self, settlement: Settlement, now: float) -> None:
         """Report records that have their outcome."""
-        first = settlement.records[0]
-        error = settlement.error
+        first, outcome = settlement.records[0], settlement.outcome
+        error = outcome.error
         if error is not None and not isinstance(error, KafkaError):
             error = InternalError(error)
         _report(
             self._observer.on_batch_settled,
             SettledBatch(
-                settlement.topic,
-                settlement.partition,
+                outcome.topic,
+                outcome.partition,
                 len(settlement.records),
-                settlement.status,
+                outcome.status,
                 error,
                 first.queued_at,
                 self._sent_at.pop(first, None),

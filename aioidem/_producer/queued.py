@@ -3,91 +3,125 @@
 The deliveries that callers hold are instances of these classes, but callers see the types
 `Delivery` and `Deliveries`. Methods that only the producer calls are here, so that they are not
 among the public ones.
+
+Invariant: a delivery that is settled refers neither to its payload nor to the other records of its
+batch, so callers may keep millions of them.
 """
 
 from __future__ import annotations
 
-import copy
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from aioidem._engine.record import Settlement
-from aioidem._producer.delivery import COUNTED_AS_UNSEEN, Deliveries, Delivery
+from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
+from aioidem._producer.delivery import (
+    COUNTED_AS_UNSEEN,
+    Deliveries,
+    Delivery,
+    DeliveryContext,
+)
 from aioidem._producer.home import HomeLoop
-from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import InternalError, KafkaError, TransactionAborted
-from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
+from aioidem.structs import RecordMetadata, TopicPartition
 
 __all__ = ["QueuedDeliveries", "QueuedDelivery"]
-
-logger = logging.getLogger("aioidem")
 
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
 
 
-class QueuedDelivery(Delivery):
-    """The delivery of a record that is being queued; it receives the outcome from the engine.
+class QueuedDelivery(Delivery, PendingRecord):
+    """A record that is being queued, and its delivery in one object.
 
     Args:
-        group: The deliveries of all records of the same call; None if the call has one record.
-        unseen: Counts the delivery if it fails and the caller has shown no interest in it.
-        home: The event loop on which the delivery may be awaited.
+        key: The key, or None.
+        value: The payload, or None.
+        headers: (name, value) pairs.
+        timestamp_ms: Milliseconds since the epoch.
+        partition: The partition that the caller chose; None if the caller chose none.
+        size: The most bytes that the record takes in a batch.
+        context: What all deliveries of the producer have in common.
+        siblings: The deliveries of all records of the same call; None if the call has one record.
     """
 
-    __slots__ = ("_group",)
+    __slots__ = (
+        "_callbacks",
+        "_context",
+        "_event",
+        "_looking",
+        "_outcome",
+        "_place",
+        "_result",
+        "_siblings",
+    )
 
     def __init__(
-        self, group: QueuedDeliveries | None, unseen: UnseenFailures, home: HomeLoop
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        partition: int | None,
+        size: int,
+        context: DeliveryContext,
+        siblings: QueuedDeliveries | None = None,
     ) -> None:
-        self.status = DeliveryStatus.PENDING
-        self._metadata = None
-        self._error = None
-        self._event = None
-        self._callbacks = None
-        self._group = group
-        self._unseen = unseen
-        self._home = home
+        # The attributes of `PendingRecord` are set here, because a second constructor would cost as
+        # much as all the checks of the arguments. `RecordAccumulator.append` sets the others.
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+        self.partition = partition
+        self.size = size
+        self._context = context
+        self._siblings = siblings
+        self.group: RecordGroup | None = None
+        self._outcome = self._result = self._event = self._callbacks = None
         self._looking = 0
 
-    def settle(self, settlement: Settlement, index: int) -> None:
+    def settle(self, outcome: Outcome, place: int) -> None:
         """Set the outcome, and wake the tasks that wait for it. It is called once.
 
         Args:
-            settlement: The outcome of several records of one partition.
-            index: The place of this delivery's record among them, from 0 on.
+            outcome: What the record shares with others of its partition.
+            place: This record's place among them.
         """
-        appended_at = settlement.log_append_time_ms
-        offset = settlement.base_offset
-        self._metadata = RecordMetadata(
-            settlement.topic,
-            settlement.partition,
-            TopicPartition(settlement.topic, settlement.partition),
-            offset + index if offset >= 0 else -1,
-            appended_at if appended_at >= 0 else settlement.records[index].timestamp_ms,
-            _LOG_APPEND_TIME if appended_at >= 0 else _CREATE_TIME,
-            settlement.log_start_offset if settlement.log_start_offset >= 0 else None,
-        )
-        group = self._group
-        error = settlement.error
-        if error is not None:
-            # Each record gets a copy, because raising an exception adds to its traceback.
-            self._error = (
-                copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
-            )
-            # The caller that aborts a transaction knows what becomes of its records.
-            asked_for = isinstance(error, TransactionAborted)
-            watched = self._looking or (group is not None and group.watched)
-            if not watched and not asked_for:
-                self._unseen.add(settlement.topic, self._error)
-                self._looking = COUNTED_AS_UNSEEN
-        self.status = settlement.status
+        self._place = place
+        self._outcome = outcome
+        self.key = self.value = None
+        self.headers = ()
+        siblings = self._siblings
+        if outcome.error is not None:
+            self._count_if_unseen(outcome.topic, outcome.error)
         if self._event is not None:
             self._event.set()
-        if group is not None:
-            group.one_done()
-        if self._callbacks:
+        if siblings is not None:
+            siblings.one_done()
+        if self._callbacks is not None:
             for callback in self._callbacks:
                 self._call(callback)
+
+    def _stored_at(self, outcome: Outcome) -> RecordMetadata:
+        offset, appended_at = outcome.base_offset, outcome.log_append_time_ms
+        log_start = outcome.log_start_offset
+        return RecordMetadata(
+            outcome.topic,
+            outcome.partition,
+            TopicPartition(outcome.topic, outcome.partition),
+            offset + self._place if offset >= 0 else -1,
+            appended_at if appended_at >= 0 else self.timestamp_ms,
+            _LOG_APPEND_TIME if appended_at >= 0 else _CREATE_TIME,
+            log_start if log_start >= 0 else None,
+        )
+
+    def _count_if_unseen(self, topic: str, error: Exception) -> None:
+        siblings = self._siblings
+        watched = self._looking or (siblings is not None and siblings.watched)
+        # The caller that aborts a transaction knows what becomes of its records.
+        asked_for = isinstance(error, TransactionAborted)
+        if not watched and not asked_for:
+            shown = error if isinstance(error, KafkaError) else InternalError(error)
+            self._context.unseen.add(topic, shown)
+            self._looking = COUNTED_AS_UNSEEN
 
 
 class QueuedDeliveries(Deliveries):

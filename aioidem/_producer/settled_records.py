@@ -107,12 +107,12 @@ class SettledRecords:
         if begin or (len(records) > self._left and not self._all):
             end = len(records) if self._all else begin + self._left
             records = records[begin:end]
-        index = begin
+        outcome, place = settlement.outcome, begin
         try:
-            for index, record in enumerate(records, begin):
-                record.sink.settle(settlement, index)
+            for place, record in enumerate(records, begin):
+                record.settle(outcome, place)
         finally:
-            told = index + 1
+            told = place + 1
             self._left -= told - begin
             self._told = told
             if told >= len(settlement.records):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -31,7 +31,8 @@ from aioidem._engine import ProducerCore, steps
 from aioidem._engine.discovery import Discovery
 from aioidem._engine.links import Link
 from aioidem._engine.partition import PartitionState
-from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.record import Outcome as SharedOutcome
+from aioidem._engine.record import PendingRecord
 from aioidem._engine.retention import BrokerMemory
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._engine.transactions import Outcome as TransactionOutcome
@@ -109,10 +110,10 @@ class Outcome:
         self.status = PENDING
         self.offset = -1
         self.error: Exception | None = None
-        self.settlement: Settlement | None = None
+        self.settlement: SharedOutcome | None = None
         self.at: float | None = None
 
-    def settle(self, settlement: Settlement, index: int) -> None:
+    def settle(self, settlement: SharedOutcome, index: int) -> None:
         assert self.status is PENDING, f"record {self.number} is settled twice"
         self.settlement = settlement
         self.status = settlement.status
@@ -125,6 +126,28 @@ class Outcome:
 
     def __repr__(self) -> str:
         return f"<record {self.number} {self.status.value} @{self.offset}>"
+
+
+class SinkRecord(PendingRecord):
+    """A record that passes its outcome on to a sink."""
+
+    __slots__ = ("sink",)
+
+    def __init__(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        partition: int | None,
+        size: int,
+        sink: Outcome,
+    ) -> None:
+        super().__init__(key, value, headers, timestamp_ms, partition, size)
+        self.sink = sink
+
+    def settle(self, outcome: SharedOutcome, place: int) -> None:
+        self.sink.settle(outcome, place)
 
 
 class Sent:
@@ -305,7 +328,7 @@ class Rig:
             value = (b"%08d" % outcome.number).ljust(size, b".")
             room = record_size_bound(key, value, ())
             assert self.core.budget.try_take(room)
-            record = PendingRecord(key, value, (), self.stamp(), partition, room, outcome)
+            record = SinkRecord(key, value, (), self.stamp(), partition, room, outcome)
             try:
                 self.core.accumulator.append(topic, record, self.now, block_until)
             except KafkaError:
@@ -367,10 +390,9 @@ class Rig:
         """Take settlements and events from the engine, and hand outcomes to the records' sinks."""
         for settlement in self.core.outcomes.take_settled():
             for index, record in enumerate(settlement.records):
-                sink = record.sink
-                assert isinstance(sink, Outcome)
-                sink.settle(settlement, index)
-                sink.at = self.now
+                assert isinstance(record, SinkRecord)
+                record.settle(settlement.outcome, index)
+                record.sink.at = self.now
         self.events.extend(self.core.outcomes.take_events())
         budget = self.core.budget
         assert budget.used >= 0

@@ -16,8 +16,6 @@ from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.record import PendingRecord
 from aioidem._records import BATCH_OVERHEAD, build_batch, record_size_bound
 
-from .driver import Outcome
-
 # -- PartitionQueue
 
 
@@ -25,7 +23,7 @@ def record(
     size: int | None = None, *, deadline: float = 100.0, value: bytes = b"", stamp: int = 0
 ) -> PendingRecord:
     bound = record_size_bound(None, value, ()) if size is None else size
-    made = PendingRecord(None, value, (), stamp, 0, bound, Outcome(0))
+    made = PendingRecord(None, value, (), stamp, 0, bound)
     made.deadline = deadline
     return made
 

@@ -18,7 +18,7 @@ from aioidem._engine.sealing import Sealer
 from aioidem._engine.topics import TopicState
 from aioidem._records import Codec, read_batches, record_size_bound
 
-from .driver import Outcome, made_link
+from .driver import made_link
 
 
 class Bench:
@@ -40,7 +40,7 @@ class Bench:
             headers = [("h", b"%d" % number)]
             record = PendingRecord(
                 b"k", value, headers, 1000 + number, 0,
-                record_size_bound(b"k", value, headers), Outcome(number),
+                record_size_bound(b"k", value, headers),
             )  # fmt: skip
             record.deadline = 50.0 + number
             self.state.queue.append(record, 0.0)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from aioidem._engine import steps
 from aioidem._engine.assigning import SLICE
-from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.record import PendingRecord
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem.errors import ProducerClosed
 from aioidem.partitioner import murmur2
@@ -191,13 +191,8 @@ def test_the_missing_partitions_of_a_later_slice_are_asked_for_and_refused() -> 
     assert "there is no partition 7" in str(rig.outcomes[-1].error)
 
 
-class Nobody:
-    def settle(self, settlement: Settlement, index: int) -> None:
-        raise AssertionError((settlement, index))
-
-
 def record(size: int = 10) -> PendingRecord:
-    return PendingRecord(None, b"", (), 0, None, size, Nobody())
+    return PendingRecord(None, b"", (), 0, None, size)
 
 
 def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:

@@ -6,9 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.record import Outcome, PendingRecord, Settlement
 from aioidem._producer.settled_records import SettledRecords
 from aioidem.structs import DeliveryStatus
+
+
+class ToldRecord(PendingRecord):
+    """A record that passes its outcome on to `Told`."""
+
+    __slots__ = ("told",)
+
+    def __init__(self, told: Told) -> None:
+        super().__init__(None, None, (), 0, None, 0)
+        self.told = told
+
+    def settle(self, outcome: Outcome, place: int) -> None:
+        self.told.settle(outcome, place)
 
 
 class Told:
@@ -19,7 +32,9 @@ class Told:
         self.announced: list[int] = []
         self.told: list[tuple[int, int]] = []
         self.then: dict[tuple[int, int], Callable[[], None]] = {}
-        self.outcomes = SettledRecords(self._take, lambda s: self.announced.append(s.partition))
+        self.outcomes = SettledRecords(
+            self._take, lambda s: self.announced.append(s.outcome.partition)
+        )
         self.outcomes.at_once = 3
         self.outcomes.begin_turn()
 
@@ -29,12 +44,12 @@ class Told:
 
     def add(self, number: int, count: int) -> None:
         """Settle so many records, as the engine does."""
-        records = [PendingRecord(None, None, (), 0, number, 0, self) for _ in range(count)]
-        self.settled.append(Settlement("t", number, records, DeliveryStatus.ACKED))
+        outcome = Outcome("t", number, DeliveryStatus.ACKED)
+        self.settled.append(Settlement(outcome, [ToldRecord(self) for _ in range(count)]))
 
-    def settle(self, settlement: Settlement, index: int) -> None:
+    def settle(self, outcome: Outcome, index: int) -> None:
         """Take an outcome, and do what the test has planned for that record."""
-        place = settlement.partition, index
+        place = outcome.partition, index
         self.told.append(place)
         if place in self.then:
             self.then.pop(place)()

@@ -328,7 +328,7 @@ class _Seat:
     def note_acked(self, settlements: list[Settlement]) -> None:
         """Note which of this producer's records are acknowledged."""
         for settlement in settlements:
-            if settlement.status is DeliveryStatus.ACKED:
+            if settlement.outcome.status is DeliveryStatus.ACKED:
                 self._acked.update(parse_value(record.value) for record in settlement.records)
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:

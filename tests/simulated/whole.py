@@ -503,7 +503,7 @@ class Whole:
         Their callers may have to wait for their turn, or may have left.
         """
         for settlement in settlements:
-            if settlement.status is DeliveryStatus.ACKED:
+            if settlement.outcome.status is DeliveryStatus.ACKED:
                 self._acked.update(parse_value(record.value) for record in settlement.records)
 
     def _outcome(self, value: ValueId) -> Outcome:

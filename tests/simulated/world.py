@@ -31,6 +31,7 @@ from aioidem._engine import ProducerCore, steps
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.record import PendingRecord, Settlement
 from aioidem._network.transport import TcpConnector
 from aioidem._network.waiting import Wakeup
@@ -115,35 +116,38 @@ def run(schedule: Schedule, *, trace: bool = False) -> Result:
     return World(schedule, trace=trace).run()
 
 
-class Sink:
-    """The sink of one record, which may send another record when the outcome comes."""
+class SimRecord(PendingRecord):
+    """A record of a schedule, which may send another record when its outcome comes."""
 
     __slots__ = ("_world", "follow_up", "row")
 
-    def __init__(self, world: World, row: Row, follow_up: Call | None) -> None:
+    def __init__(
+        self, world: World, row: Row, call: Call, data: bytes, stamp: int, size: int
+    ) -> None:
+        super().__init__(call.key, data, (), stamp, call.partition, size)
         self._world = world
         self.row = row
-        self.follow_up = follow_up
+        self.follow_up: Call | None = None
 
-    def settle(self, settlement: Settlement, index: int) -> None:
+    def settle(self, outcome: SharedOutcome, place: int) -> None:
         """Note the outcome of the record."""
         row, world = self.row, self._world
-        if "there is no partition" in str(settlement.error):
+        if "there is no partition" in str(outcome.error):
             world.missing.refused(row.value)
         if (
-            settlement.status is DeliveryStatus.NOT_WRITTEN
-            and isinstance(settlement.error, errors.InvalidRecord)
-            and settlement.records[index].key is not None
+            outcome.status is DeliveryStatus.NOT_WRITTEN
+            and isinstance(outcome.error, errors.InvalidRecord)
+            and self.key is not None
             and world.schedule.names_culprits
         ):
-            world.report(Anomaly.BLAMED, f"{row.value}: {settlement.error}")
+            world.report(Anomaly.BLAMED, f"{row.value}: {outcome.error}")
         if row.outcome is not Outcome.PENDING:
-            world.report(Anomaly.CRASH, f"{row.value} settled twice: {settlement.status.value}")
-        row.outcome = _OUTCOMES[settlement.status]
-        row.partition = settlement.partition
+            world.report(Anomaly.CRASH, f"{row.value} settled twice: {outcome.status.value}")
+        row.outcome = _OUTCOMES[outcome.status]
+        row.partition = outcome.partition
         row.settled = world.now
-        if settlement.status is DeliveryStatus.ACKED and settlement.base_offset >= 0:
-            row.offset = settlement.base_offset + index
+        if outcome.status is DeliveryStatus.ACKED and outcome.base_offset >= 0:
+            row.offset = outcome.base_offset + place
         if self.follow_up is not None and not world.closed:
             world.send(self.follow_up)
 
@@ -715,12 +719,11 @@ class World:
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
         """Note outcomes that the engine has decided; callers may get them in a later slice."""
         for settlement in settlements:
-            rows = [
-                record.sink.row for record in settlement.records if isinstance(record.sink, Sink)
-            ]
-            self._decided |= {row.value: _OUTCOMES[settlement.status] for row in rows}
-            if isinstance(settlement.error, errors.OutOfOrderSequenceNumber):
-                self.monitor.refused(settlement.topic, settlement.partition, rows[0].value)
+            outcome = settlement.outcome
+            rows = [record.row for record in settlement.records if isinstance(record, SimRecord)]
+            self._decided |= {row.value: _OUTCOMES[outcome.status] for row in rows}
+            if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
+                self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
 
     def _turn(self) -> None:
         if not self._stalled and not self.ended:
@@ -778,12 +781,11 @@ class World:
         value = ValueId("p", call.topic, partition, number)
         data = make_value(value, call.size)
         size = record_size_bound(call.key, data, ())
-        follow_up = call if self.schedule.callbacks and number % 5 == 0 else None
         stamp = max(0, int((self.client_wall() - call.age) * 1000))
         row = Row(value, call.topic, -1, 0.0)
-        record = PendingRecord(
-            call.key, data, (), stamp, call.partition, size, Sink(self, row, follow_up)
-        )
+        record = SimRecord(self, row, call, data, stamp, size)
+        if self.schedule.callbacks and number % 5 == 0:
+            record.follow_up = call
         if self.core.budget.try_take(size):
             self._append(call.topic, record, row, self.now + self.config.max_block)
         else:
@@ -1147,9 +1149,8 @@ class World:
         for state in self.core.partitions.values():
             for batch in state.unresolved:
                 for record in batch.records:
-                    sink = record.sink
-                    if isinstance(sink, Sink):
-                        self._sent_at_incident.add(sink.row.value)
+                    if isinstance(record, SimRecord):
+                        self._sent_at_incident.add(record.row.value)
 
     def _judge_sprint(self, round_trips: int) -> None:
         healed_at = self.healed_at
