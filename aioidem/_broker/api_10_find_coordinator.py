@@ -16,6 +16,12 @@ __all__ = ["handle"]
 _API: Final = 10
 _FIRST_WITH_KEYS: Final = 4
 _KEY_TYPES: Final = (0, 1)
+# Kafka's answer has a message without an error too.
+_MESSAGES: Final = {
+    ErrorCode.none: "NONE",
+    ErrorCode.invalid_request: "There is no coordinator for this type of key.",
+    ErrorCode.coordinator_not_available: "The coordinator is not available.",
+}
 
 
 def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
@@ -43,7 +49,7 @@ def _coordinator(cluster: Cluster, key: str, key_type: int) -> dict[str, Any]:
     return {
         "key": key,
         "error_code": code,
-        "error_message": None,
+        "error_message": _MESSAGES[code],
         "node_id": -1 if broker is None else broker.id,
         "host": "" if broker is None else broker.host,
         "port": -1 if broker is None else broker.port,

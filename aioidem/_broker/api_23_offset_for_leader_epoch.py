@@ -18,6 +18,7 @@ from aioidem._broker.topology import Broker
 __all__ = ["handle"]
 
 _API: Final = 23
+_NO_EPOCH: Final = -1
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
@@ -37,7 +38,7 @@ def _answer(partition: Partition | None, wanted: Entity, broker: Broker) -> dict
     values = {
         "partition": wanted.partition,
         "error_code": ErrorCode.none,
-        "leader_epoch": -1,
+        "leader_epoch": _NO_EPOCH,
         "end_offset": -1,
     }
     if partition is None:
@@ -49,6 +50,8 @@ def _answer(partition: Partition | None, wanted: Entity, broker: Broker) -> dict
         older = wanted.current_leader_epoch < partition.leader_epoch
         code = ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
         return values | {"error_code": code}
+    if wanted.leader_epoch == _NO_EPOCH or wanted.leader_epoch > partition.leader_epoch:
+        return values
     if wanted.leader_epoch == partition.leader_epoch:
         return values | {
             "leader_epoch": partition.leader_epoch,

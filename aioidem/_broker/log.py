@@ -127,15 +127,15 @@ class Log:
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to ``epoch`` in the log, and its end offset (KIP-101).
 
-        Both are -1 if the log has no such epoch.
+        If the log has none, the epoch itself ends where the first later one begins: in Kafka too,
+        the log forgets an epoch whose records are deleted.
         """
-        found, end = -1, -1
+        found = epoch
         for batch in self._batches:
             if batch.leader_epoch > epoch:
-                return (found, batch.base_offset) if found >= 0 else (-1, -1)
+                return found, max(batch.base_offset, self._start)
             found = batch.leader_epoch
-            end = batch.last_offset + 1
-        return found, end
+        return found, self._end
 
     def common_end(self, other: Log) -> int:
         """Return the offset at which this log and another one begin to differ."""

@@ -617,6 +617,13 @@ def test_the_end_of_an_epoch_is_where_its_leader_stopped(cluster: VirtualCluster
     assert ask(0, current_leader_epoch=0)[0] == ErrorCode.fenced_leader_epoch
     assert ask(0, partition=9)[0] == UNKNOWN
     assert ask(0, partition=1) == (ErrorCode.none, 0, 0)
+    assert ask(2) == (ErrorCode.none, -1, -1), "an epoch that is still to come"
+    assert ask(-1) == (ErrorCode.none, -1, -1)
+    delete = {"partition_index": 0, "offset": -1}
+    other.ask(
+        21, 2, {"topics": [{"name": "t", "partitions": [delete]}], "timeout": timedelta(seconds=30)}
+    )
+    assert ask(0) == (ErrorCode.none, 0, 4), "its records are deleted"
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -672,6 +679,17 @@ def test_an_unknown_kind_of_coordinator_is_refused(client: VirtualClient) -> Non
     """FindCoordinator refuses an unknown key type."""
     answer = client.ask(10, 2, {"key": "x", "key_type": 9})
     assert (answer.error_code, answer.node_id) == (ErrorCode.invalid_request, -1)
+    assert answer.error_message
+
+
+@pytest.mark.parametrize("version", [1, 6])
+def test_the_answer_about_a_coordinator_has_a_message_without_an_error_too(
+    client: VirtualClient, version: int
+) -> None:
+    """FindCoordinator's message for error NONE is "NONE", as in Kafka."""
+    answer = client.ask(10, version, {"key": "g", "key_type": 0, "coordinator_keys": ["g"]})
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert (found.error_code, found.error_message) == (ErrorCode.none, "NONE")
 
 
 # -- InitProducerId --------------------------------------------------------------------------------
@@ -886,11 +904,20 @@ def test_topics_are_deleted_by_name_or_id_and_a_new_one_gets_a_new_id(
     assert cluster.state.topics["t"].id != first
 
 
-def test_describe_cluster_refuses_to_speak_for_controllers(client: VirtualClient) -> None:
-    """DescribeCluster refuses to describe controllers."""
-    values = {"include_cluster_authorized_operations": False, "endpoint_type": 2}
+@pytest.mark.parametrize(
+    ("endpoint", "code"),
+    [(2, ErrorCode.mismatched_endpoint_type), (7, ErrorCode.unsupported_endpoint_type)],
+)
+def test_describe_cluster_describes_only_brokers(
+    client: VirtualClient, endpoint: int, code: ErrorCode
+) -> None:
+    """DescribeCluster refuses to describe controllers, and its refusal describes nothing."""
+    values = {"include_cluster_authorized_operations": True, "endpoint_type": endpoint}
     answer = client.ask(60, 1, values)
-    assert answer.error_code == ErrorCode.mismatched_endpoint_type
+    assert answer.error_code == code
+    assert answer.error_message
+    assert (answer.brokers, answer.controller_id, answer.cluster_id) == ((), -1, "")
+    assert answer.cluster_authorized_operations == -(2**31)
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -109,7 +109,12 @@ def test_the_end_of_an_epoch_is_where_the_next_one_begins() -> None:
     assert log.end_of_epoch(5) == (4, 30)
     assert log.end_of_epoch(6) == (6, 40)
     assert log.end_of_epoch(9) == (6, 40)
-    assert log.end_of_epoch(0) == (-1, -1)
+    assert log.end_of_epoch(0) == (0, 0), "no lower epoch: where the first one begins"
+    log.delete_before(15)
+    assert log.end_of_epoch(0) == (0, 15)
+    assert log.end_of_epoch(1) == (1, 20)
+    log.delete_before(40)
+    assert log.end_of_epoch(1) == (1, 40)
 
 
 def test_truncation_to_the_common_end_leaves_what_both_logs_share() -> None:
