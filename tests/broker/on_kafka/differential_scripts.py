@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import lz4.frame
 import zstandard
 
-from .differential import Allocated, Step, TopicId, raw_batch
+from .differential import Allocated, Step, TopicId, codes_of, raw_batch
 from .differential_steps import TOPIC_RESOURCE, Bench
 
 __all__ = ["CODECS", "HOUR_MS", "LAST", "NOWHERE", "SCRIPTS", "sequences"]
@@ -790,6 +790,7 @@ async def restarts(b: Bench) -> None:
             b.metadata(name),
             *(b.producers(name, number) for number in parts),
             *(b.list_offsets(name, stamp, number) for stamp in (-1, -2) for number in parts),
+            *(b.epoch_end(name, epoch, number) for epoch in range(3) for number in parts),
             *(w(n) for n in (6, 5, 7, 6, 7)),
             v(0, 3),
             v(0, epoch=1),
@@ -800,6 +801,8 @@ async def restarts(b: Bench) -> None:
             *(y(n, 3, partition=3) for n in (1, 0, 4)),
             *(b.producers(name, number) for number in parts),
             *(b.fetch(name, offset, number) for number in parts for offset in (0, 3)),
+            *(b.epoch_end(name, epoch, number) for epoch in range(3) for number in parts),
+            *(b.epoch_end(name, 0, current=current) for current in range(3)),
             *(b.list_offsets(name, stamp, number) for stamp in (-1, -2) for number in parts),
         )
         await b.do(*called(f"after being {name}", *again))
@@ -843,6 +846,68 @@ async def others(b: Bench) -> None:
     await b.do(w(0), w(1), b.producers("others", 5))
 
 
+async def leader_epochs(b: Bench) -> None:
+    """Ask where leader epochs end, of epochs that a partition has, had not yet, and cannot have."""
+    await b.topic("epochs", 2)
+    w = Writer(b, "epochs")
+    for version in range(2, 5):
+        await b.do(
+            *(b.epoch_end("epochs", epoch, version=version) for epoch in (0, 1, 7, -1, -2)),
+            *(b.epoch_end("epochs", 0, current=each, version=version) for each in (0, 1, 7, -2)),
+            b.epoch_end("epochs", 7, current=7, version=version),
+            b.epoch_end("epochs", 0, 9, version=version),
+            b.epoch_end("epochs", 0, 9, current=7, version=version),
+            b.epoch_end("epochs", 0, -1, version=version),
+            b.epoch_end("nowhere", 0, version=version),
+            b.epoch_end("", 0, version=version),
+            w(3 * (version - 2), 3),
+        )
+    await b.do(b.epoch_end("epochs", 0), b.delete_records("epochs", 4), b.epoch_end("epochs", 0))
+    await b.do(b.delete_records("epochs", -1), b.epoch_end("epochs", 0), b.epoch_end("epochs", -1))
+
+
+async def coordinators(b: Bench) -> None:
+    """Look for the coordinators of groups and transactional ids, one by one and several at once.
+
+    Kafka creates the topics of its coordinators at the first request, so it comes last.
+    """
+    for kind in (0, 1):
+        await b.pair.until(
+            b.find_coordinator(kind, "any"), lambda answer: codes_of(answer) == {"none"}
+        )
+    for version in range(b.world.find_coordinator + 1):
+        for kind in (0, 1, 2, 3, 7, -1) if version else (0,):
+            steps = [
+                b.find_coordinator(kind, key, version=version)
+                for key in ("any", "another", "", "x" * 300, "a b")
+            ]
+            if version >= 4:
+                steps += [
+                    b.find_coordinator(kind, version=version),
+                    b.find_coordinator(kind, "any", "", "another", version=version),
+                    b.find_coordinator(kind, "any", "another", "any", version=version),
+                ]
+            await b.do(*called(f"FindCoordinator v{version} of kind {kind}", *steps))
+
+
+async def cluster(b: Bench) -> None:
+    """Describe the cluster, with the permitted operations, and ask it for its controllers."""
+    for version in range(b.world.describe_cluster + 1):
+        for operations in (False, True):
+            for endpoint in (1, 2, 0, 7) if version else (1,):
+                for fenced in (False, True) if version >= 2 else (False,):
+                    label = f"v{version}, endpoint {endpoint}, {operations=}, {fenced=}"
+                    await b.do(
+                        b.describe_cluster(
+                            operations=operations,
+                            endpoint=endpoint,
+                            fenced=fenced,
+                            version=version,
+                            label=f"DescribeCluster {label}",
+                        )
+                    )
+
+
 SCRIPTS: Final[Sequence[Script]] = (
     restarts,  # first, because a killed broker is back sooner with fewer partitions
     sequences,
@@ -862,5 +927,8 @@ SCRIPTS: Final[Sequence[Script]] = (
     configs,
     others,
     too_few_replicas,
+    leader_epochs,
+    cluster,
     expiry,
+    coordinators,  # last, because the other scripts expect a Kafka without coordinators
 )

@@ -52,12 +52,13 @@ class World:
     init_producer_id: int
     find_coordinator: int
     api_versions: int = 4
+    describe_cluster: int = 2
 
 
 WORLDS: Final = (
     World("4.3.1", "4.3.1", None, 13, 18, 13, 11, 5, 6),
     World("4.3.1-retains-20", "4.3.1", 20, 14, 18, 13, 11, 5, 6),
-    World("3.9.1", "3.9.1", None, 11, 17, 12, 9, 5, 6),
+    World("3.9.1", "3.9.1", None, 11, 17, 12, 9, 5, 6, describe_cluster=1),
 )
 
 
@@ -260,6 +261,52 @@ class Bench:
         }
         version = self.world.init_producer_id if version is None else version
         return Step(22, version, body, label=label)
+
+    def find_coordinator(self, kind: int, *keys: str, version: int | None = None) -> Step:
+        """Make a FindCoordinator request for groups (kind 0) or transactional ids (kind 1).
+
+        Versions below 4 have room for one key, and version 0 is always about a group.
+        """
+        version = self.world.find_coordinator if version is None else version
+        body: dict[str, Any] = {"key_type": kind} if version else {}
+        if version < 4:
+            [body["key"]] = keys
+        else:
+            body["coordinator_keys"] = list(keys)
+        return Step(10, version, body)
+
+    def epoch_end(
+        self,
+        topic: str,
+        epoch: int,
+        partition: int = 0,
+        *,
+        current: int = -1,
+        version: int = 4,
+        label: str = "",
+    ) -> Step:
+        """Make an OffsetForLeaderEpoch request for one partition, as a reader of it."""
+        part = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
+        body = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [part]}]}
+        return Step(23, version, body, label=label)
+
+    def describe_cluster(
+        self,
+        *,
+        operations: bool = False,
+        endpoint: int = 1,
+        fenced: bool = False,
+        version: int | None = None,
+        label: str = "",
+    ) -> Step:
+        """Make a DescribeCluster request for the brokers (endpoint 1) or the controllers (2)."""
+        version = self.world.describe_cluster if version is None else version
+        body: dict[str, Any] = {"include_cluster_authorized_operations": operations}
+        if version >= 1:
+            body["endpoint_type"] = endpoint
+        if version >= 2:
+            body["include_fenced_brokers"] = fenced
+        return Step(60, version, body, label=label)
 
     def api_versions(self, version: int, name: str = "differential", software: str = "1.0") -> Step:
         """Make an ApiVersions request."""

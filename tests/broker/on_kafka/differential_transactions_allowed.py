@@ -67,17 +67,18 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "aborted transactions behind the stable ones",
-        "Kafka names those up to the next entry of its index, or the end of the log, and readers do"
-        " not care; the embedded broker names those of which it sends something.",
+        "Kafka lists those up to the next entry of its index, or to the end of the log; the"
+        " embedded broker lists only those of which the answer has records. Readers need no more.",
         _aborted_behind,
         _WORLDS,
     ),
     Allowed(
         "other epochs within a transaction",
-        "Where a producer id has a transaction open, 3.9.1 asks the log and not the coordinator,"
-        " whatever the epoch; so the answer says where the log starts, a later epoch is out of"
-        " order, and if it begins at 0 it is taken, and the transaction can never be ended. Where"
-        " none is open it asks the coordinator even of an older epoch, who may know no such name.",
+        "If a producer id has an open transaction, 3.9.1 verifies a batch against its log and does"
+        " not ask the coordinator, whatever the batch's epoch: its answer has a log start offset, a"
+        " later epoch is OUT_OF_ORDER, and a later epoch with sequence 0 is accepted, after which"
+        " the transaction can never end. If none is open, it asks the coordinator even about an"
+        " older epoch, and the coordinator may not know the transactional id.",
         _log_was_asked,
         _WORLDS - _NEW,
     ),
