@@ -1,8 +1,8 @@
 """aioidem: an idempotent Kafka producer for asyncio, uvloop and trio that keeps partitions full.
 
-This module holds the public names and nothing else; docs/api.md lists them with those of the other
-public modules. Importing it is cheap and has no side effects: no event loop, no socket and no
-optional dependency is touched before it is used.
+This module only re-exports the public names; docs/api.md lists the names of all public modules.
+Importing the module is cheap and has no side effects: it needs no event loop, opens no socket, and
+loads no optional dependency.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m aioidem`: the same command line as the `aioidem` script.
 
-Nothing lives here: importing `aioidem` must never pull in the command line's libraries, so this
-module is the only one of the top level that names `aioidem._cli`.
+The code of the command line is in `aioidem._cli`. Of the modules at the top level only this one
+imports `aioidem._cli`, so that `import aioidem` never loads the command line's libraries.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Requests to brokers over connections other than the producer's."""
+"""Requests that the producer never sends, each over a connection of its own."""
 
 from __future__ import annotations

@@ -58,13 +58,14 @@ class Place(NamedTuple):
 async def until_known(
     config: ProducerConfig, what: str, timeout: float, find: Callable[[Place], Awaitable[_T]]
 ) -> _T:
-    """Repeat a request until it succeeds, starting at each of `bootstrap_servers` in turn.
+    """Repeat an attempt until one succeeds, each time at the next of `bootstrap_servers`.
 
     Args:
         config: how to connect.
         what: the information that is requested, in words for the error message.
         timeout: seconds for all attempts together.
-        find: sends the request, beginning at the given server.
+        find: makes one attempt: sends the first request to the given server, and returns what the
+            answers say.
 
     Raises:
         KafkaTimeoutError: no attempt succeeded within `timeout`.

@@ -107,6 +107,7 @@ def _topics(schema: Any, partitions: Collection[TopicPartition]) -> tuple[Any, .
     of_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         of_topic.setdefault(topic, []).append(partition)
-    # kio has one module for each version of a message, which also has the parts of that message.
+    # The class of an entry is in the same module as the class of the request: kio has one module
+    # for each version of a message.
     entry = importlib.import_module(schema.__module__).OffsetFetchRequestTopic
     return tuple(entry(name=name, partition_indexes=(*of,)) for name, of in of_topic.items())

@@ -1,7 +1,7 @@
-"""The drop-in for aiokafka's producer: aiokafka's names, arguments and futures for aioidem's.
+"""The drop-in for aiokafka's producer: `aioidem.Producer` behind aiokafka's interface.
 
 This package only translates arguments, results and errors; every rule of sending is in the native
-producer. docs/aiokafka.md lists what differs from aiokafka on purpose, and each row is a test.
+producer. docs/aiokafka.md lists what differs from aiokafka on purpose, with a test for each row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ProducerClient: the part of aiokafka's client that frameworks use, as `AIOKafkaProducer.client`.
 
-The client only reads, except for `force_metadata_update`. Some names begin with an underscore
-because OpenTelemetry's instrumentation of aiokafka reads them.
+The public methods return what the producer knows already; only `force_metadata_update` sends a
+request. Some names begin with an underscore, because OpenTelemetry's instrumentation of aiokafka
+reads them under these names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["ClusterMetadata", "ProducerClient"]
 
 
 class ClusterMetadata:
-    """The brokers, topics and leaders by the last metadata."""
+    """The brokers, topics and leaders of the cluster, as the producer knows them now."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -30,7 +31,7 @@ class ClusterMetadata:
         }
 
     def topics(self) -> set[str]:
-        """Return every topic that was written to or asked about, and exists."""
+        """Return every topic whose metadata has arrived, even if the topic was deleted since."""
         return set(self._view.topics)
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:

@@ -1,6 +1,7 @@
-"""CollectorObserver: calls aiokafka's `ProducerMetricsCollector` with an observer's facts.
+"""CollectorObserver: passes facts about batches to the user's `ProducerMetricsCollector`.
 
-Invariant: a collector's exception is logged and goes no further.
+That is aiokafka's interface for metrics. Invariant: an exception that the user's collector raises
+is logged and does not reach the producer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ logger = logging.getLogger("aioidem")
 
 
 class CollectorObserver:
-    """An `Observer` that calls a metrics collector.
+    """An `Observer` of the native producer that calls the user's metrics collector.
 
     Args:
         collector: The user's collector.
@@ -31,7 +32,10 @@ class CollectorObserver:
         self._translation = translation
 
     def on_batch_sent(self, batch: SentBatch, /) -> None:
-        """Report a batch that was sent; a retry did not queue, so its queue time is 0."""
+        """Report a batch that was sent.
+
+        Only the first attempt came from the queue, so the queue time of a retry is 0.
+        """
         _call(
             self._collector.on_batch_dispatched,
             topic=batch.topic,
@@ -43,7 +47,7 @@ class CollectorObserver:
         )
 
     def on_batch_settled(self, batch: SettledBatch, /) -> None:
-        """Report records that are stored, or failed."""
+        """Report a batch whose outcome is known: completed (with acks=0: sent), or failed."""
         if batch.error is None:
             sent_at = batch.settled_at if batch.sent_at is None else batch.sent_at
             _call(
@@ -66,7 +70,7 @@ class CollectorObserver:
         )
 
     def on_waited(self, topic: str, partition: int | None, seconds: float, /) -> None:
-        """Report a call that waited for room; partition -1 means that none was given."""
+        """Report a call that waited for room in the buffer; partition -1: the caller named none."""
         _call(
             self._collector.on_buffer_wait,
             topic=topic,

@@ -1,8 +1,8 @@
-"""The futures that `send` returns: `asyncio.Future` on asyncio, and its methods on trio.
+"""The futures that `send` returns: `DeliveryFuture` on asyncio, `LooseFuture` on trio.
 
 Invariants: the futures of a partition's records are resolved in the order in which the records were
 queued. Cancelling a future ends the wait and does not cancel the record. A future refers to the
-record's `Delivery` and to no producer.
+record's `Delivery` (the native producer's object for the outcome) and keeps no producer alive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "reco
 
 logger = logging.getLogger("aioidem")
 
-# These errors are raised by the call that aborts or cannot commit the transaction.
+# The caller learns of these errors from the transaction, which it aborts or cannot commit. So
+# asyncio need not log them for futures that nobody awaits.
 _REPORTED_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ else:
 
 
 class DeliveryFuture(_Future):
-    """An `asyncio.Future` of one record, or of the first record of a batch."""
+    """An `asyncio.Future` for the outcome of one record, or of a batch of `send_batch`."""
 
     delivery: Delivery | None = None
-    """The record's delivery; its `status` says ACKED, NOT_WRITTEN or UNKNOWN."""
+    """The outcome of the record (of a batch: of its first record), with a `status` at any time."""
 
 
 class LooseFuture:
-    """A future for trio, with the methods of `asyncio.Future`, which needs asyncio's loop."""
+    """A future for trio, with the methods of `asyncio.Future`.
+
+    `asyncio.Future` itself needs asyncio's event loop.
+    """
 
     def __init__(self) -> None:
         self.delivery: Delivery | None = None
@@ -176,8 +180,8 @@ class _Resolvable(Protocol):
 
 
 def _new(loop: asyncio.AbstractEventLoop | None) -> DeliveryFuture:
-    # The annotation says asyncio's type on trio too: most callers use asyncio, and the methods are
-    # the same.
+    # The annotated type is right on asyncio, which most callers use. `LooseFuture` (on trio) has the
+    # same methods.
     return cast("DeliveryFuture", LooseFuture()) if loop is None else DeliveryFuture(loop=loop)
 
 
@@ -196,7 +200,11 @@ def batch_future(
     deliveries: QueuedDeliveries,
     translation: Translation,
 ) -> DeliveryFuture:
-    """Return the future of a batch: its result is the first record's, or the first failure."""
+    """Return the future of a batch, which is done when all records have their outcome.
+
+    Its result is that of the first record; if records failed, its exception is that of the first
+    one that failed.
+    """
     future = _new(loop)
     future.delivery = deliveries[0]
     deliveries.when_settled(functools.partial(_resolve_batch, future, translation))
@@ -221,7 +229,10 @@ def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) 
 
 
 def _result(delivery: Delivery, translation: Translation) -> RecordMetadata:
-    """Return the result as in aiokafka: with acks=0 it is None, against both libraries' types."""
+    """Return a record's metadata; with acks=0 return None, as aiokafka does.
+
+    None contradicts the annotated type, in aiokafka too.
+    """
     if delivery.status is DeliveryStatus.UNKNOWN:
         return cast("RecordMetadata", None)
     return translation.metadata(delivery.metadata)

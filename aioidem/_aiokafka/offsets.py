@@ -13,7 +13,8 @@ from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicParti
 
 __all__ = ["Offsets", "Place", "checked_group", "checked_offsets"]
 
-# A type variable, because a mapping's key type is invariant and aiokafka's TopicPartition is legal.
+# A type variable lets a key be aiokafka's TopicPartition too: Mapping is invariant in its key type,
+# so Mapping[tuple[str, int], ...] would accept neither library's class.
 Place = TypeVar("Place", bound=tuple[str, int])
 Offsets = Mapping[Place, int | tuple[int, str] | OffsetAndMetadata]
 
@@ -30,7 +31,7 @@ def checked_group(group: object) -> str | ConsumerGroupMetadata:
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets in one form; keys may be any objects with a topic and a partition.
+    """Return offsets in aioidem's classes; a key may be any object with a topic and a partition.
 
     Raises:
         ValueError: The offsets are empty or not a mapping, or a value is neither an offset nor a

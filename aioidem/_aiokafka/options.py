@@ -9,8 +9,8 @@ safe:
   duplicates; and without idempotence only one request per round trip would keep the order.
 - With `acks=0` or `acks=1`: no idempotence, because brokers allow it with "all" only, and one
   request in flight, which keeps the order.
-- With a `transactional_id`: idempotence, even with `enable_idempotence=False`, as in aiokafka,
-  because frameworks pass a default of their own.
+- With a `transactional_id`: idempotence, even with `enable_idempotence=False`, as in aiokafka.
+  Frameworks pass False as their own default.
 - With `enable_idempotence=False`: no idempotence. `acks` is still "all" unless it is passed.
 - Without `max_block_ms`: `request_timeout_ms`, which is how long aiokafka lets `send` wait.
 - Without `delivery_timeout_ms`: 120 s, or linger and request timeout together if that is more.
@@ -61,7 +61,8 @@ _SASL: Final = (
 class MoreOptions(TypedDict, total=False):
     """The arguments of `AIOKafkaProducer` that aiokafka does not have. Times are in milliseconds.
 
-    The descriptions name other options as `ProducerConfig` does.
+    The descriptions are those of `ProducerConfig`, whose names for other options they use: `linger`
+    is `linger_ms` here.
     """
 
     max_in_flight_requests_per_connection: int
@@ -152,7 +153,8 @@ def config_from(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> Produc
         if name not in MoreOptions.__annotations__:
             raise TypeError(f"AIOKafkaProducer() got an unexpected keyword argument {name!r}")
     if arguments["security_protocol"] not in get_args(SecurityProtocol):
-        # This is aiokafka's message, which does not mention SASL: its users match the text.
+        # This is aiokafka's message, unchanged because users match its text. It does not mention
+        # the SASL protocols, which are legal too.
         raise ConfigError("`security_protocol` should be SSL or PLAINTEXT")
     given = {name: value for name, value in arguments.items() if not _omitted(value)}
     given.update(more)
@@ -185,9 +187,9 @@ def _choose_times(given: dict[str, Any]) -> None:
 
 
 def _at_least(usual: float, *parts: object) -> float:
-    """Return the usual time, or the sum of the parts if that is more.
+    """Return ``usual``, or the sum of ``parts`` if that is more; all are in milliseconds.
 
-    A part that is not a number is ignored here; `ProducerConfig` refuses it under its own name.
+    A part that is not a number counts as 0: `ProducerConfig` refuses that argument later.
     """
     return max(usual, sum(part for part in parts if isinstance(part, int | float)))
 

@@ -198,14 +198,15 @@ class AIOKafkaProducer:
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and, with idempotence, get a producer id. After a failure it may be called again.
+        """Connect and, with idempotence, get a producer id; after a failure call `start` again.
 
         Raises:
             KafkaConnectionError: No broker could be reached.
             KafkaTimeoutError: There is no metadata or no producer id within `max_block_ms`.
             ProducerClosed: The producer is running already, or was stopped.
             ConfigError: The running loop is not the one that was given to the constructor.
-            AuthenticationFailedError: The broker rejected the client, or the client the broker.
+            AuthenticationFailedError: The broker refused the client's credentials, or the client
+                could not authenticate the broker.
             BrokerResponseError: The cluster refuses to give a producer id.
         """
         running = _running_loop()
@@ -437,16 +438,17 @@ class AIOKafkaProducer:
         return (self._config.partitioner or _DEFAULT_PARTITIONER)(None, everything, available)
 
     def _partition(self, _topic: str, partition: int | None, *_record: object) -> int | None:
-        # OpenTelemetry's instrumentation calls this before `send`. Only the caller's own choice is
-        # known then: calling the partitioner here as well could name another partition.
+        # OpenTelemetry's instrumentation calls this method before `send`, to note the partition.
+        # The answer is only what the caller chose: if the partitioner were called here too, it
+        # could choose another partition than in `send`.
         return partition
 
     # -- transactions ------------------------------------------------------------------------------
     #
-    # docs/transactions.md says what is promised, and what each error means.
+    # docs/transactions.md says what transactions guarantee, and what their errors mean.
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction, to which all records belong that are sent after it.
+        """Begin a transaction; the records that are sent from now on belong to it.
 
         Raises:
             IllegalOperation: There is no transactional id.
@@ -525,7 +527,8 @@ class AIOKafkaProducer:
 
     @property
     def _limit(self) -> float:
-        # aiokafka waits without limit. This limit is no shorter than a record may take.
+        # Seconds that a call may wait for the transaction; aiokafka waits without limit. A commit
+        # needs the outcome of every record, so the limit is not below the delivery timeout.
         return max(self._config.delivery_timeout, self._config.max_block)
 
 

@@ -1,9 +1,9 @@
-"""Translation: turns the native producer's results and errors into those of the drop-in.
+"""Translation: turns results and errors of the native producer into those that aiokafka has.
 
-Where a transaction can only be aborted, aiokafka raises the error that caused this, and where the
-producer's epoch is too old it raises ProducerFenced. The drop-in does the same, so that ``except``
-clauses keep working. `aioidem.integrations.aiokafka` has a subclass that also makes aiokafka's own
-types.
+If a transaction can only be aborted, aiokafka raises the error that caused this; if the producer's
+epoch is too old, aiokafka raises ProducerFenced. The drop-in does the same, so that ``except``
+clauses keep working. The results and errors are of aioidem's classes; a subclass of `Translation`
+in `aioidem.integrations.aiokafka` replaces them by aiokafka's own classes.
 
 Invariant: every error that the drop-in raises, and every result and error of a future, has passed
 through a translation once.
@@ -26,20 +26,20 @@ __all__ = ["OWN", "Translation", "reason_of"]
 
 
 class Translation:
-    """The translation to aioidem's own types; as a context manager it translates exceptions.
+    """The translation into aioidem's classes; as a context manager it translates exceptions.
 
-    A translation has no state, so all producers share one instance, and a pending future that
-    refers to it keeps no producer alive.
+    A translation has no state: all producers share one instance, and a pending future, which needs
+    the translation, does not keep its producer alive.
     """
 
     __slots__ = ()
 
     def error(self, error: KafkaError) -> Exception:
-        """Return the exception that the drop-in raises for one of the native producer."""
+        """Return the exception that the drop-in raises for ``error`` of the native producer."""
         return reason_of(error)
 
     def metadata(self, metadata: RecordMetadata) -> RecordMetadata:
-        """Return the result that the drop-in gives for a record's metadata."""
+        """Return a record's metadata as the drop-in's future gives it: here, unchanged."""
         return metadata
 
     def __enter__(self) -> None:
@@ -58,7 +58,11 @@ class Translation:
 
 
 def reason_of(error: KafkaError) -> KafkaError:
-    """Return the error that aiokafka would raise; see the module's docstring."""
+    """Return the error that aiokafka would raise in the same case.
+
+    For an `AbortableTransactionError` that is its cause, for an `InvalidProducerEpoch` it is a
+    `ProducerFenced`.
+    """
     reason = error.__cause__
     if isinstance(error, AbortableTransactionError) and isinstance(reason, KafkaError):
         reason = copy.copy(reason)

@@ -1,3 +1,3 @@
-"""The embedded broker's inside; what users import is `aioidem.broker`."""
+"""The implementation of the embedded broker; users import `aioidem.broker`."""
 
 from __future__ import annotations
