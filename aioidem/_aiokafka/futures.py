@@ -180,8 +180,8 @@ class _Resolvable(Protocol):
 
 
 def _new(loop: asyncio.AbstractEventLoop | None) -> DeliveryFuture:
-    # The annotated type is right on asyncio, which most callers use. `LooseFuture` (on trio) has the
-    # same methods.
+    # The annotated type is right on asyncio, which most callers use. `LooseFuture`, for trio, has
+    # the same methods.
     return cast("DeliveryFuture", LooseFuture()) if loop is None else DeliveryFuture(loop=loop)
 
 

@@ -53,7 +53,10 @@ _FIRST_RETAINING: Final = 14
 
 
 class _Outcome:
-    """The outcome for one partition of a request; acks=all waits for the offset ``awaited``."""
+    """The outcome for one partition of a Produce request.
+
+    ``awaited`` is the high watermark for which the answer waits (acks=all); -1: no wait.
+    """
 
     __slots__ = (
         "awaited",
@@ -155,7 +158,8 @@ def _distinct(items: tuple[ProduceItem, ...]) -> list[ProduceItem]:
 def _spoiled(items: tuple[ProduceItem, ...], request: Entity, version: int) -> RefusedError | None:
     """Return the error that fails the whole request; None if there is none.
 
-    Kafka checks the transactional batches of a request before the others.
+    Like Kafka, this looks for the first transactional batch. A corrupt batch that is met before it
+    fails the whole request.
     """
     for item in items:
         if item.refused is not None and item.refused.spoils:
@@ -186,7 +190,11 @@ def _append(
 
 
 def _admitted(cluster: Cluster, outcome: _Outcome, request: Entity, context: Context) -> Partition:
-    """Return the partition, after the checks that do not depend on the records."""
+    """Return the batch's partition, after the checks that do not need the log.
+
+    Raises:
+        RefusedError: A check failed, or the interceptor wants this batch to be refused.
+    """
     forced, item = context.pending.forced, outcome.item
     if forced is not None and forced.applies(item.topic, item.index):
         raise RefusedError(forced.code, "said so by the interceptor")
@@ -230,7 +238,8 @@ def _store(
         if refusal.code in (ErrorCode.invalid_txn_state, ErrorCode.not_enough_replicas):
             outcome.message = refusal.message
         raise
-    # From here on an answer contains the log start offset, except for two error codes.
+    # From here on the answer contains the log start offset, also with an error code other than
+    # MESSAGE_TOO_LARGE and CORRUPT_MESSAGE.
     outcome.log_start_offset = leader.log.start_offset
     if request.acks == -1 and len(partition.isr) < partition.least_in_sync:
         raise RefusedError(ErrorCode.not_enough_replicas, f"in sync: {partition.isr}")
@@ -260,7 +269,13 @@ def _ask_coordinator(
     request: Entity,
     version: int,
 ) -> None:
-    """Ask the coordinator whether a transaction may begin here, unless it is open already."""
+    """Ask the transaction coordinator about the first batch of a transaction in this partition.
+
+    The coordinator is not asked if the transaction is open in the partition already.
+
+    Raises:
+        RefusedError: The coordinator refuses, or cannot be asked.
+    """
     if header.producer_id < 0 or not header.transactional:
         return
     if leader.producers.in_transaction(header):
@@ -277,9 +292,9 @@ def _is_duplicate(
     outcome: _Outcome,
     sequence_range: int | None,
 ) -> bool:
-    """Return whether the batch is a duplicate; if so, answer what the first copy was answered.
+    """Return whether the batch is a duplicate; if so, fill the outcome from the stored batch.
 
-    The outcome gets the offset of the stored batch, and with LogAppendTime its timestamp.
+    The answer then has the stored batch's base offset and, with LogAppendTime, its timestamp.
     """
     if header.producer_id < 0:
         return False
@@ -293,7 +308,7 @@ def _is_duplicate(
 
 
 def _check_request(item: ProduceItem, request: Entity, version: int) -> None:
-    """Make the checks that Kafka makes before it reads the log."""
+    """Check what Kafka checks before it reads the log: the form of the batch, the codec, acks."""
     header = item.header
     if header is None:
         raise item.refused or RefusedError(ErrorCode.invalid_record, "no batch")
@@ -387,7 +402,7 @@ def _records(data: bytes | memoryview) -> list[ReadRecord]:
 
 
 def _settle(outcome: _Outcome, broker: Broker) -> None:
-    """Stop waiting for a partition that is committed far enough or has another leader."""
+    """End an outcome's wait once its batch is committed or its partition was moved or deleted."""
     partition = outcome.partition
     if outcome.awaited < 0 or partition is None:
         return

@@ -40,7 +40,10 @@ _KNOWN_SINCE: Final = {
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Return the offsets of each partition, of the committed or (isolation level 1) stable part."""
+    """Return the wanted offset of each partition.
+
+    No offset is above the high watermark or, with isolation level 1, the last stable offset.
+    """
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.name)
@@ -79,7 +82,7 @@ def _answer(
 
 
 def _find(partition: Partition, timestamp: int, *, stable: bool) -> tuple[int, int, int]:
-    """Return (timestamp, offset, leader epoch); -1 where there is none."""
+    """Return (timestamp, offset, leader epoch) of a time or position; -1 stands for none."""
     log = partition.replicas[partition.leader].log
     end = partition.last_stable_offset if stable else partition.high_watermark
     if timestamp == _LATEST:

@@ -1,7 +1,7 @@
 """OffsetCommit (v2 to v10): store a group's offsets, by topic name or (v10) by topic id.
 
 A client that names neither a member nor a generation may commit for a group without members. A
-member must be of the group's generation; its commit counts as a heartbeat.
+member must name the group's present generation, and its commit counts as a heartbeat.
 """
 
 from __future__ import annotations

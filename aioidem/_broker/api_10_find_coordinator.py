@@ -41,7 +41,8 @@ def _coordinator(cluster: Cluster, key: str, key_type: int) -> dict[str, Any]:
     code = ErrorCode.none
     if key_type not in _KEY_TYPES:
         code, broker = ErrorCode.invalid_request, None
-    # A coordinator that is loading is found; it answers COORDINATOR_LOAD_IN_PROGRESS itself.
+    # A coordinator that is still loading is returned as usual. COORDINATOR_LOAD_IN_PROGRESS is its
+    # own answer to the requests that the client then sends to it.
     elif cluster.coordinator_faults.get(key) is ErrorCode.coordinator_not_available:
         code, broker = ErrorCode.coordinator_not_available, None
     elif broker is None:

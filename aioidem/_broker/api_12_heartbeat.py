@@ -18,7 +18,7 @@ _API: Final = 12
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer with the error of the member; as in Kafka, with none while the coordinator loads."""
+    """Restart the member's session; as in Kafka, answer no error while the coordinator loads."""
     code = cluster.topology.group_error(request.group_id, broker)
     if code is ErrorCode.coordinator_load_in_progress:
         code = ErrorCode.none

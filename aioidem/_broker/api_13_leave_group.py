@@ -18,7 +18,10 @@ _FIRST_WITH_MEMBERS: Final = 3
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Remove the members; up to v2 there is one, whose error is that of the whole answer."""
+    """Remove the members that the request names, and answer an error code for each.
+
+    Up to v2 a request names one member, and the answer has only that member's error code.
+    """
     version = context.api_version
     leaving: list[tuple[str, str | None]] = (
         [(each.member_id, each.group_instance_id) for each in request.members]

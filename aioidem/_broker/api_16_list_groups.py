@@ -1,4 +1,4 @@
-"""ListGroups (v0 to v5): the groups that this broker coordinates, by state (v4) and type (v5)."""
+"""ListGroups (v0 to v5): list a broker's groups, filtered by state (v4) and type (v5)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPE: Final = "classic"
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """List the groups; filters ignore case, and an empty filter matches everything."""
+    """List the groups that this broker coordinates; filters ignore case, empty ones match all."""
     states = {each.strip().lower() for each in getattr(request, "states_filter", ())}
     types = {each.lower() for each in getattr(request, "types_filter", ())}
     groups = [

@@ -1,6 +1,7 @@
 """SaslHandshake (v1): the client names the SASL mechanism that it will use.
 
-v0 is not offered: after it, a client sends its SASL messages without request headers.
+v0 is not offered: after v0 a client sends its SASL messages without request headers, and this
+broker reads only requests with headers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ApiVersions (v0 to v4): the versions of this broker, and (v3) the features of the cluster.
 
-A version that is too new has no schema, so it arrives without a body; it is answered in version 0
-with UNSUPPORTED_VERSION, which is possible for this API only (KIP-511).
+If a client asks in a version that is too new, kio has no schema for the body, so the handler gets
+None as the request. The answer is UNSUPPORTED_VERSION in version 0. Only this API answers a version
+that it does not have (KIP-511); for other APIs the broker closes the connection.
 """
 
 from __future__ import annotations
@@ -66,6 +67,6 @@ def _features(cluster: Cluster) -> dict[str, Any]:
             {"name": _TRANSACTIONS, "min_version": 0, "max_version": _NEWEST_TRANSACTIONS}
         ],
         "finalized_features_epoch": 1,
-        # A feature at level 0 is not finalised (KIP-1022).
+        # A feature at level 0 is left out, because it counts as not finalised (KIP-1022).
         "finalized_features": [finalized] if level else [],
     }

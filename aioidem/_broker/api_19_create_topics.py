@@ -19,7 +19,10 @@ _API: Final = 19
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Create each topic independently of the others; a name that is given twice is refused once."""
+    """Create each topic independently of the others.
+
+    A name that occurs twice in the request is answered once, with INVALID_REQUEST.
+    """
     names = [wanted.name for wanted in request.topics]
     topics = [
         _refused(name, ErrorCode.invalid_request, "Duplicate topic name.")

@@ -19,7 +19,10 @@ _FIRST_WITH_IDS: Final = 6
 
 
 def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Delete each topic independently; one named twice, or by name and by id, is refused."""
+    """Delete each topic independently of the others.
+
+    A topic that the request names twice, or by name and by id, is answered INVALID_REQUEST.
+    """
     wanted: list[tuple[str | None, Any]]
     if context.api_version >= _FIRST_WITH_IDS:
         wanted = [(state.name, state.topic_id) for state in request.topics]

@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch (v2 to v4): the end offset of a leader epoch (KIP-101, KIP-320).
 
-Readers compare it with their position, and so notice that the log was truncated.
+A reader compares the end offset with its position: a position above the end offset shows that the
+log was truncated.
 """
 
 from __future__ import annotations

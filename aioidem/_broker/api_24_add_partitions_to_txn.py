@@ -26,7 +26,10 @@ _API: Final = 24
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer with the same code for every partition, unless some do not exist."""
+    """Add the partitions if all exist, and answer an error code for each.
+
+    The code is the same for all partitions that exist.
+    """
     wanted = {
         (topic.name, index): _find(cluster, topic.name, index)
         for topic in request.v3_and_below_topics

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (v0 to v4): add a group to a transaction that will commit offsets for it."""
+"""AddOffsetsToTxn (v0 to v4): announce that a transaction will commit offsets of a group."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """TxnOffsetCommit (v0 to v5): commit a group's offsets with a transaction (KIP-98, KIP-447).
 
-Each unknown partition is refused by itself. Then the group's coordinator checks that the group
-takes part in the transaction, or (v5) adds it, and that the consumer may commit for the group. If
-either check fails, all partitions fail.
+A partition that does not exist is refused without effect on the others. For the others the group's
+coordinator checks that the group takes part in the transaction, or (v5) adds the group, and that
+the consumer may commit for the group. If either check fails, all partitions fail.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _refused(cluster: Cluster, broker: Broker, request: Entity, version: int) ->
             offset_commit_version=None,
         )
     except RefusedError as refusal:
-        # A group's coordinator answers this where a partition's leader answers NOT_ENOUGH_REPLICAS.
+        # `admit` says NOT_ENOUGH_REPLICAS, the code for Produce, if the transaction coordinator is
+        # away or busy. For offsets the code is COORDINATOR_NOT_AVAILABLE.
         away = refusal.code is ErrorCode.not_enough_replicas
         return ErrorCode.coordinator_not_available if away else refusal.code
     return ErrorCode.none

@@ -1,7 +1,7 @@
 """DescribeConfigs (v1 to v4): return the configs of topics and brokers.
 
 A broker that does not implement KIP-1269 leaves out that KIP's configs, even if a newer broker has
-set them. By that a client recognises whether a broker implements the KIP.
+set them. So a client recognises by the configs in the answer whether a broker implements the KIP.
 """
 
 from __future__ import annotations
@@ -83,7 +83,13 @@ def _describe(cluster: Cluster, broker: Broker, wanted: Entity) -> list[dict[str
 
 
 def broker_named(asked: Broker, name: str) -> Broker | None:
-    """Return the broker with this name; None for the empty name: the defaults of all brokers."""
+    """Return the asked broker if ``name`` is its id; None if ``name`` is "".
+
+    The empty name stands for the configs of the whole cluster.
+
+    Raises:
+        RefusedError: INVALID_REQUEST, for the name of another broker.
+    """
     if name == "":
         return None
     if name != str(asked.id):
@@ -97,7 +103,7 @@ def broker_named(asked: Broker, name: str) -> Broker | None:
 def topic_configs(
     cluster: Cluster, broker: Broker, topic: Topic, keys: Collection[str] | None
 ) -> list[dict[str, Any]]:
-    """Return a topic's configs as this broker describes them; ``keys`` None: all of them."""
+    """Return a topic's configs as this broker describes them: those in ``keys``, or all (None)."""
     described = []
     for definition in TOPIC_CONFIGS.values():
         if not known_to(definition, retains=broker.retains) or _left_out(definition.name, keys):
@@ -172,7 +178,7 @@ def _config(definition: Definition, levels: list[tuple[str, str, int]]) -> dict[
 
 
 def _stranger(name: str, *, from_broker: bool) -> dict[str, Any]:
-    """Describe a config of a broker that Kafka does not know; its value may be a secret."""
+    """Describe a broker config that Kafka does not know, without its value: it may be a secret."""
     return {
         "name": name,
         "value": None,

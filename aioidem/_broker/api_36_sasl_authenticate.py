@@ -18,7 +18,10 @@ _API: Final = 36
 
 
 def handle(_cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer SASL_AUTHENTICATION_FAILED and close the connection if the mechanism refuses."""
+    """Pass the client's message to the SASL mechanism, and answer the mechanism's message.
+
+    If the mechanism refuses, answer SASL_AUTHENTICATION_FAILED and close the connection.
+    """
     code, text, answer, lifetime = ErrorCode.none, None, b"", 0.0
     session = context.pending.connection.sasl
     if session is None:

@@ -19,7 +19,7 @@ _API: Final = 47
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Delete the offset of each partition; a refused group is answered with its error alone."""
+    """Delete the offset of each partition; for a refused group, answer only the group's error."""
     code = cluster.topology.group_error(request.group_id, broker)
     topics = []
     if code is ErrorCode.none:

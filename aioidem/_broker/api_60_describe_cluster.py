@@ -1,4 +1,4 @@
-"""DescribeCluster (v0 to v2): describe the cluster and the brokers that run."""
+"""DescribeCluster (v0 to v2): the cluster id, the controller and the running brokers."""
 
 from __future__ import annotations
 

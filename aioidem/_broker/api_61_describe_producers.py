@@ -2,7 +2,8 @@
 
 Any replica answers from its own log, the leader or a follower. So the answer proves neither that
 the broker leads the partition nor that a batch is committed. The request has no topic id and no
-leader epoch.
+leader epoch, so the broker cannot notice that the client means a deleted topic of the same name, or
+knows only an older leader.
 """
 
 from __future__ import annotations

@@ -19,14 +19,17 @@ from aioidem._broker.transaction import Transaction, TransactionState
 __all__ = ["handle"]
 
 _API: Final = 66
-# Kafka's states, by their names in filters; Dead is never listed.
+# The names that Kafka accepts in a filter by state. No transaction here is ever in the last two.
 _STATES: Final = frozenset(
     {*(state.value for state in TransactionState), "Dead", "PrepareEpochFence"}
 )
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Return the ids that match; COORDINATOR_LOAD_IN_PROGRESS while one of them is being loaded."""
+    """Return the transactional ids that match all filters of the request.
+
+    The answer is COORDINATOR_LOAD_IN_PROGRESS while this broker is loading any coordinator.
+    """
     unknown = [each for each in request.state_filters if each not in _STATES]
     code, listed = ErrorCode.none, []
     if _loading(cluster, broker):

@@ -1,8 +1,8 @@
 """The operations that a client is authorized for, as answers contain them (KIP-430).
 
-An answer has one bit per AclOperation. Every client of an embedded broker may do everything, so the
-bits are set of all operations that Kafka knows for a resource of that kind, as on a Kafka broker
-without an authorizer.
+An answer has one bit per AclOperation. Every client of an embedded broker may do everything. So an
+answer sets the bits of all operations that Kafka has for that kind of resource, as the answer of a
+Kafka broker without an authorizer does.
 """
 
 from __future__ import annotations
