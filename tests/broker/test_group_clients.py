@@ -265,7 +265,7 @@ def test_a_blocking_client_subscribes_rebalances_commits_and_resumes(kind: type[
 
 
 @pytest.mark.parametrize("kind", [KafkaPythonMember, ConfluentMember])
-def test_a_static_member_is_started_again_and_nobody_has_to_move(kind: type[Member]) -> None:
+def test_restart_of_a_static_member_causes_no_rebalance(kind: type[Member]) -> None:
     """A static member that stops and starts again causes no rebalance (KIP-345)."""
     with EmbeddedCluster.in_thread() as cluster, ExitStack() as members:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)

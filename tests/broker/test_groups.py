@@ -77,7 +77,7 @@ def test_a_member_alone_leads_and_is_assigned_everything(cluster: VirtualCluster
     assert group_of(cluster).generation == 2
 
 
-def test_who_joins_later_waits_until_all_have_joined_again(cluster: VirtualCluster) -> None:
+def test_a_later_member_waits_until_all_have_joined_again(cluster: VirtualCluster) -> None:
     """A member that joins a stable group is answered once all members have joined again."""
     [one] = members(cluster, None)
     two = MemberClient(cluster)
@@ -105,7 +105,7 @@ def test_a_member_that_leaves_starts_a_rebalance(cluster: VirtualCluster) -> Non
     assert one.beat() is ErrorCode.unknown_member_id
 
 
-def test_who_is_not_heard_of_is_out(cluster: VirtualCluster) -> None:
+def test_a_member_without_heartbeats_is_removed(cluster: VirtualCluster) -> None:
     """A member without heartbeats is removed when its session ends."""
     one, two = members(cluster, None, None)
     pass_time(cluster, 9.5, one)
@@ -125,7 +125,7 @@ def test_a_commit_is_a_heartbeat(cluster: VirtualCluster) -> None:
     assert state(cluster) is GroupState.STABLE
 
 
-def test_who_does_not_join_again_in_time_is_out(cluster: VirtualCluster) -> None:
+def test_a_member_that_does_not_join_again_in_time_is_removed(cluster: VirtualCluster) -> None:
     """Members that have not joined within the group's longest rebalance timeout are removed."""
     one, two = members(cluster, None, None)
     three = MemberClient(cluster)
@@ -139,7 +139,7 @@ def test_who_does_not_join_again_in_time_is_out(cluster: VirtualCluster) -> None
     assert one.beat() is ErrorCode.unknown_member_id
 
 
-def test_who_does_not_sync_in_time_is_out(cluster: VirtualCluster) -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed(cluster: VirtualCluster) -> None:
     """A member that does not sync within the rebalance timeout is removed."""
     one, two = MemberClient(cluster), MemberClient(cluster)
     one.begin()
@@ -241,7 +241,7 @@ def test_a_new_member_is_given_an_id_to_come_back_with(cluster: VirtualCluster) 
     assert old.joined() is OK
 
 
-def test_who_is_waited_for_and_never_comes_holds_nobody_up_for_long(
+def test_a_member_that_never_joins_delays_a_rebalance_until_its_timeout(
     cluster: VirtualCluster,
 ) -> None:
     """A member id that was given out and never joins delays a rebalance until its timeout only."""
@@ -269,7 +269,7 @@ def test_who_is_waited_for_and_never_comes_holds_nobody_up_for_long(
         ({"member_id": "x", "instance": "i"}, ErrorCode.unknown_member_id),
     ],
 )
-def test_who_may_not_join(
+def test_invalid_joins_are_refused_and_the_group_stays_stable(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
     """JoinGroup refuses invalid requests with Kafka's error codes, and the group stays stable."""
@@ -283,7 +283,7 @@ def test_who_may_not_join(
     assert state(cluster) is GroupState.STABLE
 
 
-def test_a_group_that_is_full_takes_nobody(cluster: VirtualCluster) -> None:
+def test_a_full_group_refuses_new_members(cluster: VirtualCluster) -> None:
     """A full group refuses new members with GROUP_MAX_SIZE_REACHED."""
     cluster.state.set_broker_configs(None, {"group.max.size": "1"})
     [one] = members(cluster, None)
@@ -342,7 +342,7 @@ def test_a_sync_is_of_the_groups_protocol(
         ({"group_instance_id": "i"}, ErrorCode.unknown_member_id),
     ],
 )
-def test_who_may_commit_for_a_group_with_members(
+def test_only_members_of_the_current_generation_may_commit(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
     """Only members of the current generation may commit for a group with members."""
@@ -350,7 +350,7 @@ def test_who_may_commit_for_a_group_with_members(
     assert one.commit(**changes) is code
 
 
-def test_nobody_commits_before_the_new_assignment(cluster: VirtualCluster) -> None:
+def test_commits_are_refused_until_the_new_assignment(cluster: VirtualCluster) -> None:
     """A commit between the joins of a rebalance and its assignment is REBALANCE_IN_PROGRESS."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
@@ -365,7 +365,7 @@ def test_nobody_commits_before_the_new_assignment(cluster: VirtualCluster) -> No
 # -- static members (KIP-345) ----------------------------------------------------------------------
 
 
-def test_a_static_member_that_comes_back_takes_its_place_and_nobody_moves(
+def test_a_static_member_that_returns_takes_its_place_without_a_rebalance(
     cluster: VirtualCluster,
 ) -> None:
     """A static member that returns gets its old assignment without a rebalance (KIP-345)."""
@@ -408,7 +408,9 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(
     assert list(group_of(cluster).instances) == ["a"]
 
 
-def test_who_waits_is_fenced_by_who_comes_with_the_same_instance(cluster: VirtualCluster) -> None:
+def test_a_waiting_static_member_is_fenced_by_another_of_its_instance(
+    cluster: VirtualCluster,
+) -> None:
     """A static member that waits is fenced when another one joins with its group instance id."""
     one, two = members(cluster, "a", "b")
     one.protocols = {"range": b"new"}
@@ -431,7 +433,7 @@ def test_an_operator_removes_a_static_member_by_its_name(cluster: VirtualCluster
     assert one.beat() is ErrorCode.rebalance_in_progress
 
 
-def test_nobody_is_waited_for_in_vain_where_all_members_are_static(
+def test_static_members_that_do_not_join_are_removed_with_their_sessions(
     cluster: VirtualCluster,
 ) -> None:
     """Static members that do not join a rebalance are removed when their sessions end."""
@@ -497,7 +499,7 @@ def delete_offsets(cluster: VirtualCluster, topic: str, partition: int = 0) -> E
     return answer.topics[0].partitions[0].error_code  # type: ignore[no-any-return]
 
 
-def test_offsets_of_topics_that_nobody_reads_can_be_deleted(cluster: VirtualCluster) -> None:
+def test_offsets_of_topics_without_subscribers_can_be_deleted(cluster: VirtualCluster) -> None:
     """OffsetDelete deletes only offsets of topics that no member subscribes to (KIP-496)."""
     assert delete_offsets(cluster, "t") is ErrorCode.group_id_not_found
     [one] = members(cluster, None)
@@ -529,7 +531,9 @@ def test_a_group_with_members_is_not_deleted(cluster: VirtualCluster) -> None:
 # -- coordinators ----------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_moves_sends_who_waits_to_the_new_one(cluster: VirtualCluster) -> None:
+def test_a_coordinator_that_moves_answers_waiting_members_not_coordinator(
+    cluster: VirtualCluster,
+) -> None:
     """Members that wait at a coordinator that moves are answered NOT_COORDINATOR."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
@@ -545,7 +549,7 @@ def test_a_coordinator_that_moves_sends_who_waits_to_the_new_one(cluster: Virtua
     assert (one.joined(), two.joined()) == (OK, OK)
 
 
-def test_a_coordinator_that_stops_forgets_who_waited_and_no_member(
+def test_a_coordinator_that_stops_loses_waiting_requests_and_no_member(
     cluster: VirtualCluster,
 ) -> None:
     """A coordinator that stops loses the waiting requests, but none of the group's members."""

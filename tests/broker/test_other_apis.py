@@ -921,7 +921,9 @@ def test_describe_cluster_describes_only_brokers(
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_what_one_may_do_is_told_to_those_who_ask(client: VirtualClient, asked: bool) -> None:
+def test_authorized_operations_are_answered_on_request_only(
+    client: VirtualClient, asked: bool
+) -> None:
     """Brokers answer authorized operations (KIP-430) only to requests that ask for them.
 
     The bits are those of a Kafka broker without an authorizer. The request is the one that
@@ -987,7 +989,7 @@ def test_delete_records_is_the_leaders_and_not_of_compacted_topics(
     assert delete_records(client, 0).error_code == ErrorCode.policy_violation
 
 
-def test_who_wrote_what_was_deleted_is_remembered_but_not_with_the_whole_log_after_a_restart(
+def test_a_producer_outlives_its_deleted_records_but_not_an_empty_log_at_a_restart(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
     """A producer is remembered after its records are deleted, unless a restart finds an empty log.
@@ -1034,7 +1036,7 @@ def test_a_time_is_looked_for_above_the_start_of_the_log(client: VirtualClient) 
 # -- names that are given twice --------------------------------------------------------------------
 
 
-def test_a_topic_named_twice_in_metadata_is_told_once(client: VirtualClient) -> None:
+def test_a_topic_named_twice_in_metadata_is_answered_once(client: VirtualClient) -> None:
     """Metadata answers a topic that the request names twice only once."""
     twice = metadata_request()
     twice["topics"] *= 2

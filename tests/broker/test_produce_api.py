@@ -398,7 +398,7 @@ def test_each_partition_of_a_request_has_its_own_outcome(
     ]
 
 
-def test_a_transactional_batch_of_an_id_nobody_knows_is_refused(client: VirtualClient) -> None:
+def test_a_transactional_batch_of_an_unknown_id_is_refused(client: VirtualClient) -> None:
     """A transactional batch with an unknown transactional id is INVALID_PRODUCER_ID_MAPPING."""
     batch = resealed(idempotent_batch(0), 21, ">h", 0x10)
     part = client.produce(batch, transactional_id="tx")

@@ -216,7 +216,7 @@ def test_a_snapshot_goes_with_the_whole_log() -> None:
     assert partition.states.entries() == []
 
 
-def test_a_recovery_keeps_who_wrote_only_what_is_gone() -> None:
+def test_a_recovery_keeps_producers_whose_batches_are_gone() -> None:
     """Recovery keeps producers whose batches are no longer in the log."""
     partition = Partition(retain=5)
     partition.offer(0, producer_id=7)

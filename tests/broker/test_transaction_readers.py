@@ -76,7 +76,7 @@ def test_an_uncommitted_marker_decides_nothing() -> None:
     assert fetch(cluster).last_stable_offset == 2
 
 
-def test_who_reads_uncommitted_reads_everything_and_hears_of_no_aborts(
+def test_read_uncommitted_returns_everything_and_lists_no_aborts(
     cluster: VirtualCluster,
 ) -> None:
     """A Fetch with isolation level 0 returns everything, and lists no aborted transactions."""
@@ -298,7 +298,7 @@ def test_offsets_of_a_group_that_takes_no_part(
     assert producer.commit_offset(5, version=version) is code
 
 
-def test_kip_447_a_group_nobody_knows_has_no_generation(cluster: VirtualCluster) -> None:
+def test_kip_447_a_generation_of_an_unknown_group_is_refused(cluster: VirtualCluster) -> None:
     """TxnOffsetCommit that names a generation is refused for an unknown group (KIP-447)."""
     producer = ready(cluster, "tx")
     assert producer.commit_offset(5, generation_id=1) is ErrorCode.illegal_generation

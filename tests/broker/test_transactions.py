@@ -150,7 +150,7 @@ def test_in_v2_an_end_that_was_not_heard_of_is_answered_again(
     assert deaf.who == producer.who
 
 
-def test_in_v2_who_has_not_heard_of_the_end_may_take_the_next_identity(
+def test_in_v2_a_producer_that_missed_the_end_gets_the_next_identity(
     cluster: VirtualCluster,
 ) -> None:
     """In v2 a producer that missed EndTxn's answer gets the new epoch from InitProducerId."""
@@ -214,7 +214,7 @@ def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(cluster: Virtu
     assert state_of(cluster) is TransactionState.COMPLETE_COMMIT
 
 
-def test_who_speaks_v2_to_a_cluster_of_v1_never_gets_to_the_end() -> None:
+def test_end_txn_of_v2_never_completes_in_a_cluster_of_v1() -> None:
     """EndTxn v5 at a cluster of transactions v1 never completes, as in Kafka 4.3.1."""
     cluster = VirtualCluster(brokers=1, transaction_version=0)
     cluster.state.create_topic("t", partitions=1, replication=1)
@@ -264,7 +264,7 @@ def test_a_batch_for_a_partition_that_takes_no_part(
     assert producer.produce() is code
 
 
-def test_a_batch_of_an_identity_nobody_has_is_refused(cluster: VirtualCluster) -> None:
+def test_a_batch_of_an_unknown_producer_id_is_refused(cluster: VirtualCluster) -> None:
     """Requests with an unknown producer id are answered INVALID_PRODUCER_ID_MAPPING."""
     producer = ready(cluster)
     producer.producer_id += 1
@@ -407,7 +407,7 @@ def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(
         (26, 2, FENCED),
     ],
 )
-def test_who_does_not_know_that_he_is_fenced_has_an_old_epoch(
+def test_versions_without_the_code_for_fenced_answer_an_old_epoch(
     cluster: VirtualCluster, api: int, version: int, code: ErrorCode
 ) -> None:
     """API versions before KIP-588 answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
@@ -422,7 +422,7 @@ def test_who_does_not_know_that_he_is_fenced_has_an_old_epoch(
     assert ask[api]() is code
 
 
-def test_kip_360_who_names_what_he_has_gets_the_next_epoch_once(cluster: VirtualCluster) -> None:
+def test_kip_360_the_current_identity_gets_the_next_epoch_once(cluster: VirtualCluster) -> None:
     """InitProducerId with the current producer id and epoch raises the epoch once (KIP-360)."""
     producer = ready(cluster)
     deaf = Transactor(cluster)
@@ -439,7 +439,7 @@ def test_kip_360_who_names_what_he_has_gets_the_next_epoch_once(cluster: Virtual
     assert stale.init(claim=True) is FENCED
 
 
-def test_an_identity_that_somebody_else_was_given_fences_who_had_it(
+def test_a_new_producer_of_a_transactional_id_fences_the_former_one(
     cluster: VirtualCluster,
 ) -> None:
     """A producer is fenced when another one initialises its transactional id."""
@@ -539,7 +539,7 @@ def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: Error
     assert producer.end(commit=True) is OK
 
 
-def test_loading_is_told_to_those_only_who_understand_it(cluster: VirtualCluster) -> None:
+def test_loading_is_answered_only_in_versions_that_know_it(cluster: VirtualCluster) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS is answered only in versions that know the code."""
     producer = ready(cluster, OLD)
     cluster.state.coordinator_faults["g"] = ErrorCode.coordinator_load_in_progress

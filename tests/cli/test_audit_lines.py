@@ -12,7 +12,7 @@ from aioidem._cli import main
 FORGED = "no such topic: \x1b[2J\x07x\u202e" + "y" * 9000
 
 
-def test_a_failed_job_is_told_in_one_printable_line(
+def test_a_failed_job_is_reported_in_one_printable_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A failed job is reported in one printable line, whatever broker text Spark's error quotes."""

@@ -136,7 +136,7 @@ def test_an_unknown_argument_is_a_type_error() -> None:
         config(retries=5)
 
 
-def test_a_transactional_id_means_idempotence_whatever_is_said_of_it() -> None:
+def test_a_transactional_id_means_idempotence_even_if_that_is_off() -> None:
     """A transactional id means idempotence even if a framework passes its own default, False."""
     made = config(transactional_id="t", enable_idempotence=False, transaction_timeout_ms=1500)
     assert (made.transactional_id, made.transaction_timeout) == ("t", 1.5)

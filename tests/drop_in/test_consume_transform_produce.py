@@ -141,7 +141,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
         assert await copied(cluster) == WANTED
 
 
-async def test_committed_offsets_are_told_when_no_transaction_can_change_them() -> None:
+async def test_committed_offsets_wait_until_no_transaction_can_change_them() -> None:
     """`committed_offsets` waits for an open transaction, which its timeout error names."""
     numbers = [aiokafka.TopicPartition("numbers", each) for each in range(3)]
     async with EmbeddedCluster(transport="tcp") as cluster:

@@ -180,7 +180,7 @@ async def test_the_outcome_of_a_cancelled_future_is_no_trouble(
     assert "raised" not in caplog.text
 
 
-async def test_a_failure_that_nobody_awaits_is_reported_by_asyncio_and_not_at_the_close(
+async def test_a_failure_that_is_not_awaited_is_reported_by_asyncio_and_not_at_the_close(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:

@@ -47,7 +47,7 @@ async def test_results_are_aiokafkas_structs(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.anyio
-async def test_whatever_is_raised_is_aiokafkas(cluster: EmbeddedCluster) -> None:
+async def test_all_exceptions_are_of_aiokafkas_classes(cluster: EmbeddedCluster) -> None:
     def refuse(seen: RequestSeen) -> Action | None:
         return Refuse(ErrorCode.invalid_timestamp) if seen.api_key == 0 else None
 

@@ -361,7 +361,7 @@ anyio.run(main)
 """
 
 
-def test_a_forked_child_is_told_at_once() -> None:
+def test_a_call_in_a_forked_child_fails_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ALONE + _FORK],
         capture_output=True,

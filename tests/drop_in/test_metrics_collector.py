@@ -46,7 +46,7 @@ def scripted(cluster: EmbeddedCluster, *actions: Action) -> None:
     cluster.intercept(hook)
 
 
-async def test_a_batch_is_told_of_when_it_is_sent_and_when_it_is_stored(
+async def test_the_collector_hears_when_a_batch_is_sent_and_when_it_is_stored(
     cluster: EmbeddedCluster,
 ) -> None:
     told = Told()
@@ -68,7 +68,9 @@ async def test_a_batch_is_told_of_when_it_is_sent_and_when_it_is_stored(
     assert done == {"topic": "t", "partition": 0, "record_count": 3, "acknowledged": True}
 
 
-async def test_each_attempt_is_told_of_and_the_end_once(cluster: EmbeddedCluster) -> None:
+async def test_the_collector_hears_of_each_attempt_and_of_the_end_once(
+    cluster: EmbeddedCluster,
+) -> None:
     told = Told()
     async with AIOKafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers, metrics_collector=told
@@ -81,7 +83,7 @@ async def test_each_attempt_is_told_of_and_the_end_once(cluster: EmbeddedCluster
     assert len(told.of("completed")) == 1
 
 
-async def test_a_failure_is_told_with_its_exception(cluster: EmbeddedCluster) -> None:
+async def test_the_collector_gets_a_failure_with_its_exception(cluster: EmbeddedCluster) -> None:
     told = Told()
     async with AIOKafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers, metrics_collector=told
@@ -107,7 +109,7 @@ async def test_under_acks_0_a_batch_completes_without_being_acknowledged(
     assert [facts["acknowledged"] for facts in told.of("completed")] == [False]
 
 
-async def test_a_wait_for_room_is_told_of_also_when_it_is_in_vain(
+async def test_the_collector_hears_of_a_wait_for_room_that_fails_too(
     cluster: EmbeddedCluster,
 ) -> None:
     told = Told()

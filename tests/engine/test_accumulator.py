@@ -196,7 +196,7 @@ def test_each_claim_wakes_the_next_one_that_fits() -> None:
     assert (budget.used, budget.waiting) == (90, 2)
 
 
-def test_nobody_overtakes_one_who_was_granted_room_and_has_not_had_its_turn() -> None:
+def test_no_call_overtakes_a_waiter_that_was_granted_room() -> None:
     """A call between a waiter's wake-up and its turn cannot take the room that was granted to it.
 
     Simulation seed 1 found a budget that let another task in.

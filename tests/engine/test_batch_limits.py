@@ -69,7 +69,7 @@ def test_what_a_topic_does_not_tell_bounds_its_batches_to_batch_size() -> None:
     assert sum("max.message.bytes" in event for event in rig.events) == 1
 
 
-def test_what_was_told_on_a_lost_connection_is_asked_again_on_the_next() -> None:
+def test_a_limit_heard_on_a_lost_connection_is_asked_again_on_the_next() -> None:
     rig = growing()
     rig.topic_limit = None
     rig.lose()
@@ -105,7 +105,7 @@ def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
     assert rig.core.counters.batches_split == 1
 
 
-def test_a_refusal_that_what_was_told_explains_asks_nothing() -> None:
+def test_a_refusal_that_the_known_limit_explains_asks_nothing() -> None:
     rig = growing(told=BATCH_SIZE)
     rig.ack_all()
     [lone] = rig.send(size=3000)
@@ -158,7 +158,7 @@ def test_what_was_refused_for_another_reason_keeps_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_lone_record_too_large_is_told_apart_by_whether_its_refusal_was_heard(lost: bool) -> None:
+def test_a_lone_record_too_large_ends_by_whether_its_refusal_was_heard(lost: bool) -> None:
     rig = Rig(batch_size=BATCH_SIZE).start()
     rig.send()
     rig.ack(rig.outstanding()[0])

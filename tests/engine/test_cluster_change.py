@@ -107,7 +107,7 @@ def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
     assert not any(isinstance(step, steps.InitProducerId) for step in rig.held)
 
 
-def test_a_connection_that_leads_elsewhere_is_closed_and_nobody_moves() -> None:
+def test_a_connection_that_leads_elsewhere_is_closed_and_the_producer_stays() -> None:
     """A connection to another cluster is closed, and the producer stays, while its own is reached.
 
     See KIP-1242: one address was given to somebody else. The address backs off meanwhile.
@@ -404,7 +404,7 @@ def test_no_producer_id_is_asked_of_a_connection_that_has_not_named_its_cluster(
     assert not [step for step in rig.held if isinstance(step, steps.InitProducerId)]
 
 
-def test_nobody_moves_while_a_connection_to_the_known_cluster_is_there() -> None:
+def test_the_producer_stays_while_a_connection_to_the_known_cluster_is_open() -> None:
     """The producer does not move if one of its new connections leads to the known cluster.
 
     Both new connections name their clusters before the engine decides, the strange one first.

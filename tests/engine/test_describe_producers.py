@@ -76,7 +76,7 @@ def test_a_hint_is_asked_first_and_alone_and_only_error_none_acknowledges() -> N
     ],
     ids=["newer epoch", "no epoch", "higher", "lower", "-1", "another", "none", "denied", "moved"],
 )
-def test_whatever_names_no_batch_of_ours_is_ignored(answer: ProducersAnswer) -> None:
+def test_an_answer_that_names_no_batch_in_doubt_is_ignored(answer: ProducersAnswer) -> None:
     """An answer that names no batch in doubt is ignored, and probes begin at the newest batch."""
     rig = asked(answer)
     assert rig.state().recovery.rung is Rung.PROBING

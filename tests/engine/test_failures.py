@@ -107,7 +107,7 @@ def test_two_partitions_with_an_incident_under_the_same_epoch_share_one_bump() -
     assert {part.epoch for r in rig.outstanding() for part in r.parts} == {1}
 
 
-def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() -> None:
+def test_the_refused_records_have_the_brokers_specific_error() -> None:
     """The error of a refused record includes what the broker said about that record (KIP-467)."""
     rig = Rig().start()
     rig.send()

@@ -136,7 +136,7 @@ def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
     rig.assert_drained()
 
 
-def test_the_range_is_the_brokers_and_the_default_until_it_is_told() -> None:
+def test_the_range_is_the_default_until_the_broker_names_its_own() -> None:
     """The range is 10,000,000 until DescribeConfigs names the broker's own."""
     assert running().cap == DEFAULT_RANGE
     assert running(told=12_345).cap == 12_345

@@ -107,7 +107,7 @@ def test_retention_of_its_last_write_does_not_forget_a_producer() -> None:
     assert duplicate == 0, "a resend of its batch is still a duplicate"
 
 
-def test_who_was_forgotten_is_not_told() -> None:
+def test_a_broker_that_forgot_a_producer_does_not_say_so() -> None:
     """A broker that forgot a producer takes any sequence, and the same bytes a second time."""
     cluster, client, _ = broker(**{EXPIRATION: "5000"})
     answers = []

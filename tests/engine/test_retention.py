@@ -58,7 +58,7 @@ def accusations(rig: Rig) -> list[str]:
 
 @pytest.mark.parametrize("granted", [False, True], ids=["without READ", "with READ"])
 @pytest.mark.parametrize("kept", [3, 5, 7, 19])
-def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_told_once(
+def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_reported_once(
     kept: int, granted: bool
 ) -> None:
     """After the proof the window is the number of batches that were deduplicated, at least 5.
@@ -120,7 +120,7 @@ def test_its_word_is_believed_again_after_a_while_and_the_warning_is_not_repeate
     ],
     ids=["restarted", "restarted and appended", "honest"],
 )
-def test_what_a_restart_explains_convicts_nobody(remembered: set[int]) -> None:
+def test_no_broker_is_accused_of_what_a_restart_explains(remembered: set[int]) -> None:
     rig = cut_with_twenty()
     answer_as(rig, set(remembered))
     assert set(rig.statuses) == {ACKED}

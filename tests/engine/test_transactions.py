@@ -686,7 +686,7 @@ def test_out_of_order_behind_a_refused_batch_is_no_news(version: int) -> None:
 @pytest.mark.parametrize(
     "trouble", ["lost", UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, NOT_COORDINATOR, 13]
 )
-def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
+def test_an_end_of_unknown_outcome_is_not_reported_as_a_commit(
     version: int, trouble: int | str
 ) -> None:
     """A commit of unknown outcome is not reported, and EndTxn is repeated until it is known."""
@@ -708,7 +708,7 @@ def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
 
 @BOTH
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_answered_by_a_code_nobody_knows_is_told_and_not_guessed(
+def test_an_end_answered_by_an_unknown_code_is_fatal_and_not_guessed(
     version: int, commit: bool
 ) -> None:
     """EndTxn that is answered with an unknown code is fatal and is not repeated, as in Java.
@@ -734,7 +734,7 @@ def test_an_end_answered_by_a_code_nobody_knows_is_told_and_not_guessed(
 
 @BOTH
 @pytest.mark.parametrize("code", [ErrorCode.invalid_request, 9999])
-def test_a_coordinator_refused_by_a_code_nobody_knows_is_told_at_once(
+def test_a_coordinator_refused_by_an_unknown_code_is_an_error_at_once(
     version: int, code: int
 ) -> None:
     rig = starting(version, FIND)
@@ -751,7 +751,7 @@ def test_a_coordinator_refused_by_a_code_nobody_knows_is_told_at_once(
 
 
 @BOTH
-def test_an_abort_nobody_knows_of_is_asked_again(version: int) -> None:
+def test_an_abort_of_unknown_outcome_is_sent_again(version: int) -> None:
     """An abort whose answer is lost is sent again."""
     rig = opened(version, 1)
     rig.hold = (END,)
@@ -1432,7 +1432,7 @@ def test_in_a_pipeline_that_was_heard_a_success_proves_what_is_below_it(version:
 
 
 @BOTH
-def test_a_transactional_id_that_is_not_ours_is_told_and_may_be_asked_for_again(
+def test_a_transactional_id_that_is_not_ours_is_an_error_and_may_be_tried_again(
     version: int,
 ) -> None:
     for kind in (FIND, INIT):
@@ -1451,7 +1451,7 @@ def test_a_transactional_id_that_is_not_ours_is_told_and_may_be_asked_for_again(
 
 
 @BOTH
-def test_what_the_broker_does_not_offer_at_all_is_told(version: int) -> None:
+def test_an_api_that_the_broker_does_not_offer_is_an_error(version: int) -> None:
     rig = starting(version, INIT)
     call = rig.called(INIT)
     rig.forget_call(call.link_id)
@@ -1468,7 +1468,7 @@ def test_what_the_broker_does_not_offer_at_all_is_told(version: int) -> None:
 
 
 @BOTH
-def test_a_late_answer_of_a_closed_connection_is_nobody_s(version: int) -> None:
+def test_a_late_answer_of_a_closed_connection_is_ignored(version: int) -> None:
     rig = deciding(version)
     call = rig.called(END)
     rig.lose_call()

@@ -155,7 +155,7 @@ def test_closing_in_between_settles_each_once() -> None:
     rig.assert_drained()
 
 
-def test_who_is_due_is_not_given_up_for_want_of_metadata() -> None:
+def test_a_record_that_is_due_is_not_given_up_for_want_of_metadata() -> None:
     """A record that is due for a partition is not given up when max_block is over.
 
     The engine was not polled for ten seconds after the answer, by which the topic is known.

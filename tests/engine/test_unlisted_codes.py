@@ -215,7 +215,7 @@ def test_the_brokers_own_words_count(message: str) -> None:
     assert may_pass(READ_ONLY, message)
 
 
-def test_a_producer_id_refused_by_a_code_nobody_knows_is_told_at_once() -> None:
+def test_a_producer_id_refused_by_an_unknown_code_is_an_error_at_once() -> None:
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()

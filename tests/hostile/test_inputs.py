@@ -237,7 +237,7 @@ def test_another_cluster_id_is_reported_once() -> None:
     assert "cluster to another\\n" in event
 
 
-def test_topics_nobody_asked_about_are_not_kept() -> None:
+def test_topics_that_were_not_asked_for_are_not_kept() -> None:
     """The producer ignores topics that it did not ask for, so a broker cannot fill its memory."""
     rig = OtherCluster()
     rig.start()

@@ -33,7 +33,7 @@ def test_varints_are_right_at_every_change_of_size(sign: int) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_any_varint_is_right_and_of_the_size_foretold(number: int) -> None:
+def test_any_varint_is_right_and_of_the_computed_size(number: int) -> None:
     """`varint` agrees with the definition, and `varint_size` with its length."""
     assert encoding.varint(number) == reference_varint(number)
     assert encoding.varint_size(number) == len(reference_varint(number))

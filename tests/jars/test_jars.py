@@ -113,7 +113,7 @@ def test_what_is_missing_is_one_line(mine: FakeMaven, monkeypatch: pytest.Monkey
     assert caught.value.__cause__ is None  # the cause would show the password
 
 
-def test_what_nobody_published_is_one_line(maven: FakeMaven) -> None:
+def test_the_error_for_an_unpublished_dependency_is_one_line(maven: FakeMaven) -> None:
     """The error for a dependency that the repository does not have is one line."""
     maven.put(A, B)
     with pytest.raises(JarsUnavailableError) as caught:

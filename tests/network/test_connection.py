@@ -464,7 +464,7 @@ async def test_a_peer_that_hangs_up_is_the_cause() -> None:
     assert peer.connection.cause is peer.cause
 
 
-async def test_a_peer_that_hangs_up_within_a_frame_is_told_so() -> None:
+async def test_a_peer_that_hangs_up_within_a_frame_is_named_as_the_cause() -> None:
     """If the peer closes the connection within a frame, the cause says so."""
     async with running() as peer:
         only = peer.write()

@@ -177,7 +177,7 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
 
 
 @pytest.mark.anyio
-async def test_closing_ends_who_receives_and_who_sends() -> None:
+async def test_closing_ends_a_waiting_receive_and_refuses_sends() -> None:
     """Closing a stream ends a waiting `receive`, and later calls of `send` are refused."""
     async with connected(echo) as stream:
         caught: list[Exception] = []

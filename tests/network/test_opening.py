@@ -264,7 +264,7 @@ async def test_a_stranger_is_recognised_and_named(chunks: list[bytes], name: str
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\x20half of a frame"])
-async def test_a_peer_that_hangs_up_without_an_answer_is_told_with_the_likely_reasons(
+async def test_the_error_for_a_peer_that_hangs_up_names_the_likely_reasons(
     sent: bytes,
 ) -> None:
     """If the peer closes without an answer, the error names TLS and SASL as reasons."""
@@ -275,7 +275,7 @@ async def test_a_peer_that_hangs_up_without_an_answer_is_told_with_the_likely_re
         assert not isinstance(caught.value, NotKafkaError)
 
 
-async def test_a_peer_that_resets_the_connection_is_told() -> None:
+async def test_the_error_for_a_peer_that_resets_the_connection_names_it() -> None:
     """If the peer resets the connection, the error names its address."""
 
     async def reset(stream: SocketStream) -> None:

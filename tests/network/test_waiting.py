@@ -23,7 +23,7 @@ async def test_it_is_anyios_event_but_on_asyncio(anyio_backend_name: str) -> Non
 
 
 @pytest.mark.anyio
-async def test_all_who_wait_go_on_and_who_comes_later_does_not_wait() -> None:
+async def test_all_waiting_tasks_go_on_and_later_ones_do_not_wait() -> None:
     """A signal that is set wakes all waiting tasks, and later tasks do not wait."""
     signal = new_signal()
     gone: list[int] = []

@@ -113,7 +113,7 @@ def lose_the_answers(seen: RequestSeen) -> Action | None:
 
 
 @bounded(600)
-async def test_a_producer_carried_to_another_cluster_harms_nobody_there() -> None:
+async def test_a_producer_carried_to_another_cluster_harms_no_producer_there() -> None:
     async with two_clusters() as (first, second):
         name = Name(first)
         async with (

@@ -40,7 +40,7 @@ NOT_WRITTEN, UNKNOWN = DeliveryStatus.NOT_WRITTEN, DeliveryStatus.UNKNOWN
 
 @ASYNCIO
 @bounded(20)
-async def test_a_background_task_cancelled_by_somebody_else_hangs_nobody(
+async def test_no_send_hangs_after_the_background_task_was_cancelled(
     transport: Transport,
 ) -> None:
     """No send hangs after the producer's task was cancelled from outside (aiokafka #1039).
@@ -105,7 +105,7 @@ async def test_each_of_many_failed_records_has_an_error_of_its_own() -> None:
 
 @EVERY_WORLD
 @bounded(20)
-async def test_a_caller_that_is_cancelled_inside_a_done_callback_disturbs_nobody(
+async def test_a_caller_cancelled_inside_a_done_callback_does_not_end_the_sender(
     transport: Transport,
 ) -> None:
     """A caller that is cancelled inside a done callback does not end the sender (aiokafka #710).

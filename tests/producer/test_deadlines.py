@@ -283,7 +283,7 @@ async def test_a_hundred_senders_without_room_each_end_within_max_block() -> Non
 
 @WAITS
 @bounded(100)
-async def test_close_ends_who_waits_for_room(
+async def test_close_ends_calls_that_wait_for_room(
     wait: Callable[[Producer], Awaitable[None]],
 ) -> None:
     async with running(swallow, **ONE_RECORD) as (_, producer):

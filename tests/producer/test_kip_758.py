@@ -206,7 +206,7 @@ async def test_the_range_a_broker_names_bounds_what_is_in_flight(transport: Tran
 
 @pytest.mark.anyio
 @bounded(60)
-async def test_a_producer_that_was_not_told_keeps_to_five_and_loses_nothing(
+async def test_a_producer_without_the_option_keeps_to_five_and_loses_nothing(
     transport: Transport,
 ) -> None:
     """A producer without the option keeps to five on a range broker (KIP-758, phase 1)."""

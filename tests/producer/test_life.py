@@ -300,7 +300,7 @@ def test_a_producer_carried_over_a_fork_refuses_to_work_in_the_child(backend: st
 
 @EVERY_WORLD
 @bounded(10)
-async def test_a_callback_that_raises_harms_nobody(
+async def test_a_callback_that_raises_does_not_harm_other_records(
     transport: Transport, caplog: pytest.LogCaptureFixture
 ) -> None:
     def raises(_: Delivery) -> None:
@@ -340,7 +340,7 @@ async def test_a_callback_may_send(transport: Transport) -> None:
 
 
 @bounded(60)
-async def test_failures_nobody_looked_at_are_reported_at_close(
+async def test_failures_that_were_not_looked_at_are_reported_at_close(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with EmbeddedCluster(transport="memory") as cluster:
@@ -729,7 +729,7 @@ async def test_a_recreated_topic_is_written_to_under_its_new_id_and_a_bumped_epo
         assert cluster.batches("t")[0].producer_epoch == 1
 
 
-async def test_after_wait_for_room_there_is_room_for_the_record_it_was_told_of() -> None:
+async def test_after_wait_for_room_there_is_room_for_a_record_of_that_size() -> None:
     """After wait_for_room(size) there is room for a record of that size.
 
     Otherwise "wait, then call again" would be a busy loop for a record larger than a quarter of the

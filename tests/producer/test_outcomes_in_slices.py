@@ -125,7 +125,7 @@ async def test_cancelling_the_background_task_between_two_slices_tells_the_rest(
 
 
 @bounded(60)
-async def test_what_callbacks_send_is_told_behind_all_that_was_settled() -> None:
+async def test_records_that_callbacks_send_are_reported_after_all_settled_ones() -> None:
     async with running() as (_, producer, turns):
         deliveries = send(producer, turns)
         deliveries[0].add_done_callback(
@@ -136,7 +136,7 @@ async def test_what_callbacks_send_is_told_behind_all_that_was_settled() -> None
 
 
 @bounded(60)
-async def test_a_commit_returns_when_all_of_its_records_are_told() -> None:
+async def test_a_commit_returns_when_all_of_its_records_are_reported() -> None:
     async with running(transactional_id="slices") as (_, producer, turns):
         async with producer.transaction():
             send(producer, turns)
@@ -145,7 +145,7 @@ async def test_a_commit_returns_when_all_of_its_records_are_told() -> None:
 
 
 @bounded(60)
-async def test_an_abort_returns_when_all_of_its_records_are_told() -> None:
+async def test_an_abort_returns_when_all_of_its_records_are_reported() -> None:
     async with running(transactional_id="slices", linger=60.0) as (_, producer, turns):
         await producer.begin_transaction()
         deliveries = send(producer, turns)

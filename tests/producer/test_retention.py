@@ -87,7 +87,7 @@ def accusations(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 @bounded(60)
-async def test_a_broker_that_says_20_and_keeps_5_is_told_once_and_sent_5(
+async def test_a_broker_that_says_20_and_keeps_5_is_reported_once_and_sent_5(
     transport: Transport, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Broker(says=20)

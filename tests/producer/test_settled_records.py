@@ -77,7 +77,7 @@ def test_a_turn_tells_so_many_and_the_next_one_goes_on(counts: tuple[int, ...], 
     assert told.announced == list(range(len(counts)))
 
 
-def test_a_turn_that_has_told_enough_tells_no_more() -> None:
+def test_a_turn_reports_no_more_than_its_share() -> None:
     told = Told()
     told.add(0, 3)
     assert told.outcomes.tell()
@@ -122,7 +122,7 @@ def test_a_callback_that_ends_everything_leaves_the_order_as_it_is(at: int) -> N
 
 
 @pytest.mark.parametrize("at", range(6))
-def test_what_raises_while_it_is_told_takes_no_other_along(at: int) -> None:
+def test_a_delivery_that_raises_while_it_is_settled_stops_no_other(at: int) -> None:
     told = Told()
 
     def fail() -> None:

@@ -84,7 +84,7 @@ async def test_a_lost_answer_leaves_no_batch_that_the_topic_would_never_take(
 
 
 @bounded(60)
-async def test_where_the_topic_is_told_batches_grow_to_its_limit_and_no_further() -> None:
+async def test_batches_grow_to_the_known_limit_of_their_topic_and_no_further() -> None:
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t", configs={LIMIT: "65536"})
         wire = OneAnswerLost(-1)
@@ -98,7 +98,7 @@ async def test_where_the_topic_is_told_batches_grow_to_its_limit_and_no_further(
 
 
 @bounded(60)
-async def test_batch_size_itself_yields_to_the_topic_once_it_has_told_its_limit() -> None:
+async def test_batch_size_itself_yields_to_the_known_limit_of_the_topic() -> None:
     """Once the topic's limit is known, `batch.size` yields to it and no batch is refused.
 
     Only the first batch is refused and split; then the limit is asked for.
@@ -133,7 +133,7 @@ async def test_a_limit_that_is_lowered_is_asked_for_again() -> None:
 
 
 @bounded(60)
-async def test_a_record_too_large_by_itself_is_told_its_size_and_the_limit() -> None:
+async def test_the_error_of_a_record_too_large_by_itself_has_its_size_and_the_limit() -> None:
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t", configs={LIMIT: "5000"})
         async with producer_for(cluster) as producer:

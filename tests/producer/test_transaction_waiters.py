@@ -73,7 +73,7 @@ async def test_a_commit_that_another_call_turns_into_an_abort_is_not_reported_as
 
 
 @bounded(600)
-async def test_two_callers_of_one_commit_are_told_the_same(version: Version) -> None:
+async def test_two_callers_of_one_commit_get_the_same_outcome(version: Version) -> None:
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()
         await producer.send("t", b"1")
@@ -105,7 +105,9 @@ async def test_a_commit_that_ends_while_the_producer_closes_is_reported(version:
 
 
 @bounded(600)
-async def test_a_commit_nobody_waited_for_is_learned_by_asking_again(version: Version) -> None:
+async def test_the_outcome_of_an_abandoned_commit_is_learned_by_calling_again(
+    version: Version,
+) -> None:
     async with running(version, max_block=1.0) as (cluster, producer):
         await producer.begin_transaction()
         await producer.send("t", b"1")

@@ -253,7 +253,7 @@ async def test_offsets_that_timed_out_are_sent_once(version: Version, transport:
 
 
 @bounded(60)
-async def test_a_commit_carries_offsets_nobody_waited_for(version: Version) -> None:
+async def test_a_commit_carries_offsets_whose_call_timed_out(version: Version) -> None:
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()
         cluster.fail_coordinator("g", ErrorCode.coordinator_load_in_progress)

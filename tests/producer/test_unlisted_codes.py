@@ -85,7 +85,9 @@ def _refusing(answer: Any) -> Any:
 @pytest.mark.parametrize("records", [0, 10], ids=["from the start", "of a leader that knew us"])
 @pytest.mark.anyio
 @bounded(60)
-async def test_a_topic_that_turns_read_only_is_told_by_its_number(records: int) -> None:
+async def test_the_error_of_a_topic_that_turns_read_only_has_the_number_of_its_code(
+    records: int,
+) -> None:
     """Records refused with an unknown code soon end UNKNOWN, and the error has its number.
 
     The code does not say that nothing was appended.

@@ -50,7 +50,7 @@ def refuse(seen: RequestSeen) -> Action | None:
 
 
 @bounded(200)
-async def test_what_is_queued_for_partitions_that_do_not_exist_is_told_in_one_line(
+async def test_records_for_partitions_that_do_not_exist_are_reported_in_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running() as (_, producer):
@@ -68,7 +68,7 @@ async def test_what_is_queued_for_partitions_that_do_not_exist_is_told_in_one_li
 
 
 @bounded(400)
-async def test_failures_that_go_on_are_told_once_in_ten_seconds(
+async def test_failures_that_go_on_are_logged_once_in_ten_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running() as (cluster, producer):
@@ -92,7 +92,9 @@ async def test_failures_that_go_on_are_told_once_in_ten_seconds(
 
 
 @bounded(200)
-async def test_whoever_looks_is_not_told_of_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_that_were_looked_at_are_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with running() as (cluster, producer):
         cluster.intercept(refuse)
         with pytest.raises(errors.InvalidTimestampError):
@@ -143,7 +145,7 @@ async def test_a_delivery_that_is_held_and_looked_at_later_is_counted_no_more(
 
 
 @bounded(200)
-async def test_who_was_cancelled_does_not_look(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cancelled_caller_has_not_looked(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (cluster, producer):
         cluster.intercept(refuse)
         cluster.set_rtt(2.0)

@@ -88,7 +88,7 @@ def test_on_spoilt_bytes_both_say_the_same(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_topics_nobody_asked_for_are_walked_over(version: int) -> None:
+def test_topics_that_were_not_asked_for_are_skipped(version: int) -> None:
     """`read_metadata` skips topics that were not asked for."""
     frame = answer(version, topics=50)
     assert [topic.name for topic in read_metadata(version, frame, {"t7"}).topics] == ["t7"]
@@ -127,7 +127,7 @@ def test_more_brokers_than_any_cluster_has_are_refused() -> None:
         read_metadata(12, answer(12, brokers=MAX_BROKERS + 1), ())
 
 
-def test_versions_nobody_speaks_are_an_error_of_ours() -> None:
+def test_versions_that_aioidem_does_not_speak_are_an_internal_error() -> None:
     """Metadata versions that aioidem does not speak raise InternalError."""
     for version in (3, 14):
         with pytest.raises(InternalError, match=f"no Metadata version {version}"):

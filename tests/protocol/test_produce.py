@@ -228,7 +228,7 @@ def test_answers_are_read_as_kio_reads_them(version: int) -> None:
     assert decode(type(entity), raw) == entity_reader(type(entity))(raw, 0)[0] == entity
 
 
-def test_new_leaders_addresses_are_told_and_impossible_ones_left_out() -> None:
+def test_new_leaders_addresses_are_returned_and_impossible_ones_left_out() -> None:
     """Addresses of new leaders (KIP-951) are returned, except for impossible ones."""
     kinds = schemas(13, "response")
     right = [(5, "host", 9092), (0, "host", 1), (1, "host", 65_535)]
@@ -258,7 +258,7 @@ def test_negative_partition_or_offset_is_refused(fields: dict[str, int]) -> None
         only_partition(13, answer(13, **fields))
 
 
-def test_other_negative_numbers_count_as_not_told() -> None:
+def test_other_negative_numbers_count_as_absent() -> None:
     """A negative leader id, leader epoch or log start offset counts as absent."""
     leader = schemas(13, "response").LeaderIdAndEpoch(leader_id=-7, leader_epoch=-9)
     seen = only_partition(13, answer(13, current_leader=leader, log_start_offset=-5))

@@ -205,7 +205,7 @@ def test_the_end_says_what_to_go_on_with_from_v5_on(version: int, commit: bool) 
         lambda: end_txn_request(99, WHO, commit=True),
     ],
 )
-def test_a_version_nobody_has_is_our_own_fault(ask: Any) -> None:
+def test_a_request_in_an_unknown_version_is_an_internal_error(ask: Any) -> None:
     """A request in a version that does not exist raises InternalError."""
     with pytest.raises(InternalError):
         ask()

@@ -114,7 +114,7 @@ def test_an_api_we_do_not_speak_is_not_supported() -> None:
         versions.choose(7777)
 
 
-def test_features_are_told_by_name() -> None:
+def test_features_are_in_the_table_by_name() -> None:
     """The table has the cluster's finalised features by name."""
     entity = response(4, PRODUCE, features={"transaction.version": 2, "metadata.version": 25})
     features = ApiVersionTable.from_response(entity).features
@@ -146,7 +146,7 @@ def test_no_produce_version_in_common_is_refused(ranges: list[tuple[int, int, in
 # --- the conversation -----------------------------------------------------------------------------
 
 
-def test_the_first_question_is_the_newest_and_says_who_asks() -> None:
+def test_the_first_request_has_the_newest_version_and_names_the_client() -> None:
     """The first ApiVersions request has the newest version and names the client."""
     header, request = asked(negotiation(), 5)
     assert (header.api_key, header.api_version) == (18, 4)
@@ -180,7 +180,9 @@ def test_an_old_broker_without_a_hint_is_asked_for_the_oldest_version() -> None:
 @given(
     hints=st.lists(st.tuples(st.integers(-5, 300), st.integers(-5, 300)), min_size=8, max_size=8)
 )
-def test_asking_lower_and_lower_ends_whatever_is_hinted(hints: list[tuple[int, int]]) -> None:
+def test_the_negotiation_asks_for_lower_versions_and_ends_with_any_hints(
+    hints: list[tuple[int, int]],
+) -> None:
     """The negotiation asks for a lower version each time, and ends with any hints."""
     talk = negotiation()
     versions = [talk.version]

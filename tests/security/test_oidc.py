@@ -125,7 +125,7 @@ async def test_a_token_of_a_very_short_life_is_not_asked_for_again_and_again(
 
 
 @bounded(20)
-async def test_those_who_wait_get_the_token_that_came_though_its_life_is_over() -> None:
+async def test_waiting_callers_get_the_token_that_came_even_if_it_has_expired() -> None:
     """All callers that wait for a request get its token, even if the token expired meanwhile."""
     with provider(gives({"access_token": "t", "expires_in": 1})) as (url, handler):
         credentials = client(url, clock=lambda: 0.0 if not handler.asked else 5.0)
@@ -331,7 +331,7 @@ async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
 
 
 @bounded(20)
-async def test_a_failure_is_told_to_all_who_wait_for_the_same_request() -> None:
+async def test_all_callers_that_wait_for_a_failed_request_get_an_error() -> None:
     """Each caller that waits for a failed request gets an error of its own."""
     told: list[KafkaConnectionError] = []
     with provider(gives(b"", 503)) as (url, handler):

@@ -184,7 +184,7 @@ async def test_a_certificate_for_another_host_is_refused(host: str, names: list[
 
 
 @bounded(20)
-async def test_an_authority_nobody_named_is_refused_even_without_the_check_of_the_host() -> None:
+async def test_an_unknown_authority_is_refused_even_without_the_check_of_the_host() -> None:
     """A certificate of an unknown authority is refused, even without the check of the host name."""
     async with peer(shaking(Authority().server("localhost"))) as port:
         with pytest.raises(SslAuthenticationError, match="certificate is not accepted"):
@@ -244,7 +244,9 @@ async def test_a_client_certificate_is_shown_where_one_is_asked_for(
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @bounded(20)
-async def test_a_client_without_the_right_certificate_is_told_so(version: ssl.TLSVersion) -> None:
+async def test_the_error_of_a_client_without_the_right_certificate_says_so(
+    version: ssl.TLSVersion,
+) -> None:
     """A missing or wrong client certificate fails `start` with an error that says so."""
     tls = CA.server("127.0.0.1", clients=True)
     tls.minimum_version = tls.maximum_version = version
@@ -340,7 +342,7 @@ async def test_a_text_of_a_key_that_is_no_pem_is_named_at_the_start_and_not_show
     assert "canary" not in str(caught.value)
 
 
-def test_a_key_that_is_another_certificates_is_told(tmp_path: Path) -> None:
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     """A key that does not belong to its certificate is refused."""
     mine, other = CA.identity("me@example.org"), CA.identity("other@example.org")
     file = tmp_path / "me.pem"

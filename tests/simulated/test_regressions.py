@@ -15,7 +15,7 @@ from .test_written_schedules import clean, schedule
 from .world import World, run
 
 
-def test_nobody_overtakes_a_caller_who_was_granted_room() -> None:
+def test_no_record_overtakes_one_that_was_granted_room() -> None:
     """A record sent from a callback passes no record that waits for memory (seed 1)."""
     result = clean(
         schedule(
@@ -288,7 +288,7 @@ def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> N
     assert not result.convictions
 
 
-def test_a_code_nobody_knows_does_not_show_that_the_leader_knows_us() -> None:
+def test_an_unknown_code_does_not_show_that_the_leader_knows_us() -> None:
     """After an unknown code batches in doubt are probed one at a time (seed 2837).
 
     The code does not show that the leader still has our state.
@@ -400,7 +400,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (71237, "a record of another producer, whom nobody promised our delivery timeout"),
     ],
 )
-def test_nobody_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:
+def test_no_producer_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:
     """The judge accuses no producer of what it does not promise."""
     result = run_seed(seed)
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))

@@ -101,7 +101,7 @@ def test_seeds_draw_every_fault_of_the_list() -> None:
     assert sum(s.options["transaction_timeout"] < 5 for s in schedules) > 50
 
 
-def test_without_faults_every_transaction_ends_as_it_was_told() -> None:
+def test_without_faults_every_transaction_ends_as_the_caller_asked() -> None:
     seen = 0
     with quiet():
         for seed in range(12):
@@ -149,7 +149,7 @@ def test_planted_fatal_error_that_nothing_explains() -> None:
         assert next(found).anomaly is Anomaly.FATAL
 
 
-def test_planted_transaction_that_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_transaction_that_is_never_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge finds a transaction that is left open at the end.
 
     The last producer begins the transaction and vanishes.
@@ -262,7 +262,7 @@ def test_the_judge(
     assert {violation.anomaly for violation in found} == anomalies
 
 
-def test_who_left_before_he_knew_does_not_say_whether_his_record_is_there() -> None:
+def test_a_caller_that_left_early_does_not_say_whether_its_record_is_stored() -> None:
     made = attempt(Verdict.COMMITTED, 0, 0)
     made.unsure.append(made.rows.pop())
     assert not judge([made], seen_of(made, 0), {})

@@ -133,7 +133,7 @@ def test_a_task_that_fails_halfway_leaves_nothing(
     assert committed(cluster, topic) == list(range(10))
 
 
-def test_an_attempt_whose_rows_cannot_be_computed_fences_nobody(
+def test_an_attempt_whose_rows_cannot_be_computed_fences_no_other(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
     """An attempt whose rows cannot be computed does not fence the next attempt."""

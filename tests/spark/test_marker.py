@@ -73,7 +73,7 @@ def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("first", [marker(5, 6 * WEEK), marker(3), marker(6, WEEK / 2 - 1)])
-def test_a_new_task_is_told_by_task_0(first: Marker) -> None:
+def test_a_task_without_a_marker_asks_task_0(first: Marker) -> None:
     """A task that has no marker writes if task 0's marker shows that markers have not expired."""
     assert answer(5, None, first) is Answer.WRITE
 
@@ -86,7 +86,7 @@ def test_a_marker_that_may_have_expired(first: Marker | None) -> None:
     assert answer(5, None, first, missing_ok=True) is Answer.WRITE
 
 
-def test_task_0_has_nobody_to_ask() -> None:
+def test_task_0_without_a_marker_may_write_batch_0_only() -> None:
     """Task 0 without a marker may write batch 0 only."""
     with pytest.raises(MarkerMissingError):
         answer(5, None, None, task=0)

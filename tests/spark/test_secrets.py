@@ -191,7 +191,7 @@ def test_a_task_looks_up_what_an_option_names(
     assert CANARY not in log
 
 
-def test_a_stream_looks_up_what_its_options_name_and_so_does_who_ends_its_transactions(
+def test_a_stream_and_the_end_of_its_transactions_look_up_named_secrets(
     spark: SparkSession,
     where: dict[str, str],
     guarded: EmbeddedCluster,

@@ -92,7 +92,7 @@ def test_what_the_rows_raise_ends_the_task(cluster: EmbeddedCluster, topic: str)
         write_rows(options(cluster), [[SinkRow("no/topic", b"", None, (), None, None)]])
 
 
-def test_nobody_there_fails_the_task() -> None:
+def test_a_task_fails_if_no_broker_can_be_reached() -> None:
     """A task fails with KafkaConnectionError if no broker can be reached."""
     nobody = SinkOptions(
         properties={"bootstrap.servers": "127.0.0.1:1", "max.block.ms": "200"}, topic="t"

@@ -268,7 +268,7 @@ async def test_a_cut_lets_exactly_the_first_bytes_arrive(after: int, answer: boo
 
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
 @pytest.mark.parametrize("how", ["request", "answer", "disconnect"])
-async def test_both_sides_are_told_the_end_as_it_was_asked_for(how: str, reset: bool) -> None:
+async def test_both_sides_see_the_end_that_the_fault_asks_for(how: str, reset: bool) -> None:
     """Both sides of a cut connection see FIN, or RST if the fault says so."""
     async with between() as (proxy, client, broker):
         cut = at(2, Cut(9, reset))
@@ -284,7 +284,7 @@ async def test_both_sides_are_told_the_end_as_it_was_asked_for(how: str, reset: 
             assert (await anyio.to_thread.run_sync(_until_its_end, stream))[1] == reset
 
 
-async def test_a_black_hole_swallows_both_directions_and_hangs_up_on_nobody() -> None:
+async def test_a_black_hole_discards_both_directions_and_closes_nothing() -> None:
     """BlackHole discards both directions; only the client's timeout ends the connection."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
@@ -369,7 +369,7 @@ async def test_frozen_nothing_arrives_and_thawed_everything_does() -> None:
         assert producer.statistics().batches_retried == 0
 
 
-async def test_refusing_it_listens_to_nobody_and_open_connections_stay() -> None:
+async def test_refusing_ends_new_connections_and_open_ones_stay() -> None:
     """`refuse` lets the proxy refuse new connections; open ones continue."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
@@ -382,7 +382,7 @@ async def test_refusing_it_listens_to_nobody_and_open_connections_stay() -> None
         await stream.aclose()
 
 
-async def test_a_broker_that_is_down_resets_who_connects() -> None:
+async def test_a_client_is_closed_if_its_broker_cannot_be_reached() -> None:
     """The proxy closes a client's connection if the broker cannot be reached."""
     async with world() as w:
         await w.cluster.stop_broker(0)
@@ -395,7 +395,7 @@ async def test_a_broker_that_is_down_resets_who_connects() -> None:
             await producer.send("t", b"v")
 
 
-async def test_strangers_pass_and_hurt_nobody() -> None:
+async def test_bytes_that_are_not_kafka_pass_and_disturb_no_other() -> None:
     """The proxy passes bytes that are no Kafka frames, and other connections are not disturbed."""
     async with world() as w:
         stream = await Through(w.proxy).connect(*w.proxy.upstream)

@@ -164,7 +164,7 @@ def test_planted_bytes_on_the_wrong_topic() -> None:
     assert found([row(0, Outcome.UNKNOWN)], log) == [Anomaly.FOREIGN]
 
 
-def test_planted_value_that_nobody_sent() -> None:
+def test_planted_value_that_was_never_sent() -> None:
     """A record in the log that no call of the history sent is a FOREIGN violation."""
     assert found([], logged(5)) == [Anomaly.FOREIGN]
 
@@ -206,7 +206,7 @@ def test_what_brokers_may_do_is_said_and_nothing_more() -> None:
     call=st.integers(0, 2**63),
     size=st.integers(0, 400),
 )
-def test_a_value_says_who_it_is(
+def test_a_value_has_the_identity_of_its_record(
     producer: str, topic: str, partition: int, call: int, size: int
 ) -> None:
     """`parse_value` returns the identity from which `make_value` made the value."""

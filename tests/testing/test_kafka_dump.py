@@ -16,7 +16,7 @@ def batch(base: int) -> str:
     )
 
 
-def test_files_of_several_partitions_are_told_apart_and_segments_joined() -> None:
+def test_dumps_are_split_by_partition_and_segments_joined() -> None:
     """`split_dumps` splits a dump by partition, and joins the segments of a partition."""
     printed = [
         *("Dumping /somewhere/t-0/00.log", "Log starting offset: 0", batch(0)),
@@ -35,7 +35,7 @@ def test_a_dump_that_names_no_file_is_refused() -> None:
         split_dumps([batch(0)])
 
 
-def test_what_ends_a_transaction_is_told() -> None:
+def test_a_record_that_ends_a_transaction_has_its_marker() -> None:
     """A dumped record that ends a transaction has its marker and no payload."""
     record = "CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: []"
     [dumped] = parse_dump(

@@ -91,7 +91,7 @@ def test_what_is_no_frame_passes_unread(length: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 15))
-def test_produce_without_an_answer_is_told_apart_and_only_when_its_acks_are_there(
+def test_produce_without_an_answer_is_recognised_once_its_acks_are_there(
     version: int,
 ) -> None:
     """`request_head` recognises a Produce with acks=0 once the field acks has arrived."""

@@ -152,7 +152,7 @@ def options(**more: Any) -> Mapping[str, Any]:
 
 
 @bounded(90)
-async def test_who_has_a_ticket_is_let_in_and_renews_the_session(
+async def test_a_user_with_a_ticket_is_accepted_and_renews_the_session(
     cluster: KafkaCluster, realm: Realm
 ) -> None:
     """Alice is accepted under her ticket's name, may write, and renews her session three times."""
@@ -169,7 +169,7 @@ async def test_who_has_a_ticket_is_let_in_and_renews_the_session(
 
 
 @bounded(60)
-async def test_who_has_no_key_gets_no_ticket(cluster: KafkaCluster, realm: Realm) -> None:
+async def test_a_user_without_a_key_gets_no_ticket(cluster: KafkaCluster, realm: Realm) -> None:
     """A user without a valid key gets no ticket, and the producer fails to start."""
     keys = realm.keytab("dave")
     # The realm now has new keys for Dave, and the file has the old ones.

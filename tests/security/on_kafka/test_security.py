@@ -317,7 +317,7 @@ async def test_a_topic_that_may_not_be_written_is_named_and_the_others_go_on(
 
 
 @bounded(60)
-async def test_who_may_write_nothing_gets_no_producer_id(cluster: KafkaCluster) -> None:
+async def test_a_user_who_may_write_nothing_gets_no_producer_id(cluster: KafkaCluster) -> None:
     """A user without any permission to write gets no producer ID, and the error says why."""
     for name in ("bob", "carol"):
         producer = Producer(

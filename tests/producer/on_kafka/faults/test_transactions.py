@@ -213,7 +213,7 @@ async def test_a_twin_fences_what_is_open(
 
 @pytest.mark.parametrize("arrived", [True, False], ids=["it-was", "it-was-not"])
 @bounded(60)
-async def test_a_twin_comes_while_nobody_knows_whether_it_was_committed(
+async def test_a_twin_comes_while_the_commit_is_unanswered(
     cluster: KafkaCluster, world: World, witness: Witness, arrived: bool
 ) -> None:
     """A producer that is fenced while its commit is unanswered reports the commit as UNKNOWN.

@@ -66,7 +66,7 @@ async def test_leaders_and_the_coordinator_move_inside_transactions(
 
 @newest
 @bounded(120)
-async def test_the_coordinator_is_killed_while_nobody_knows_whether_it_has_committed(
+async def test_the_coordinator_is_killed_while_the_commit_is_unanswered(
     cluster: KafkaCluster, world: World
 ) -> None:
     """The next coordinator answers the commit that the killed one left unanswered."""
