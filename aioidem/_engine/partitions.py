@@ -23,6 +23,7 @@ from aioidem._engine.idempotence import IdentityLedger
 from aioidem._engine.links import Link
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import PendingRecord
+from aioidem._engine.sticky_target import StickyTarget
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["Partitions"]
@@ -63,6 +64,8 @@ class Partitions:
         self.live: dict[tuple[str, int], PartitionState] = {}
         # Every live state that has something to do, and perhaps some that have just finished.
         self.busy: dict[PartitionState, None] = {}
+        # By topic: where its records without a key go, as long as nothing changes.
+        self.targets: dict[str, StickyTarget] = {}
         # States of topics that were deleted, while their requests are outstanding.
         self.retired: list[PartitionState] = []
 
@@ -205,6 +208,7 @@ class Partitions:
 
     def retire(self, old: PartitionState, error: errors.KafkaError) -> None:
         """Settle a partition of a deleted topic; keep its state while requests are outstanding."""
+        self.targets.clear()
         del self.live[old.topic, old.partition]
         self.busy.pop(old, None)
         old.abandon(error, self._effects)
@@ -221,6 +225,7 @@ class Partitions:
     def forget_cluster(self, error: errors.KafkaError) -> None:
         """Settle and forget all partitions: the producer moves to another cluster."""
         self.abandon(error)
+        self.targets.clear()
         self.live.clear()
         self.busy.clear()
         self.retired.clear()

@@ -29,6 +29,7 @@ from aioidem._engine.partitions import Partitions
 from aioidem._engine.record import Outcome, PendingRecord, Settlement
 from aioidem._engine.requests import Entry
 from aioidem._engine.sealing import Sealer
+from aioidem._engine.sticky_target import StickyTarget
 from aioidem._engine.topics import TopicState
 from aioidem._engine.transactions import Transactions
 from aioidem._records import BATCH_OVERHEAD
@@ -72,16 +73,19 @@ class RecordAccumulator:
         self._cluster = cluster
         self._metadata = metadata
         self._partitions = partitions
+        self._targets = partitions.targets
         self._outcomes = outcomes
         self._effects = effects
         self._transactions = transactions
         self._sealer = Sealer(config)
         self._assigning = Assigning()
         self._closed = False
-        # The number of records given to `append`, and of those that it queued.
+        # The number of records given to `append`, and of those that it did not queue.
         self._ordinal = 0
-        self._queued = 0
+        self._refused = 0
         self._generation = 0
+        self._delivery_timeout = config.delivery_timeout
+        self._has_targets = config.partitioner is None and config.transactional_id is None
         self.topics: dict[str, TopicState] = {}
         # Every topic that has records without a partition, and perhaps some that have no more.
         self._unplaced: dict[TopicState, None] = {}
@@ -124,26 +128,53 @@ class RecordAccumulator:
         """
         if self._closed or self._effects.fatal_error is not None:
             raise self._why_ended()
-        self._transactions.need_open()
-        config = self._config
-        topic = self.topic(topic_name)
-        record.deadline = now + config.delivery_timeout
-        record.queued_at = 0.0
+        record.deadline = now + self._delivery_timeout
         record.generation = self._generation
-        self._ordinal += 1
-        record.ordinal = self._ordinal
+        self._ordinal = record.ordinal = self._ordinal + 1
+        target = self._targets.get(topic_name)
+        if target is not None and record.key is None and record.partition is None:
+            sticky = target.sticky
+            if sticky.left > 0:
+                sticky.left -= record.size
+                queue = target.state.queue
+                if not queue.records:
+                    self._partitions.wake(target.state)
+                queue.append(record, now)
+                return
+        record.queued_at = 0.0
+        try:
+            self._append(topic_name, record, now, block_until)
+        except BaseException:
+            self._refused += 1
+            raise
+
+    def _append(
+        self, topic_name: str, record: PendingRecord, now: float, block_until: float | None
+    ) -> None:
+        """Queue a record on the partition that is looked up or chosen for it, or with its topic."""
+        self._transactions.need_open()
+        topic = self.topic(topic_name)
         behind = topic.unassigned.due
-        if behind or not self._assign(topic, record, now):
-            self._unplaced[topic] = None
-            if block_until is None:
-                block_until = now + config.max_block
-            until = min(block_until, record.deadline)
-            if behind:
-                topic.unassigned.follow(until, self._metadata.requests, record)
-            else:
-                topic.unassigned.wait(until, self._metadata.requests, record)
-                self._metadata.want()
-        self._queued += 1
+        if not behind and self._assign(topic, record, now):
+            if self._has_targets and record.key is None and record.partition is None:
+                self._aim(topic)
+            return
+        self._unplaced[topic] = None
+        if block_until is None:
+            block_until = now + self._config.max_block
+        until = min(block_until, record.deadline)
+        if behind:
+            topic.unassigned.follow(until, self._metadata.requests, record)
+        else:
+            topic.unassigned.wait(until, self._metadata.requests, record)
+            self._metadata.want()
+
+    def _aim(self, topic: TopicState) -> None:
+        """Let further records of a topic go where its sticky partitioner has put one just now."""
+        index = topic.sticky.current
+        if index is not None:
+            state = self._partitions.state(topic.name, index)
+            self._targets[topic.name] = StickyTarget(state, topic.sticky)
 
     def _why_ended(self) -> errors.KafkaError:
         if self._effects.fatal_error is None:
@@ -196,6 +227,7 @@ class RecordAccumulator:
 
     def assign_known(self, now: float) -> None:
         """Make records due whose topics metadata knows, and assign the first of them."""
+        self._targets.clear()
         for name, state in self.topics.items():
             if self._cluster.partitions(name) is not None:
                 self._assigning.add(state)
@@ -318,7 +350,7 @@ class RecordAccumulator:
     @property
     def unsettled(self) -> int:
         """The number of records that have no outcome yet."""
-        return self._queued - self._outcomes.settled
+        return self._ordinal - self._refused - self._outcomes.settled
 
     def unsettled_by_topic(self) -> dict[str, int]:
         """Return the number of records without an outcome, by topic.
@@ -397,6 +429,7 @@ class RecordAccumulator:
     def close(self) -> None:
         """Accept no more records."""
         self._closed = True
+        self._targets.clear()
 
     def abandon(self, error: errors.KafkaError) -> None:
         """Settle all records now with this error."""

@@ -23,28 +23,29 @@ class StickyPartitioner:
         random: returns uniform numbers from [0, 1).
     """
 
-    __slots__ = ("_bytes", "_current", "_random", "_switch_after")
+    __slots__ = ("_random", "_switch_after", "current", "left")
 
     def __init__(self, switch_after: int, random: Callable[[], float]) -> None:
         self._switch_after = switch_after
         self._random = random
-        self._current: int | None = None
-        self._bytes = 0
+        self.current: int | None = None
+        # Bytes that the current partition gets before another is drawn.
+        self.left = 0
 
     def choose(self, size: int, topic: TopicView) -> int:
         """Choose the partition for a record of `size` bytes; the topic must have a partition."""
-        current = self._current
-        if current is None or self._bytes >= self._switch_after or current not in topic.leaders:
-            current = self._current = self._draw(topic)
-            self._bytes = 0
-        self._bytes += size
+        current = self.current
+        if current is None or self.left <= 0 or current not in topic.leaders:
+            current = self.current = self._draw(topic)
+            self.left = self._switch_after
+        self.left -= size
         return current
 
     def _draw(self, topic: TopicView) -> int:
         choices = topic.available or topic.everything
         count = len(choices)
-        place = count if self._current is None else bisect_left(choices, self._current)
-        if count in (1, place) or choices[place] != self._current:
+        place = count if self.current is None else bisect_left(choices, self.current)
+        if count in (1, place) or choices[place] != self.current:
             return choices[int(self._random() * count) % count]
         # Draw from the choices without the current one, which is at index `place`.
         drawn = int(self._random() * (count - 1)) % (count - 1)

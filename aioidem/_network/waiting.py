@@ -75,24 +75,28 @@ class _FutureSignal:
 
 
 class Wakeup:
-    """A flag that one task waits for and that any plain function may raise, any number of times."""
+    """A flag that one task waits for and that any plain function may raise, any number of times.
 
-    __slots__ = ("_raised", "_signal")
+    Attributes:
+        raised: Whether the flag is up; then `set` does nothing.
+    """
+
+    __slots__ = ("_signal", "raised")
 
     def __init__(self) -> None:
-        self._raised = False
+        self.raised = False
         self._signal: Signal | None = None
 
     def set(self) -> None:
         """Raise the flag."""
-        if not self._raised:
-            self._raised = True
+        if not self.raised:
+            self.raised = True
             if self._signal is not None:
                 self._signal.set()
 
     async def wait(self) -> None:
         """Wait until the flag is raised, and lower it; other tasks always get to run meanwhile."""
-        if self._raised:
+        if self.raised:
             await anyio.lowlevel.checkpoint()
         else:
             self._signal = new_signal()
@@ -100,4 +104,4 @@ class Wakeup:
                 await self._signal.wait()
             finally:
                 self._signal = None
-        self._raised = False
+        self.raised = False

@@ -12,6 +12,7 @@ records are queued in the order of the calls.
 from __future__ import annotations
 
 import time
+from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Sequence
 
@@ -60,11 +61,14 @@ class RecordIntake:
         "_budget",
         "_config",
         "_context",
+        "_core",
         "_life",
         "_most",
+        "_most_plain",
         "_observer",
         "_sender",
         "_topics",
+        "_wakeup",
     )
 
     def __init__(
@@ -75,15 +79,60 @@ class RecordIntake:
         config: ProducerConfig,
         observer: BatchReporter | None,
     ) -> None:
+        self._core = core
         self._accumulator = core.accumulator
         self._topics = self._accumulator.topics
         self._budget = core.budget
         self._sender = sender
+        self._wakeup = sender.wakeup
         self._life = life
         self._context = DeliveryContext(life.home, sender.unseen)
         self._config = config
         self._most = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
+        self._most_plain = min(_TWO_BYTE_LENGTH, self._most - _EMPTY_RECORD) - 1
         self._observer = observer
+
+    def queue_plain(self, topic: str, value: bytes | None) -> QueuedDelivery | None:
+        """Queue a record that has nothing but a value, if nothing is out of the ordinary.
+
+        This is the short way for most records: on the running loop of an open producer on asyncio,
+        a short value for a topic that was used before, and room in the buffer.
+
+        Returns:
+            The delivery. None if nothing was queued; then the usual way queues the record, or
+            raises the error that says why not.
+
+        Raises:
+            KafkaError: The topic was refused, or the partitioner has failed; nothing was queued.
+        """
+        life, budget = self._life, self._budget
+        try:
+            if get_running_loop() is not life.open_loop or topic not in self._topics:
+                return None
+        except (RuntimeError, TypeError):  # no loop is running; the topic is not hashable
+            return None
+        if type(value) is not bytes:
+            return None
+        size = len(value)
+        if size > self._most_plain:
+            return None
+        size += _EMPTY_RECORD if size < _ONE_BYTE_LENGTH else _EMPTY_RECORD + 1
+        used = budget.used + size
+        if used > budget.capacity or budget.waiting:
+            return None
+        stamp = round(time.time() * 1000)
+        record = QueuedDelivery(None, value, (), stamp, None, size, self._context)
+        budget.used = used
+        try:
+            self._accumulator.append(topic, record, life.clock())
+        except errors.KafkaError:
+            budget.release(size)
+            if self._core.fatal_error is None:
+                raise
+            return None
+        if not self._wakeup.raised:
+            self._wakeup.set()
+        return record
 
     async def enqueue(
         self,
@@ -240,7 +289,7 @@ class RecordIntake:
         except errors.KafkaError:
             self._budget.release(record.size)
             raise
-        self._sender.wakeup.set()
+        self._wakeup.set()
 
     async def wait_for_bytes(
         self, size: int, topic: str, partition: int | None, block_until: float | None = None

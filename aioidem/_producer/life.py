@@ -6,10 +6,13 @@ process, thread and event loop that it was started in. Every call asks `check_op
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable
+from typing import Final
 
 from aioidem import errors
 from aioidem._config import ProducerConfig
@@ -22,6 +25,12 @@ __all__ = ["ProducerLife"]
 
 logger = logging.getLogger("aioidem")
 
+_NO_LOOP: Final = object()
+"""Stands for a loop where none may be used: no running loop is this object."""
+
+_open: weakref.WeakSet[ProducerLife] = weakref.WeakSet()
+"""The producers of this process that are open."""
+
 
 class ProducerLife:
     """The state of one producer between its start and its end.
@@ -31,9 +40,23 @@ class ProducerLife:
         background: The task that sends; None before the start and after `abandon`.
         closed: Whether the producer was closed, or is being closed.
         clock: The event loop's clock, in seconds; before the start `time.monotonic`.
+        open_loop: The event loop of asyncio on which the producer may be used now, so that one
+            comparison with the running loop permits a call. No loop at all before the start, after
+            the end, in a forked process, and on trio; `check_open` has the other questions.
     """
 
-    __slots__ = ("_config", "_core", "_pid", "_sender", "background", "clock", "closed", "home")
+    __slots__ = (
+        "__weakref__",
+        "_config",
+        "_core",
+        "_pid",
+        "_sender",
+        "background",
+        "clock",
+        "closed",
+        "home",
+        "open_loop",
+    )
 
     def __init__(self, core: ProducerCore, sender: Sender, config: ProducerConfig) -> None:
         self._core = core
@@ -44,6 +67,25 @@ class ProducerLife:
         self.background: BackgroundTask | None = None
         self.closed = False
         self.clock: Callable[[], float] = time.monotonic
+        self.open_loop: object = _NO_LOOP
+
+    def begin(self, background: BackgroundTask) -> None:
+        """Take note that the producer was started here, and that this task sends."""
+        self.background = background
+        self.home.bind(background.loop)
+        if background.loop is not None and not background.finished:
+            self.open_loop = background.loop
+            _open.add(self)
+
+    def close_calls(self) -> None:
+        """Permit no further call: the producer was closed, or is being closed."""
+        self.closed = True
+        self.forbid()
+
+    def forbid(self) -> None:
+        """Let the next call ask all questions: something has ended, or changed."""
+        self.open_loop = _NO_LOOP
+        _open.discard(self)
 
     @property
     def in_own_process(self) -> bool:
@@ -75,6 +117,8 @@ class ProducerLife:
             WrongLoopError: The call comes from another thread or event loop.
             KafkaError: A fatal error has ended the producer.
         """
+        if self.usable_here() and self._core.fatal_error is None:
+            return
         if (
             self.closed
             or self._pid != os.getpid()
@@ -84,6 +128,13 @@ class ProducerLife:
         ):
             raise self._why_closed()
         self.home.check(awaits)
+
+    def usable_here(self) -> bool:
+        """Return whether this is the open producer's running loop; False proves nothing."""
+        try:
+            return asyncio.get_running_loop() is self.open_loop
+        except RuntimeError:
+            return False
 
     def _why_closed(self) -> errors.KafkaError:
         self.check_process()
@@ -113,6 +164,7 @@ class ProducerLife:
             Whether the producer was still open.
         """
         background, self.background = self.background, None
+        self.forbid()
         if background is None or background.finished or self._pid != os.getpid():
             return False
         if self.closed and self.home.closed:
@@ -130,3 +182,13 @@ class ProducerLife:
             self._sender.unseen.wanted = False
         background.cancel_from_anywhere()
         return True
+
+
+def _forget_the_parent() -> None:
+    """Let the producers of the parent process refuse calls in this one, right after `fork()`."""
+    for life in list(_open):
+        life.forbid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parent)

@@ -120,10 +120,9 @@ class Producer(TransactionCalls):
         if self._life.closed or self._life.background is not None:
             raise errors.ProducerClosed("this producer was started before: make a new one")
         self._life.clock = self._sender.clock = loop_clock()
-        background = BackgroundTask(self._sender.run, _crash_handler(self._core))
+        background = BackgroundTask(self._sender.run, _crash_handler(self._core), self._life.forbid)
         background.start(f"aioidem sender of {self.config.client_id}")
-        self._life.background = background
-        self._life.home.bind(background.loop)
+        self._life.begin(background)
         try:
             await self._bootstrap()
         except BaseException:
@@ -205,14 +204,14 @@ class Producer(TransactionCalls):
         life.check_process()
         if background is not None:
             if life.home.closed:
-                life.closed = True
+                life.close_calls()
                 if not background.finished:
                     self._sender.end_without_loop()
                 await anyio.lowlevel.checkpoint()
                 return
             if not background.finished:
                 life.home.check(True)
-        life.closed = True
+        life.close_calls()
         for waiter in self._budget.wake_all():
             waiter.granted = False
         try:
@@ -239,7 +238,7 @@ class Producer(TransactionCalls):
 
         The outcomes come from a plain function, so that a cancelled call cannot skip them.
         """
-        self._life.closed = True
+        self._life.close_calls()
         self._sender.shut()
         if self._life.background is not None:
             self._life.background.cancel()
@@ -341,6 +340,10 @@ class Producer(TransactionCalls):
             KafkaError: As for `send`; nothing was queued.
             TypeError: An argument has the wrong type; nothing was queued.
         """
+        if key is None and partition is None and timestamp is None and not headers:
+            plain = self._intake.queue_plain(topic, value)
+            if plain is not None:
+                return plain
         self._life.check_open(False)
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)

@@ -63,13 +63,18 @@ class BackgroundTask:
         main: The function to run. It must not refer to the producer, which would then never be
             garbage collected.
         on_crash: Called with the exception if `main` raises one.
+        on_end: Called when the task has ended, in whatever way.
     """
 
     def __init__(
-        self, main: Callable[[], Awaitable[None]], on_crash: Callable[[Exception], None]
+        self,
+        main: Callable[[], Awaitable[None]],
+        on_crash: Callable[[Exception], None],
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self._main = main
         self._on_crash = on_crash
+        self._on_end = on_end
         self._scope = anyio.CancelScope()
         self._finished = anyio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -101,6 +106,8 @@ class BackgroundTask:
             self._on_crash(error)
         finally:
             self._finished.set()
+            if self._on_end is not None:
+                self._on_end()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
