@@ -14,7 +14,8 @@ are returned exactly once.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 from aioidem import errors
 from aioidem._config import ProducerConfig
@@ -220,7 +221,9 @@ class Connections:
         due = [
             link
             for link in self.links.values()
-            if (at := link.timeout_at(timeout, longest)) is not None and now >= at
+            if link.outstanding
+            and (at := link.timeout_at(timeout, longest)) is not None
+            and now >= at
         ]
         if not due:
             return []
@@ -332,16 +335,19 @@ class Connections:
         )
         return failure
 
-    def wakes(self, now: float) -> Iterator[float]:
-        """Yield the times at which a connection or an address needs attention, in seconds."""
+    def next_wake(self, now: float) -> float:
+        """Return when a connection or an address needs attention, in seconds; infinity: never."""
+        first = math.inf
+        config = self._config
         for link in self.links.values():
-            at = link.timeout_at(self._config.request_timeout, self._config.delivery_timeout)
+            at = link.timeout_at(config.request_timeout, config.delivery_timeout)
             if at is not None:
-                yield at
-            elif link.state is LinkState.READY and self._config.connections_max_idle is not None:
-                yield link.last_progress + self._config.connections_max_idle
-            if link.throttled_until > now:
-                yield link.throttled_until
+                first = min(first, at)
+            elif link.state is LinkState.READY and config.connections_max_idle is not None:
+                first = min(first, link.last_progress + config.connections_max_idle)
+            if now < link.throttled_until < first:
+                first = link.throttled_until
         for node in self.nodes.values():
-            if node.link is None and node.retry_at > now:
-                yield node.retry_at
+            if node.link is None and now < node.retry_at < first:
+                first = node.retry_at
+        return first

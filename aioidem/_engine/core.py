@@ -13,7 +13,8 @@ partition's answer to its `PartitionState`, which reports the outcome to `Outcom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Collection
 from typing import Any
 
 from aioidem import errors
@@ -208,7 +209,7 @@ class ProducerCore:
         self.coordination.call(now)  # to add partitions that `send` found missing
         for leaving in self.connections.spare(now):
             self._lost.leave(leaving, now)
-        self.wake_at = min(self._wakes(active, now), default=None)
+        self.wake_at = self._next_wake(active, now)
         return todo
 
     def close(self, now: float) -> list[steps.Step]:
@@ -228,25 +229,23 @@ class ProducerCore:
             pass
         return todo
 
-    def _wakes(self, active: list[PartitionState], now: float) -> Iterator[float]:
-        """Yield the times at which a poll could do something that it cannot do now, in seconds."""
-        yield from self.connections.wakes(now)
-        retries = (
-            self.metadata.due_at(),
-            self.transactions.awaits,
-            self._identity_request.awaits,
-        )
+    def _next_wake(self, active: list[PartitionState], now: float) -> float | None:
+        """Return when a poll could do something that it cannot do now; None if at no time."""
+        first = self.connections.next_wake(now)
+        retries = (self.metadata.due_at(), self.transactions.awaits, self._identity_request.awaits)
         for at in retries:
-            if at is not None and at > now:
-                yield at
+            if at is not None and now < at < first:
+                first = at
         at = self.accumulator.awaits(now)
-        if at is not None:
-            yield at
+        if at is not None and at < first:
+            first = at
+        grace, linger = self.config.request_timeout, self.config.linger
         for state in [*active, *self._partitions.retired]:
-            yield from state.wakes(now, self.config.request_timeout, self.config.linger)
-            at = self._doubt.awaits(state)
-            if at is not None:
-                yield at
+            first = min(first, state.next_wake(now, grace, linger))
+            at = self._doubt.awaits(state) if state.outstanding else None
+            if at is not None and at < first:
+                first = at
+        return None if first == math.inf else first
 
     # -- what happened -----------------------------------------------------------------------------
 

@@ -187,6 +187,8 @@ class DoubtResolution:
     def silent_leaders(self, states: Iterable[PartitionState], now: float) -> Iterator[Leaving]:
         """Yield the connections to deposed leaders that are silent and hold up their successors."""
         for state in states:
+            if not state.outstanding:
+                continue
             link, at = self._silent_at(state)
             if link is not None and at is not None and now >= at:
                 reason = f"leadership of {state.topic}-{state.partition} moved, and it is silent"
@@ -194,7 +196,7 @@ class DoubtResolution:
 
     def _silent_at(self, state: PartitionState) -> tuple[Link | None, float | None]:
         route = state.route
-        if not state.outstanding or route is None:
+        if route is None or not state.outstanding:
             return None, None
         view = self._cluster.leader_of(state.topic, state.partition)
         link = self._links.get(route.link_id)

@@ -23,7 +23,8 @@ retried.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -924,27 +925,22 @@ class PartitionState:
             f"{self.topic}-{self.partition}: not acknowledged within delivery_timeout"
         )
 
-    def next_deadline(self, now: float, grace: float) -> float | None:
-        """Return the time by which `expire` must be called again; None if nothing can expire."""
-        deadlines = [batch.deadline for batch in self.unresolved]
-        if self.queue.records:
-            deadlines.append(self.queue.records[0].deadline)
-        # A batch past its deadline waits only for the end of the grace.
-        return min((at if at > now else at + grace for at in deadlines), default=None)
-
-    def wakes(self, now: float, grace: float, linger: float) -> Iterator[float]:
-        """Yield the times at which a poll could do something for this partition, in seconds."""
-        deadline = self.next_deadline(now, grace)
-        if deadline is not None:
-            yield deadline
-        if self.retry_at > now:
-            yield self.retry_at
-        if self.recovery.rung is Rung.PROBING and self.recovery.pass_not_before > now:
-            yield self.recovery.pass_not_before
-        if self.queue.records:
-            lingers_until = self.queue.records[0].queued_at + linger
-            if lingers_until > now:
-                yield lingers_until
+    def next_wake(self, now: float, grace: float, linger: float) -> float:
+        """Return when a poll could do something for this partition, in seconds; infinity: never."""
+        first = math.inf
+        records = self.queue.records
+        if records:
+            first = _next_expiry(records[0].deadline, now, grace)
+            lingers_until = records[0].queued_at + linger
+            if now < lingers_until < first:
+                first = lingers_until
+        for batch in self.unresolved:
+            first = min(first, _next_expiry(batch.deadline, now, grace))
+        if now < self.retry_at < first:
+            first = self.retry_at
+        if self.recovery.rung is Rung.PROBING and now < self.recovery.pass_not_before < first:
+            first = self.recovery.pass_not_before
+        return first
 
     # -- verdicts ----------------------------------------------------------------------------------
 
@@ -1066,6 +1062,11 @@ class PartitionState:
             f"<PartitionState {self.topic}-{self.partition} span {self.span}/{self.window.limit}, "
             f"{self.recovery.rung.value}, queued {len(self.queue.records)}>"
         )
+
+
+def _next_expiry(deadline: float, now: float, grace: float) -> float:
+    # What is past its deadline waits only for the end of the grace.
+    return deadline if deadline > now else deadline + grace
 
 
 def _keeps_numbers(batch: Batch) -> bool:

@@ -96,11 +96,13 @@ class ProduceRequests:
     def send(self, active: list[PartitionState], now: float) -> None:
         """Send the batches that are due, as far as connections and windows admit them."""
         by_link: dict[Link, list[PartitionState]] = {}
-        self._turn += 1
-        offset = self._turn % len(active) if active else 0
-        # Each poll starts with another partition, so that no partition starves if a connection is
-        # full.
-        for state in [*active[offset:], *active[:offset]]:
+        if len(active) > 1:
+            # Each poll starts with another partition, so that no partition starves if a connection
+            # is full.
+            self._turn += 1
+            offset = self._turn % len(active)
+            active = [*active[offset:], *active[:offset]]
+        for state in active:
             link = self._route(state, now)
             if link is not None:
                 by_link.setdefault(link, []).append(state)
@@ -119,10 +121,10 @@ class ProduceRequests:
             if view.leader_id not in self._connections.nodes:
                 self._effects.refresh_metadata()
             return None
-        if link.identified and not state.follow(
-            Route(link.link_id, view.leader_id, view.leader_epoch)
-        ):
-            return None
+        if link.identified:
+            there = (link.link_id, view.leader_id, view.leader_epoch)
+            if there != state.route and not state.follow(Route(*there)):
+                return None
         self._inquiries.ask(link, state, now)
         if not link.identified:
             # The connection may lead to another cluster, where the producer id belongs to another
@@ -131,7 +133,7 @@ class ProduceRequests:
         if link.limits.of(state.topic).awaited:
             # A batch that was refused for its size is split once the topic's limit is known.
             return None
-        if state.in_doubt and self._inquiries.awaits_memory(link):
+        if state.unresolved and state.in_doubt and self._inquiries.awaits_memory(link):
             # Whether a resend can be a duplicate depends on how long this broker remembers the
             # producer.
             return None

@@ -198,7 +198,7 @@ def test_planted_crash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_planted_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerCore, "_wakes", lambda _self, _active, now: iter([now]))
+    monkeypatch.setattr(ProducerCore, "_next_wake", lambda _self, _active, now: now)
     assert first_anomaly(range(1)) is Anomaly.STUCK
 
 
