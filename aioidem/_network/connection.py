@@ -5,9 +5,11 @@ Sender decides what a request means, when a response is late and whether to reco
 
 Invariants:
 
-- Frames leave in the order of the calls to `write`. A response is accepted only if it belongs to
-  the oldest unanswered request, that is, carries its correlation id. Anything else ends the
-  connection: a response matched to the wrong request would acknowledge the wrong records.
+- Frames leave in the order of the calls to `write`. A frame with nothing in front of it leaves
+  within the call, if the stream is a `DirectStream`. `write` calls no callback.
+- A response is accepted only if it belongs to the oldest unanswered request, that is, carries its
+  correlation id. Anything else ends the connection: a response matched to the wrong request would
+  acknowledge the wrong records.
 - The request determines how long its response may be. A response whose length prefix announces more
   ends the connection before any of it is kept.
 - A request has *started* once it was handed to the stream; from then on a response is due.
@@ -20,13 +22,14 @@ Invariants:
 - While the connection is being opened (API versions, SASL), the peer may send at most 64 KiB and
   must answer within the setup timeout. If the peer does not speak Kafka and its protocol can be
   recognised, the error names that protocol.
-- A session that nears its end is renewed on the same connection (KIP-368): queued requests stay in
-  the queue, outstanding responses are awaited, then only the authentication exchange uses the
+- A session that nears its end is renewed on the same connection (KIP-368): requests wait in the
+  queue, outstanding responses are awaited, then only the authentication exchange uses the
   connection. A failed renewal leaves no request in doubt, because the queued ones have not started.
 
 Rejected: a future per request (the engine has the state of each batch, and a second copy of that
 state could contradict it); a lock around `send` (a single writer task needs none, and can combine
-all frames that are queued at one moment into one write).
+all frames that are queued at one moment into one write); every frame through the writer task, which
+costs each request a pass of the event loop and two changes of task.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ import anyio.lowlevel
 from anyio.abc import ByteStream
 
 from aioidem._config.secret import Secret
+from aioidem._network.eager import DirectStream
 from aioidem._network.sasl.authentication import Authentication
 from aioidem._network.sasl.client import SaslClient
 from aioidem._network.tls import TlsConnector, tls_failure
@@ -115,10 +119,13 @@ class Connection:
         "_authentication",
         "_cause",
         "_crash",
+        "_direct",
         "_done_reading",
         "_due",
         "_ended",
         "_exchange",
+        "_handed",
+        "_idle",
         "_last_id",
         "_queue",
         "_ran",
@@ -149,6 +156,11 @@ class Connection:
         self.port = port
         self.versions = versions
         self._stream = stream
+        self._direct = stream if isinstance(stream, DirectStream) else None
+        # Whether the writing task waits for work: only then may `write` use the stream.
+        self._idle = False
+        # Bytes that `write` handed to the stream and the kernel has not taken yet.
+        self._handed = 0
         self._splitter = splitter
         self._last_id = last_correlation_id
         self._queue: deque[tuple[bytes, int, FrameLimit | None]] = deque()
@@ -334,14 +346,21 @@ class Connection:
         correlation_id: int,
         expects_response: bool = True,
         limit: FrameLimit | None = None,
-    ) -> None:
-        """Queue a request, which `run` will send.
+    ) -> bool:
+        """Send a request at once if nothing is in front of it; else queue it, and `run` sends it.
+
+        No callback of `run` is called meanwhile, because the caller may be performing a step of the
+        engine that these callbacks enter.
 
         Args:
             frame: The request, with its length prefix.
             correlation_id: The id inside the frame, from `next_correlation_id`.
             expects_response: False for a request that brokers do not answer (Produce with acks=0).
             limit: How long the response may be; None means as long as the splitter allows.
+
+        Returns:
+            True if the kernel has the whole request. Then the caller reports the progress itself;
+            otherwise `run` passes it to its `on_progress`.
 
         Raises:
             KafkaConnectionError: The connection has ended; no byte of the frame was or will be
@@ -353,9 +372,34 @@ class Connection:
             limit = None
         elif limit is None:
             limit = FrameLimit(self._splitter.max_frame_bytes)
+        if self._send_directly(frame, correlation_id, limit):
+            return self._cause is None and not self._handed
         self._queue.append((frame, correlation_id, limit))
         self._unstarted.add(correlation_id)
         self._wake.set()
+        return False
+
+    def _send_directly(self, frame: bytes, correlation_id: int, limit: FrameLimit | None) -> bool:
+        """Hand a request to the stream now; False if it must be queued, and nothing was sent."""
+        direct = self._direct
+        if direct is None or not self._idle or self._queue or len(frame) > _SEND_BYTES:
+            return False
+        if self._authentication is not None and self._authentication.due:
+            return False
+        try:
+            if not direct.try_send(frame):
+                return False
+        except Exception as error:  # noqa: BLE001 - it becomes the cause, or is raised by run()
+            # Some bytes may have been sent, so the request has started.
+            self._fail(error)
+            self._stop()
+            return True
+        if limit is not None:
+            self._due.append((correlation_id, limit))
+        if self._handed or not direct.drained:
+            self._handed += len(frame)
+            self._wake.set()
+        return True
 
     def started(self, correlation_id: int) -> bool:
         """Return whether any byte of this request may have been sent.
@@ -467,7 +511,16 @@ class Connection:
                     piece = data[at : at + _SEND_BYTES] if len(data) > _SEND_BYTES else data
                     await self._stream.send(piece)
                     on_progress(len(piece), 0)
-            await self._wake.wait()
+            if self._handed and self._direct is not None:
+                handed, self._handed = self._handed, 0
+                await self._direct.drain()
+                on_progress(handed, 0)
+                continue
+            self._idle = True
+            try:
+                await self._wake.wait()
+            finally:
+                self._idle = False
 
     async def _renew(self, authentication: Authentication, on_progress: OnProgress) -> None:
         """Authenticate again, on the writing task, so that no queued request is sent meanwhile."""

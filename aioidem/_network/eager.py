@@ -3,7 +3,8 @@
 anyio's stream lets its transport read only while a task is in `receive`: each frame costs two
 changes of the selector's registration and one pass of the event loop, and each `send` costs a
 cancel scope and another pass. `EagerStream` replaces the protocol of the same transport: it keeps
-bytes that arrive, up to a limit, and its `send` waits only while the transport's buffer is full.
+bytes that arrive, up to a limit, and its `send` waits only while the transport's buffer is full. A
+plain function can send too (`try_send`), in the pass of the loop in which it is called.
 
 Invariants: at most `_READ_AHEAD` bytes plus one read are kept unread. `send` returns once the
 kernel has its bytes. Data received before the end of the stream is returned before the end is
@@ -19,14 +20,32 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import anyio
 from anyio.abc import ByteStream
 
-__all__ = ["EagerStream", "eager"]
+__all__ = ["DirectStream", "EagerStream", "eager"]
 
 _READ_AHEAD: Final = 1 << 18
+
+
+@runtime_checkable
+class DirectStream(Protocol):
+    """A byte stream on which a plain function can send."""
+
+    def try_send(self, item: bytes) -> bool:
+        """Send bytes now, or return False; then no byte was or will be sent."""
+        ...
+
+    @property
+    def drained(self) -> bool:
+        """Whether the kernel has every byte that was sent."""
+        ...
+
+    async def drain(self) -> None:
+        """Return once the kernel has every byte that was sent."""
+        ...
 
 
 def eager(stream: ByteStream) -> ByteStream:
@@ -85,13 +104,37 @@ class EagerStream(ByteStream, asyncio.Protocol):
 
         If the kernel accepts them at once, no other task runs in between.
         """
-        await self._kernel_takes()
+        await self.drain()
         if self._transport.is_closing():
             raise anyio.BrokenResourceError
         self._transport.write(item)
-        await self._kernel_takes()
+        await self.drain()
 
-    async def _kernel_takes(self) -> None:
+    def try_send(self, item: bytes) -> bool:
+        """Send bytes now, unless the kernel still has to take earlier ones or the stream has ended.
+
+        What the kernel does not take at once, the transport keeps and sends.
+
+        Returns:
+            False if no byte was sent, nor will be.
+        """
+        if self._room is not None or self._over() is not None or self._transport.is_closing():
+            return False
+        self._transport.write(item)
+        return True
+
+    @property
+    def drained(self) -> bool:
+        """Whether the kernel has every byte that was sent."""
+        return self._room is None
+
+    async def drain(self) -> None:
+        """Return once the kernel has every byte that was sent.
+
+        Raises:
+            BrokenResourceError: The connection was lost.
+            ClosedResourceError: The stream was closed.
+        """
         while self._room is not None:
             await self._room.wait()
         over = self._over()

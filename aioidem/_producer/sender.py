@@ -183,6 +183,9 @@ class Sender:
         )
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
+        # The connections that have sent a request within the step that asked for it. The engine
+        # hears of it when all steps of its poll are done, never within one.
+        self._sent_directly: dict[_Channel, None] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], Signal]] = []
         self._tasks: TaskGroup | None = None
@@ -228,9 +231,17 @@ class Sender:
             return
         for step in self._core.poll(self.clock(), self._wall_clock() * 1000.0):
             self._perform(step)
+        self._report_sent()
         self._alarm.set(self._core.wake_at)
         self.deliver()
         self._alarm.set(self.unseen.due_at)
+
+    def _report_sent(self) -> None:
+        """Report to the engine that bytes were sent while its steps were performed."""
+        if self._sent_directly:
+            channels, self._sent_directly = self._sent_directly, {}
+            for channel in channels:
+                self._on_progress(channel)
 
     def _begin_turn(self) -> bool:
         """Deliver the outcomes that the last turn has left over.
@@ -406,14 +417,23 @@ class Sender:
         token: int,
         limit: FrameLimit | None,
     ) -> None:
-        """Queue a request; `limit` is how long its answer may be, or None if there will be none."""
+        """Send or queue a request.
+
+        Args:
+            channel: The connection.
+            frame: The request.
+            correlation_id: The id in the frame.
+            token: The engine's token for the request.
+            limit: How long its answer may be; None if there will be no answer.
+        """
         try:
-            channel.connection.write(
+            if channel.connection.write(
                 frame,
                 correlation_id=correlation_id,
                 expects_response=limit is not None,
                 limit=limit,
-            )
+            ):
+                self._sent_directly[channel] = None
         except errors.KafkaConnectionError:
             # The connection has just ended. `on_link_lost` follows, and reports to the engine that
             # this request was never written.

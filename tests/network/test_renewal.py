@@ -16,11 +16,12 @@ from typing import Any
 import anyio
 import pytest
 import trio.testing
+from anyio.abc import ByteStream
 from anyio.streams.memory import MemoryObjectReceiveStream
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.entities import respond
-from aioidem._broker.memory import MemoryConnector, MemoryStream, stream_pair
+from aioidem._broker.memory import MemoryStream, stream_pair
 from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import SaslClient
@@ -158,6 +159,46 @@ class World:
             await self.changed.wait()
 
 
+class To:
+    """A connector whose only connection is made already."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        del host, port
+        return self._stream
+
+
+class Direct(ByteStream):
+    """A stream that notes each attempt to send without waiting, and refuses it."""
+
+    def __init__(self, inner: MemoryStream) -> None:
+        self._inner = inner
+        self.tried = 0
+        self.drained = True
+
+    def try_send(self, item: bytes) -> bool:
+        del item
+        self.tried += 1
+        return False
+
+    async def drain(self) -> None:
+        raise AssertionError("nothing was sent without waiting")
+
+    async def send(self, item: bytes) -> None:
+        await self._inner.send(item)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self._inner.receive(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self._inner.send_eof()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
 class Credentials:
     """The user's callable that returns credentials, with a count of its calls."""
 
@@ -178,9 +219,14 @@ class Credentials:
 
 @asynccontextmanager
 async def world(
-    credentials: Credentials, *, lifetime: float = 2.0, setup_timeout: float = 5.0
+    credentials: Credentials,
+    *,
+    lifetime: float = 2.0,
+    setup_timeout: float = 5.0,
+    direct: Callable[[MemoryStream], ByteStream] = lambda stream: stream,
 ) -> AsyncIterator[World]:
     ours, theirs = stream_pair()
+    stream = direct(theirs)
     broker = Broker(ours, lifetime=lifetime)
     config = ProducerConfig.build(
         "h",
@@ -189,7 +235,7 @@ async def world(
         sasl_credentials=credentials,
         sasl_allow_plaintext=True,
     )
-    connector = MemoryConnector(lambda _host, _port: theirs)
+    connector = To(stream)
     with anyio.fail_after(1e8):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(broker.run)
@@ -228,6 +274,33 @@ async def test_what_is_due_is_answered_first_and_what_is_queued_goes_after() -> 
         # No request was sent while a response was due, so the exchange had the connection to
         # itself.
         assert it.answers == early + late
+
+
+async def test_no_request_goes_past_a_renewal_that_is_due() -> None:
+    """A request that could be sent within `write` waits, while the session is to be renewed."""
+    made: list[Direct] = []
+
+    def direct(inner: MemoryStream) -> Direct:
+        made.append(Direct(inner))
+        return made[0]
+
+    credentials = Credentials()
+    async with world(credentials, direct=direct) as it:
+        await pass_time(0.1)
+        await it.until_answered(it.write(1))
+        assert made[0].tried == 1, "nothing is in front of the request"
+        await pass_time(1.75)
+        credentials.hold = anyio.Event()
+        late = it.write(2)
+        assert made[0].tried == 1, "the session is to be renewed"
+        await pass_time(0.5)
+        late += it.write(1)
+        assert made[0].tried == 1, "the session is being renewed"
+        credentials.hold.set()
+        await it.until_answered(late)
+        assert it.broker.kinds == [18, 17, 36, 3, 17, 36, 3, 3, 3]
+        await it.until_answered(it.write(1))
+        assert made[0].tried == 2
 
 
 async def test_requests_in_the_pipe_are_drained_before_the_exchange_begins() -> None:

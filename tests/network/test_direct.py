@@ -1,0 +1,319 @@
+"""A request with nothing in front of it is sent within the call that writes it.
+
+Elsewhere requests leave through the connection's writing task. What is told apart here is the order
+of events, not the time that they take.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from aioidem._network.connection import Connection
+from aioidem._network.eager import DirectStream, EagerStream
+from aioidem._network.transport import TcpConnector
+from aioidem._protocol.frames import FrameSplitter
+from aioidem.errors import InternalError, KafkaConnectionError
+
+from .test_connection import LIMIT, PIECE, VERSIONS, Peer, Pipe, request
+
+pytestmark = pytest.mark.anyio
+
+
+class DirectPipe(Pipe):
+    """A pipe on which a plain function can send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.error: Exception | None = None
+        # Set while the kernel does not take what was sent; `take` lets it.
+        self.kernel: anyio.Event | None = None
+
+    def try_send(self, item: bytes) -> bool:
+        if self.error is not None:
+            raise self.error
+        if self.full or self.closed or self.broken:
+            return False
+        assert self.peer is not None
+        self.sent.append(item)
+        self.peer.arrive(item)
+        return True
+
+    @property
+    def drained(self) -> bool:
+        return self.kernel is None
+
+    async def drain(self) -> None:
+        if self.kernel is not None:
+            await self.kernel.wait()
+
+    def take(self) -> None:
+        assert self.kernel is not None
+        kernel, self.kernel = self.kernel, None
+        kernel.set()
+
+
+class DirectPeer(Peer):
+    """A connection over a pipe on which a plain function can send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pipe = DirectPipe()
+        self.near = self.pipe
+        self.near.peer, self.far.peer = self.far, self.near
+        self.connection = Connection(
+            self.near, "broker", 9092, versions=VERSIONS, splitter=FrameSplitter(LIMIT)
+        )
+
+    def directly(self, body: bytes = b"") -> tuple[int, bool]:
+        """Write a request; return its correlation id, and what `write` returned."""
+        correlation_id = self.connection.next_correlation_id()
+        frame = request(correlation_id, body)
+        return correlation_id, self.connection.write(frame, correlation_id=correlation_id)
+
+    @property
+    def ids(self) -> list[int]:
+        """The correlation ids of the requests that were sent, in order."""
+        ids, data = [], b"".join(self.near.sent)
+        while data:
+            ids.append(int.from_bytes(data[8:12], "big"))
+            data = data[4 + int.from_bytes(data[:4], "big") :]
+        return ids
+
+
+async def settle() -> None:
+    """Let every task that has something to do run until it waits."""
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[DirectPeer]:
+    """Yield a peer whose connection runs and has nothing to send."""
+    with anyio.fail_after(10):
+        peer = DirectPeer()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(peer.run)
+            await settle()
+            yield peer
+            await peer.connection.aclose()
+
+
+async def test_a_request_is_sent_before_write_returns_and_no_callback_is_called() -> None:
+    """The caller may be within a step of the engine, which `on_progress` would enter."""
+    async with running() as peer:
+        first, sent = peer.directly()
+        second, also = peer.directly()
+        assert (sent, also, peer.ids) == (True, True, [first, second])
+        assert peer.connection.started(first)
+        assert peer.written == 0
+        await peer.answer(first, second)
+        await peer.until(lambda: len(peer.responses) == 2)
+        assert [each for each, _ in peer.responses] == [first, second]
+        assert peer.written == 0, "its caller reports the progress of what `write` has sent"
+
+
+async def test_a_request_written_before_run_waits_for_it() -> None:
+    peer = DirectPeer()
+    only, sent = peer.directly()
+    assert not sent
+    assert not peer.connection.started(only)
+    assert peer.near.sent == []
+    await peer.connection.aclose()
+    assert not peer.connection.started(only)
+
+
+async def test_a_request_that_the_stream_does_not_take_is_queued_and_has_not_started() -> None:
+    """What a full stream refuses waits, and later requests wait behind it."""
+    async with running() as peer:
+        peer.pipe.full = True
+        peer.pipe.hold = anyio.Event()
+        first, sent = peer.directly()
+        assert (sent, peer.near.sent) == (False, [])
+        assert not peer.connection.started(first)
+        peer.pipe.full = False
+        second, sent = peer.directly()
+        assert (sent, peer.near.sent) == (False, [])
+        assert not peer.connection.started(second)
+        peer.pipe.hold.set()
+        await peer.until(lambda: peer.connection.started(second))
+        await settle()
+        assert peer.ids == [first, second]
+        assert peer.written == len(b"".join(peer.near.sent))
+        third, sent = peer.directly()
+        assert (sent, peer.ids[-1]) == (True, third)
+
+
+async def test_nothing_comes_between_the_pieces_of_a_long_request() -> None:
+    """While the writing task sends a long request in pieces, later ones wait."""
+    async with running() as peer:
+        first, sent = peer.directly(bytes(3 * PIECE))
+        assert not sent, "a long request is sent in pieces, so that its progress shows"
+        later = []
+        while len(peer.near.sent) < 4:
+            await anyio.lowlevel.checkpoint()
+            later.append(peer.directly()[0])
+        await settle()
+        assert peer.ids == [first, *later]
+
+
+async def test_what_the_kernel_takes_later_is_reported_then() -> None:
+    """Bytes that the stream keeps for the kernel count as progress when the kernel has them."""
+    async with running() as peer:
+        peer.pipe.kernel = anyio.Event()
+        first, sent = peer.directly()
+        assert not sent
+        assert peer.connection.started(first), "its bytes may be sent at any time"
+        await settle()
+        assert peer.written == 0
+        peer.pipe.take()
+        second, sent = peer.directly()
+        assert not sent, "the first one is to be reported yet"
+        await settle()
+        assert peer.ids == [first, second]
+        assert peer.written == len(b"".join(peer.near.sent))
+        assert peer.directly()[1]
+
+
+async def test_a_request_behind_bytes_that_were_not_reported_is_reported_with_them() -> None:
+    """Requests whose bytes the kernel takes before the writing task runs all count as progress."""
+    async with running() as peer:
+        peer.pipe.kernel = anyio.Event()
+        first, sent = peer.directly()
+        peer.pipe.take()
+        second, also = peer.directly()
+        assert (sent, also, peer.ids) == (False, False, [first, second])
+        await settle()
+        assert peer.written == len(b"".join(peer.near.sent))
+
+
+async def test_after_the_end_nothing_is_sent_and_nothing_has_started() -> None:
+    """Once a connection is to be closed or its task is cancelled, `write` sends no byte."""
+    async with running() as peer:
+        peer.connection.close_soon("enough")
+        with pytest.raises(KafkaConnectionError, match="enough"):
+            peer.directly()
+        assert peer.near.sent == []
+        await peer.ended.wait()
+        with pytest.raises(KafkaConnectionError, match="enough"):
+            peer.directly()
+        assert peer.near.sent == []
+
+
+async def test_a_cancelled_connection_sends_what_has_started_and_nothing_else() -> None:
+    """Of what is written while `run` is being cancelled, just what has started was sent."""
+    peer = DirectPeer()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(peer.run)
+            await settle()
+            tasks.cancel_scope.cancel()
+            ids = [peer.directly()[0]]
+            with anyio.CancelScope(shield=True):
+                while not peer.connection.closed:
+                    ids.append(peer.directly()[0])
+                    await anyio.lowlevel.checkpoint()
+    assert [each for each in ids if peer.connection.started(each)] == peer.ids
+    with pytest.raises(KafkaConnectionError):
+        peer.directly()
+
+
+@pytest.mark.parametrize("error", [OSError("reset"), anyio.BrokenResourceError(), ValueError("?")])
+async def test_a_stream_that_fails_ends_the_connection_and_the_request_is_in_doubt(
+    error: Exception,
+) -> None:
+    """Of a request whose sending raised an error, bytes may have been sent: it has started."""
+    peer = DirectPeer()
+    raised: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            await peer.run()
+        except ValueError as failure:
+            raised.append(failure)
+            peer.ended.set()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await settle()
+            peer.pipe.error = error
+            only, sent = peer.directly()
+            assert not sent
+            assert peer.connection.started(only)
+            await peer.ended.wait()
+    assert peer.near.closed
+    assert raised == ([error] if isinstance(error, ValueError) else [])
+
+
+async def test_a_peer_that_hangs_up_leaves_what_was_sent_in_doubt() -> None:
+    """A request that was sent directly has started, also if the connection is lost at once."""
+    async with running() as peer:
+        only, _ = peer.directly()
+        await peer.far.aclose()
+        await peer.ended.wait()
+        assert isinstance(peer.cause, KafkaConnectionError)
+        assert "1 responses were due" in str(peer.cause)
+        assert peer.connection.started(only)
+        with pytest.raises(InternalError):
+            await peer.run()
+
+
+async def test_tcp_a_request_is_at_the_peer_without_a_pass_of_the_loop() -> None:
+    """On asyncio and uvloop the peer's kernel has a request before any other task has run."""
+    with anyio.fail_after(10), socket.create_server(("127.0.0.1", 0)) as server:
+        stream = await TcpConnector().connect("127.0.0.1", server.getsockname()[1])
+        accepted, _ = server.accept()
+        with accepted:
+            accepted.settimeout(5)
+            if not isinstance(stream, EagerStream):
+                assert not isinstance(stream, DirectStream)
+                await stream.aclose()
+                return
+            assert isinstance(stream, DirectStream)
+            connection = Connection(
+                stream, "broker", 9092, versions=VERSIONS, splitter=FrameSplitter(LIMIT)
+            )
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(connection.run, lambda _id, _frame: None, lambda _w, _r: None)
+                await settle()
+                frame = request(connection.next_correlation_id())
+                assert connection.write(frame, correlation_id=0)
+                assert accepted.recv(len(frame)) == frame
+                await connection.aclose()
+
+
+async def test_tcp_a_full_socket_takes_no_request_directly_and_loses_none() -> None:
+    """What the kernel does not take is kept in order, and `try_send` then takes nothing more."""
+    with anyio.fail_after(20), socket.create_server(("127.0.0.1", 0)) as server:
+        stream = await TcpConnector().connect("127.0.0.1", server.getsockname()[1])
+        accepted, _ = server.accept()
+        with accepted:
+            if not isinstance(stream, EagerStream):
+                await stream.aclose()
+                return
+            block, sent = bytes(range(256)) * 256, 0
+            while stream.drained:
+                assert stream.try_send(block)
+                sent += len(block)
+            assert not stream.try_send(b"more")
+            accepted.setblocking(False)
+            got = b""
+            while len(got) < sent:
+                try:
+                    got += accepted.recv(1 << 16)
+                except BlockingIOError:
+                    await anyio.lowlevel.checkpoint()
+            await stream.drain()
+            assert got == block * (sent // len(block))
+            assert stream.try_send(b"!")
+            await stream.aclose()
+            assert not stream.try_send(b"?")
+            with pytest.raises(anyio.ClosedResourceError):
+                await stream.drain()
