@@ -274,7 +274,7 @@ def _ask_coordinator(
     The coordinator is not asked if the transaction is open in the partition already.
 
     Raises:
-        RefusedError: The coordinator refuses, or cannot be asked.
+        RefusedError: The producer epoch is too old, or the coordinator refuses or is away.
     """
     if header.producer_id < 0 or not header.transactional:
         return

@@ -35,11 +35,11 @@ class Cluster:
 
     Attributes:
         topology: Brokers, topics, configs and producer ids.
-        schedule: Time.
+        schedule: The events that are due at a later time, and the present time.
         purgatory: The requests that cannot be answered yet.
         transactions: The transaction coordinator.
         groups: The group coordinator.
-        rebalances: How members join and leave groups.
+        rebalances: Serves the requests by which members join and leave groups.
         interceptor: The hook that sees each request before it is served; None: no hook.
     """
 
@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def now(self) -> float:
-        """Return the time of the event being carried out, in seconds."""
+        """Return the due time of the event that is carried out now, in seconds (monotonic)."""
         return self.schedule.now
 
     def wall_ms(self, broker: Broker) -> int:
@@ -124,7 +124,7 @@ class Cluster:
         """Raise the number of a topic's partitions to ``count``; see `Topology.add_partitions`.
 
         Raises:
-            RefusedError: INVALID_PARTITIONS if it has as many already.
+            RefusedError: INVALID_PARTITIONS if the topic has ``count`` partitions or more already.
         """
         self.topology.add_partitions(topic, count, assignments)
 
@@ -133,17 +133,17 @@ class Cluster:
         self.topology.set_topic_configs(topic, overrides)
 
     def set_broker_configs(self, broker: Broker | None, configs: Mapping[str, str]) -> None:
-        """Replace the configs of a broker (None: of the cluster); the caller has validated them."""
+        """Replace a broker's configs, or the cluster's (None); the caller has validated them."""
         self.topology.set_broker_configs(broker, configs)
 
     def coordinator_of(self, key: str) -> Broker | None:
-        """Return the running broker that coordinates this group or transactional id."""
+        """Return the broker that coordinates this group or transactional id; None if none runs."""
         return self.topology.coordinator_of(key)
 
     # -- changes, at the time of the last event ---------------------------------------------------
 
     def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic; parked requests for it are answered UNKNOWN_TOPIC_OR_PARTITION."""
+        """Delete a topic; requests that wait for it are answered UNKNOWN_TOPIC_OR_PARTITION."""
         self.topology.forget_topic(topic)
         self.groups.forget_topic(topic.name)
         for partition in topic.partitions:
@@ -151,7 +151,7 @@ class Cluster:
             self.wake(partition)
 
     def wake(self, partition: Partition) -> None:
-        """Try the requests that wait for a partition again, because something about it changed."""
+        """Retry the requests that wait for a changed partition, and missing transaction markers."""
         self.purgatory.wake(partition)
         if self.transactions.waits_for_partitions:
             self.schedule.later(0.0, lambda _now: self.transactions.write_markers())

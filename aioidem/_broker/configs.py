@@ -237,8 +237,8 @@ RANGE_CONFIGS: Final[Mapping[str, Definition]] = _table(
         SEQUENCE_RANGE,
         ConfigType.INT,
         "10000000",
-        # With a range above half of all sequences, a sequence could be both before and after
-        # another one.
+        # Sequences wrap at 2**31. With a range above half of that, one sequence could be both below
+        # and above another one.
         _between(1, 2**30),
         "How far below the last sequence a batch is taken for a duplicate (KIP-758).",
         read_only=True,
@@ -330,7 +330,7 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
 
 
 def known_to(definition: Definition, *, retains: bool) -> bool:
-    """Return whether a broker knows this config; ``retains`` says if it implements KIP-1269."""
+    """Return whether a broker knows a config; ``retains``: the broker implements KIP-1269."""
     return retains or definition.name not in (TOPIC_RETAIN, CLUSTER_RETAIN)
 
 
@@ -341,7 +341,13 @@ def validate(
     retains: bool,
     unknown_allowed: bool = False,
 ) -> None:
-    """Validate names and values.
+    """Check configs that are to be set.
+
+    Args:
+        table: The configs that exist, by name.
+        values: (name, value) of each config to be set.
+        retains: Whether the broker implements KIP-1269.
+        unknown_allowed: Whether to skip names that the broker does not know, not to refuse them.
 
     Raises:
         RefusedError: INVALID_CONFIG for the first name or value that a broker refuses.
@@ -369,7 +375,8 @@ def validate(
 class TopicSettings:
     """A topic's configs, parsed once per change because every append reads them.
 
-    ``retain`` is None if the topic does not set it: each replica then has the value of its broker.
+    ``retain`` is None if the topic does not set the config: each replica then remembers as many
+    batches per producer as the config of its broker says.
     """
 
     max_message_bytes: int
@@ -384,7 +391,7 @@ class TopicSettings:
 
     @staticmethod
     def of(overrides: Mapping[str, str], cluster: Mapping[str, str]) -> TopicSettings:
-        """Return the settings that follow from the topic's own configs and the cluster's."""
+        """Return a topic's settings: its own configs, else the cluster's, else the defaults."""
 
         def value(name: str) -> str:
             definition = TOPIC_CONFIGS[name]

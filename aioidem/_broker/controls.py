@@ -47,7 +47,7 @@ class ClusterControls:
 
     @property
     def connector(self) -> Connector:
-        """Return how clients reach the brokers: in memory, or by plain TCP."""
+        """Return the connector by which clients reach the brokers: in memory or over plain TCP."""
         return self._server.connector
 
     # -- topics -----------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class ClusterControls:
 
         Raises:
             BrokerResponseError: The error that CreatePartitions would answer, for example
-                `InvalidPartitionsError` if the topic has as many already.
+                `InvalidPartitionsError` if the topic has ``count`` partitions or more already.
         """
         self._server.pump()
         try:
@@ -199,11 +199,13 @@ class ClusterControls:
     # -- what a producer's window did -------------------------------------------------------------
 
     def span(self, topic: str, partition: int = 0) -> int:
-        """Return the current span: the batches from the oldest unresolved to the newest read one.
+        """Return how many batches a producer has from its oldest unresolved one to its newest.
 
-        Both ends are counted. A batch is unresolved until the broker has written a definite answer
-        to it. A producer's window bounds this number (KIP-1269). If several producers write to the
-        partition, the largest of their spans is returned.
+        Both ends are counted. A batch counts from the time when the broker has read it, and is
+        unresolved until the broker has written a definite answer to it. A producer must keep this
+        number, the span, within its window: the number of batches that the leader can recognise as
+        duplicates (KIP-1269). If several producers write to the partition, the largest span is
+        returned.
         """
         return self._partition(topic, partition).spans.span()
 
@@ -212,7 +214,10 @@ class ClusterControls:
         return self._partition(topic, partition).spans.max_span()
 
     def max_unproven_span(self, topic: str, partition: int = 0) -> int:
-        """Return `max_span`, counted so that a success also resolves the batches before it."""
+        """Return what `max_span` would be if a success also resolved all earlier batches.
+
+        A success proves that they are stored, because a broker appends batches in sequence.
+        """
         return self._partition(topic, partition).spans.max_unproven_span()
 
     # -- faults -----------------------------------------------------------------------------------
@@ -316,8 +321,8 @@ class ClusterControls:
     def fail_coordinator(self, key: str, code: ErrorCode | int | None) -> None:
         """Make the coordinator of a transactional id or group answer every request with an error.
 
-        If a partition's leader has to ask this coordinator, it answers Produce with
-        NOT_ENOUGH_REPLICAS.
+        A partition's leader that has to ask this coordinator about a transaction answers Produce
+        with NOT_ENOUGH_REPLICAS.
 
         Args:
             key: Transactional id, or name of the group.
@@ -332,18 +337,19 @@ class ClusterControls:
             self._state.coordinator_faults[key] = ErrorCode(code)
 
     def hold_markers(self) -> None:
-        """Stop writing transaction markers, so that transactions are decided and do not end.
+        """Stop writing transaction markers, so that a commit or abort is decided but not completed.
 
-        Requests for their transactional ids are answered CONCURRENT_TRANSACTIONS.
+        Meanwhile requests of a producer that has ended its transaction so are answered
+        CONCURRENT_TRANSACTIONS.
         """
         self._change(self._state.transactions.hold_markers)
 
     def release_markers(self) -> None:
-        """End `hold_markers`: decided transactions get their markers and end."""
+        """End `hold_markers`: write the missing markers, which completes commits and aborts."""
         self._change(self._state.transactions.release_markers)
 
     def set_marker_delay(self, seconds: float) -> None:
-        """Set how many seconds after the decision the markers of a transaction are written."""
+        """Set how many seconds after a commit or abort a transaction's markers are written."""
         self._server.pump()
         self._state.transactions.marker_delay = seconds
 
@@ -361,12 +367,13 @@ class ClusterControls:
     async def stop_broker(self, broker_id: int, *, clean: bool = True) -> None:
         """Stop a broker: its connections end, and in-sync replicas on other brokers become leaders.
 
-        When the broker starts again it remembers one batch per producer: a snapshot of the producer
-        state holds no more, and the recovery after a crash writes a snapshot too.
+        When the broker starts again, it remembers only the last batch of each producer, because it
+        loads a snapshot of the producer state, and a snapshot holds no more. After a crash the
+        broker makes that snapshot during its recovery.
 
         Args:
             broker_id: Id of the broker.
-            clean: End as by SIGTERM (True) or by SIGKILL (False).
+            clean: Whether the broker ends as by SIGTERM; False: as by SIGKILL.
         """
         if not self._state.brokers[broker_id].online:
             return

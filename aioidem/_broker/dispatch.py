@@ -1,4 +1,4 @@
-"""The handler of each API; `versions` has the versions that are served."""
+"""The function that serves each API, by API key; `versions` says which versions are served."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class EmbeddedCluster(ClusterControls):
             sequence, and speak Produce v13 at most. None: they do not know KIP-758.
         transaction_version: Level of the feature ``transaction.version``, by which clients choose
             the transaction protocol: 2 for KIP-890 (Kafka 4), 0 for the protocol before it. At
-            level 2 both are served.
+            level 2 brokers serve both protocols.
         transport: "tcp" on 127.0.0.1, or "memory" (clients then use `connector`).
         ports: TCP ports by broker; 0 takes a free one.
         auto_create_topics: Create a topic when a client asks for the Metadata of an unknown one.

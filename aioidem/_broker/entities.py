@@ -36,12 +36,12 @@ _Convert: TypeAlias = Callable[[Any], Any]
 
 
 def from_ms(milliseconds: int) -> timedelta:
-    """Return a duration of so many ms, as kio wants it."""
+    """Return milliseconds as a `timedelta`, the type of durations in kio's messages."""
     return timedelta(milliseconds=milliseconds)
 
 
 def timestamp_from_ms(milliseconds: int) -> datetime | None:
-    """Return a timestamp from ms since the epoch, as kio wants it; None for -1."""
+    """Return ms since the epoch as a `datetime`, the type of kio's timestamps; None for -1."""
     return None if milliseconds < 0 else _EPOCH + timedelta(milliseconds=milliseconds)
 
 

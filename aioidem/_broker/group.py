@@ -43,7 +43,8 @@ class GroupState(Enum):
 _S = GroupState
 _NEXT: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     _S.EMPTY: frozenset({_S.PREPARING, _S.DEAD}),
-    # All members have joined. Then the leader's assignment is awaited, unless the group is empty.
+    # When the round of JoinGroup is over, the group waits for the leader's assignment (COMPLETING),
+    # or is EMPTY if no member is left.
     _S.PREPARING: frozenset({_S.COMPLETING, _S.EMPTY, _S.DEAD}),
     _S.COMPLETING: frozenset({_S.STABLE, _S.PREPARING, _S.DEAD}),
     _S.STABLE: frozenset({_S.PREPARING, _S.DEAD}),
@@ -111,7 +112,7 @@ class Group:
         """Go to another state.
 
         Raises:
-            ValueError: The table has no such transition.
+            ValueError: The table `_NEXT` has no such transition.
         """
         if following not in _NEXT[self.state]:
             raise ValueError(f"group {self.name!r} cannot go from {self.state} to {following}")
@@ -168,7 +169,8 @@ class Group:
         """Return the member with this id.
 
         Raises:
-            RefusedError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+            RefusedError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance id belongs to
+                another member id now.
         """
         if instance_id is not None:
             known = self.instances.get(instance_id)
@@ -184,10 +186,10 @@ class Group:
         return member
 
     def check_generation(self, generation: int) -> None:
-        """Check that a request is of the current generation.
+        """Check that a request names the group's current generation.
 
         Raises:
-            RefusedError: ILLEGAL_GENERATION.
+            RefusedError: ILLEGAL_GENERATION, because the request names another one.
         """
         if generation != self.generation:
             raise RefusedError(
@@ -205,7 +207,11 @@ class Group:
         return len(self.waiting) == len(self.members) and not self.given
 
     def elect(self) -> bool:
-        """Make a member that has joined the leader, and return whether there is one."""
+        """Choose the leader among the members that have joined; keep the old leader if it has.
+
+        Returns:
+            Whether any member has joined.
+        """
         leader = self.members.get(self.leader or "")
         if leader is None or leader.joining is None:
             leader = next(iter(self.waiting), None)
@@ -220,7 +226,7 @@ class Group:
     # -- protocols ---------------------------------------------------------------------------------
 
     def supports(self, asked: Joining) -> bool:
-        """Return whether a client with these protocols could be a member."""
+        """Return whether the protocols of a JoinGroup allow its sender to be a member."""
         if self.state is GroupState.EMPTY:
             return bool(asked.protocol_type and asked.protocols)
         shares = not self.members or asked.names & self._shared()
@@ -248,7 +254,10 @@ class Group:
 
     @property
     def may_lose_offsets(self) -> bool:
-        """Return whether offsets of topics that no member reads can be deleted."""
+        """Return whether OffsetDelete may delete offsets of topics that no member reads.
+
+        It may if the group is empty, or if its members say which topics they read.
+        """
         return self.state is GroupState.EMPTY or self.protocol_type == _CONSUMER
 
     def _shared(self) -> set[str]:

@@ -1,7 +1,7 @@
 """All groups of the cluster: which exist, which clients may commit for them, and their offsets.
 
-Kafka keeps this state in ``__consumer_offsets``. Here it belongs to the whole cluster: when a
-coordinator stops or moves, only the requests that wait at the old one are lost.
+Kafka keeps this state in ``__consumer_offsets``. Here it belongs to the whole cluster: when another
+broker becomes a group's coordinator, only the requests that wait at the old coordinator fail.
 `Topology.coordinator_of` says which broker coordinates a group; `group_rebalance` decides how
 members join and leave.
 
@@ -156,16 +156,16 @@ class GroupCoordinator:
         offset: Committed,
         producer: Identity | None = None,
     ) -> None:
-        """Store an offset; with a producer id, as pending until its transaction ends."""
+        """Store an offset; that of a producer is pending until the producer's transaction ends."""
         self.make(group_id).offsets.commit(where, offset, producer)
 
     def in_transaction(self, group_id: str, producer: Identity) -> bool:
-        """Return whether the producer's open transaction includes this group already."""
+        """Return whether a producer has pending offsets in the group, from its open transaction."""
         group = self._groups.get(group_id)
         return group is not None and producer in group.offsets.pending
 
     def end_transaction(self, group_id: str, producer_id: int, *, commit: bool) -> None:
-        """Commit or drop the pending offsets of a producer, whose transaction marker arrived."""
+        """Commit or drop a producer's pending offsets, at the marker of its transaction."""
         group = self._groups.get(group_id)
         if group is not None:
             group.offsets.end_transaction(producer_id, commit=commit)

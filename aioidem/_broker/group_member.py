@@ -105,7 +105,7 @@ class Member:
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Return the protocol that the member prefers; it speaks all of the candidates."""
+        """Return the member's favourite among ``candidates``, which all members speak."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def answer_join(self, values: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Committed(NamedTuple):
-    """A committed offset; ``order`` is the number of the commit among those of its group."""
+    """A committed offset; ``order`` numbers the commits of a group, from 1 on."""
 
     offset: int
     leader_epoch: int
@@ -36,14 +36,14 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._order = count(1)
         self.committed: dict[TopicPartition, Committed] = {}
-        # By producer id: the offsets that its open transaction commits.
+        # The offsets that open transactions will commit, by the producer's id and epoch.
         self.pending: dict[Identity, dict[TopicPartition, Committed]] = {}
 
     def __repr__(self) -> str:
         return f"<GroupOffsets committed={len(self.committed)} pending={len(self.pending)}>"
 
     def commit(self, where: TopicPartition, offset: Committed, producer: Identity | None) -> None:
-        """Store an offset; with a producer id, as pending until its transaction ends."""
+        """Store an offset; that of a producer is pending until the producer's transaction ends."""
         offset = offset._replace(order=next(self._order))
         if producer is None:
             self.committed[where] = offset

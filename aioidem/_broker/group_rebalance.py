@@ -9,7 +9,8 @@ leader's, which contains the assignments.
 
 Invariants
     Every JoinGroup or SyncGroup that was accepted is answered: at the end of its round, or with an
-    error when the round is abandoned or the member is removed.
+    error when the round is abandoned. A member that is removed gets an error for its JoinGroup; a
+    SyncGroup of a member that LeaveGroup removes stays without an answer.
     A member without a waiting request is removed when its session ends. A new member, whose first
     JoinGroup is not answered yet, cannot send heartbeats, so its session is five minutes.
     Answers are given in the order of members, which is the order in which they joined.
@@ -48,9 +49,9 @@ class Rebalances:
     """The rebalances of all groups of the cluster.
 
     Args:
-        groups: The groups.
-        topology: Who coordinates a group, and the brokers' configs.
-        schedule: Time.
+        groups: The groups and their members.
+        topology: Says which broker coordinates a group, and has the brokers' configs.
+        schedule: Runs the timers of sessions and rebalances.
     """
 
     __slots__ = ("_groups", "_schedule", "_topology")
@@ -66,10 +67,10 @@ class Rebalances:
     # -- what members ask --------------------------------------------------------------------------
 
     def check_session(self, broker: Broker, seconds: float) -> None:
-        """Check a member's session timeout.
+        """Check the session timeout of a JoinGroup against the broker's configs.
 
         Raises:
-            RefusedError: INVALID_SESSION_TIMEOUT.
+            RefusedError: INVALID_SESSION_TIMEOUT, because it is shorter or longer than allowed.
         """
         shortest, longest = (
             self._setting(broker, name) for name in (_SHORTEST_SESSION, _LONGEST_SESSION)
@@ -82,7 +83,7 @@ class Rebalances:
     def join(self, broker: Broker, group_id: str, asked: Joining, promised: Promised) -> None:
         """Serve JoinGroup: make the client a member of the next generation.
 
-        ``promised`` is the answer, which is given now or later.
+        ``promised`` takes the answer, at once or at the end of the round.
 
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or INCONSISTENT_GROUP_PROTOCOL.
@@ -114,7 +115,7 @@ class Rebalances:
         """Serve SyncGroup: return a member's assignment; the leader's request has all assignments.
 
         ``protocol`` is the protocol's type and name, None where the request has none.
-        ``promised`` is the answer, which is given now or later.
+        ``promised`` takes the answer, at once or when the leader has sent the assignments.
 
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
@@ -184,7 +185,7 @@ class Rebalances:
         return codes
 
     def move(self, group: Group) -> None:
-        """Answer the requests that wait at a coordinator which another broker replaces."""
+        """Answer NOT_COORDINATOR to a group's waiting requests, because its coordinator changes."""
         for member in group.members.values():
             member.answer_join({"error_code": ErrorCode.not_coordinator})
             member.answer_sync({"error_code": ErrorCode.not_coordinator})
@@ -207,7 +208,7 @@ class Rebalances:
         return True
 
     def _join_first(self, group: Group, asked: Joining, promised: Promised) -> None:
-        """Serve the JoinGroup of a client without a member id."""
+        """Serve a JoinGroup without a member id, of a new client or a restarted static member."""
         prefix = asked.client_id if asked.instance_id is None else asked.instance_id
         member_id = f"{prefix}-{self._topology.new_uuid()}"
         known = group.instances.get(asked.instance_id or "")
@@ -221,7 +222,7 @@ class Rebalances:
             self._add(group, member_id, asked, promised)
 
     def _join_again(self, group: Group, asked: Joining, promised: Promised) -> None:
-        """Serve the JoinGroup of a client with a member id."""
+        """Serve a JoinGroup with a member id, of a member or of a client that was given the id."""
         if asked.member_id in group.given:
             self._add(group, asked.member_id, asked, promised)
             return
@@ -230,12 +231,14 @@ class Rebalances:
         leads = group.leader == member.id
         stays = same and (group.state is GroupState.COMPLETING or not leads)
         if group.state is GroupState.PREPARING or not stays:
-            # A leader joins again when it wants a new assignment.
+            # The group is in a rebalance or needs one: the member's protocols have changed, or the
+            # leader joins again, which it does when it wants a new assignment.
             member.update(asked)
             member.joining = promised
             self._prepare_or_complete(group)
         else:
-            # The answer to the member's last JoinGroup may have been lost.
+            # Nothing has changed for this member, but the answer to its last JoinGroup may be lost:
+            # repeat that answer.
             promised.keep(_generation(group, member))
 
     def _add(self, group: Group, member_id: str, asked: Joining, promised: Promised) -> None:
@@ -260,7 +263,8 @@ class Rebalances:
         self._watch(group, member, old.session)
         member.joining = promised
         if group.state is GroupState.COMPLETING:
-            # The leader may have received the old member id already.
+            # The leader may be computing an assignment for the old member id, which would leave the
+            # new id without one.
             self._prepare(group)
         elif group.state is not GroupState.STABLE:
             self._complete_if_all_joined(group)
@@ -302,7 +306,10 @@ class Rebalances:
             group.join_timer.set(group.patience, lambda: self._complete(group))
 
     def _wait_for_first(self, group: Group, delay: float, left: float) -> None:
-        """Wait for further members of a new group, and longer each time that one joins."""
+        """Wait ``delay`` seconds for members of a new group, and again if one joined meanwhile.
+
+        ``left`` is how many seconds the further waits may take together.
+        """
 
         def look() -> None:
             if group.grew and left > 0:
@@ -319,7 +326,7 @@ class Rebalances:
             self._complete(group)
 
     def _complete(self, group: Group) -> None:
-        """End the first round: answer the members that joined, and remove the others."""
+        """End the first round: answer those that joined, remove the others that are not static."""
         group.join_timer.cancel()
         for member in list(group.members.values()):
             if member.joining is None and not member.is_static:
@@ -354,7 +361,8 @@ class Rebalances:
             if code is not ErrorCode.none:
                 values = {"error_code": code}
             if member.answer_sync(values):
-                # The session did not end while the member waited for this answer: restart it now.
+                # A session cannot end while the member waits for this answer, even if its time
+                # passes (see `_expire`), so it begins anew with the answer.
                 self._watch(group, member)
 
     # -- leaving -----------------------------------------------------------------------------------
@@ -412,7 +420,7 @@ class Rebalances:
 
 
 def _generation(group: Group, member: Member) -> dict[str, Any]:
-    """Return the answer to a member's JoinGroup; that of the leader lists all members."""
+    """Return the answer to a member's JoinGroup; the leader's answer also lists all members."""
     members = group.members.values() if group.leader == member.id else ()
     return {
         "error_code": ErrorCode.none,

@@ -79,7 +79,7 @@ class RequestSeen:
         correlation_id: Correlation id in the header.
         client_id: Client id in the header.
         request: Body of the request, as kio's entity.
-        now: The time, in seconds.
+        now: The time at which it is served, in seconds of a monotonic clock.
         batches: Batches of a Produce request.
     """
 

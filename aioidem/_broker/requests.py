@@ -43,10 +43,11 @@ class Delayed(ABC):
     """A request in purgatory: it is tried again whenever one of its partitions changes.
 
     Attributes:
-        partitions: The partitions that it waits for.
-        deadline: When `expire` is called, in seconds.
-        pending: The request while it is parked; None once it was answered or dropped.
-        answer: What purgatory calls as ``answer(now, pending, response)`` while it is parked.
+        partitions: The partitions whose changes may make the answer possible.
+        deadline: The time at which purgatory calls `expire`, in seconds of a monotonic clock.
+        pending: The request. None before purgatory takes it, and after it was answered or dropped.
+        answer: The function that sends the answer: purgatory calls ``answer(now, pending,
+            response)``. None whenever ``pending`` is None.
     """
 
     __slots__ = ("answer", "deadline", "partitions", "pending")
@@ -200,8 +201,8 @@ class Pending:
     Attributes:
         items: The batches of a Produce request.
         intercepted: Whether the interceptor has seen the request.
-        forced: Error code that the interceptor wants to be answered instead of the processing.
-        afterwards: Error code that the interceptor wants to be answered after the processing.
+        forced: The interceptor's error code for partitions whose batches are not appended.
+        afterwards: The interceptor's error code for partitions whose batches were appended.
         rewrite: The interceptor's function that changes the answer.
     """
 

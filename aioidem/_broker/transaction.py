@@ -26,7 +26,7 @@ LAST_EPOCH: Final = 32766
 """The highest epoch that a producer is given."""
 
 Target: TypeAlias = "Partition | str"
-"""A participant of a transaction: a partition, or a consumer group (str) for its offsets."""
+"""What a transaction writes to: a partition, or the offsets of a consumer group (its name)."""
 
 
 class Identity(NamedTuple):
@@ -50,7 +50,7 @@ class TransactionState(Enum):
 _S = TransactionState
 _AFTER_THE_END: Final = frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT})
 _NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
-    # In v2 a transaction without participants can be aborted, which raises the epoch.
+    # In v2 a transaction that has not written to any target can be aborted, which raises the epoch.
     _S.EMPTY: _AFTER_THE_END,
     _S.ONGOING: frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
     _S.PREPARE_COMMIT: frozenset({_S.COMPLETE_COMMIT}),
@@ -120,7 +120,7 @@ class Transaction:
 
     @property
     def ongoing(self) -> bool:
-        """Return whether the transaction has participants and is not decided."""
+        """Return whether the transaction has begun and is neither committed nor aborted yet."""
         return self.state is TransactionState.ONGOING
 
     @property
@@ -163,14 +163,14 @@ class Transaction:
         self.producer_id, self.epoch = producer_id, 0
 
     def begin(self, targets: set[Target], now_ms: int) -> None:
-        """Add participants; the first ones begin the transaction."""
+        """Add targets (partitions or groups); the first targets begin the transaction."""
         if not self.ongoing:
             self.started_ms = now_ms
         self.step(TransactionState.ONGOING)
         self.targets |= targets
 
     def reset(self) -> None:
-        """Remove all participants."""
+        """Go back to EMPTY, for a producer that was just initialised; no target is left then."""
         self.step(TransactionState.EMPTY)
         self.started_ms = -1
 

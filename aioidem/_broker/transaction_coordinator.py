@@ -152,10 +152,10 @@ class TransactionCoordinator:
     def add(
         self, name: str, identity: Identity, targets: set[Target], *, implicit: bool = False
     ) -> None:
-        """Add participants to the transaction of a transactional id.
+        """Add targets (partitions or groups) to the transaction of a transactional id.
 
-        A client does it by AddPartitionsToTxn or AddOffsetsToTxn, or with transactions v2 by the
-        first write (``implicit``).
+        A client adds targets by AddPartitionsToTxn or AddOffsetsToTxn, or with transactions v2 by
+        the first write (``implicit``).
 
         Raises:
             RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_REQUEST or
@@ -393,7 +393,7 @@ def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, agai
 def _may_abort_nothing(
     transaction: Transaction, *, commit: bool, raises: bool, again: bool
 ) -> bool:
-    """Return whether to carry out an abort of a transaction without participants.
+    """Return whether to carry out an abort of a transaction that has written to no target.
 
     False means that it was carried out before, and that this request repeats it.
     """

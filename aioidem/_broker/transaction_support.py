@@ -40,7 +40,7 @@ class Support(Enum):
     def of(cls, version: int, first_abortable: int) -> Support:
         """Return the support of a client by the version of its request.
 
-        From the version after ``first_abortable`` on the broker adds participants by itself.
+        From the version after ``first_abortable`` on the broker adds the target by itself.
         """
         if version > first_abortable:
             return cls.IMPLICIT
