@@ -40,17 +40,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
-from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
 
+from aioidem._build import __version__
 from aioidem._config.secret import Secret
 from aioidem._network.eager import DirectStream
-from aioidem._network.sasl.authentication import Authentication
-from aioidem._network.sasl.client import SaslClient
 from aioidem._network.tls import TlsConnector, tls_failure
 from aioidem._network.tls_probe import PROBE_SECONDS, answers_tls, speaks
 from aioidem._network.transport import Connector, address
@@ -66,6 +64,10 @@ from aioidem.errors import (
     NotKafkaError,
     ProtocolError,
 )
+
+if TYPE_CHECKING:
+    from aioidem._network.sasl.authentication import Authentication
+    from aioidem._network.sasl.client import SaslClient
 
 __all__ = ["Connection", "OnFrame", "OnProgress"]
 
@@ -92,15 +94,7 @@ _CLOSE_SECONDS: Final = 1.0
 _LAST_CORRELATION_ID: Final = 2**31 - 1
 
 
-def _own_version() -> str:
-    try:
-        return version("aioidem")
-    except PackageNotFoundError:
-        return "0"
-
-
-# Looked up at import, because the look-up reads files, which would block an event loop.
-_SOFTWARE: Final = ("aioidem", _own_version())
+_SOFTWARE: Final = ("aioidem", __version__)
 
 _STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -313,6 +307,8 @@ class Connection:
         async def ask(_: int, frame: Secret[bytes]) -> bytes:
             await _send_hidden(self._stream, frame)
             return await _only_frame(self._stream, self._splitter, "to authenticate")
+
+        from aioidem._network.sasl.authentication import Authentication
 
         self._authentication = Authentication(
             sasl, self.host, client_id, self.versions, self.next_correlation_id

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,6 +140,8 @@ def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:
     elif config.ssl_keystore_certificate_chain is not None and config.ssl_keystore_key is not None:
         # OpenSSL's binding loads keys from files only. So the text is written to a file that only
         # this user can read, and that is removed at once.
+        import tempfile
+
         with tempfile.TemporaryDirectory() as folder:
             chain = Path(folder, "chain.pem")
             chain.touch(mode=0o600)

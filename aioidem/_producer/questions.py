@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
-
-from kio.static.protocol import RequestPayload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioidem import errors
 from aioidem._engine import steps
@@ -34,6 +32,9 @@ from aioidem._protocol.read_back import read_back_answer, read_back_request
 from aioidem._protocol.topic_config import topic_config, topic_config_request
 from aioidem._protocol.topic_limit import topic_limit, topic_limit_request
 from aioidem._protocol.versions import ApiKey
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = [
     "Question",

@@ -6,13 +6,14 @@ The request is needed in transactions v1 only: in v2 TxnOffsetCommit v5 adds the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
-
-from kio.static.protocol import RequestPayload
+from typing import TYPE_CHECKING, Any, Final
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["AddOffsetsAnswer", "add_offsets_answer", "add_offsets_request"]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from kio.static.protocol import RequestPayload
+from typing import TYPE_CHECKING, Any, Final
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["AddPartitionsAnswer", "add_partitions_answer", "add_partitions_request"]
 

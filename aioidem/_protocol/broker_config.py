@@ -10,12 +10,14 @@ the ACL DESCRIBE_CONFIGS on the cluster, which producers rarely have.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.describe_configs import BROKER, describe_configs_request, positive
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["BrokerFacts", "broker_config_request", "broker_facts"]
 

@@ -36,14 +36,15 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from types import UnionType
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
-from kio.static.protocol import Entity
 
 from aioidem._protocol.foreign_text import foreign_text
 from aioidem.errors import InternalError, ProtocolError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import Entity
 
 __all__ = [
     "MAX_ITEMS",
@@ -55,7 +56,7 @@ __all__ = [
     "uuid_of",
 ]
 
-E = TypeVar("E", bound=Entity)
+E = TypeVar("E", bound="Entity")
 
 MAX_ITEMS: Final = 500_000
 """The most items that a message may have; a producer's real messages stay far below this."""
@@ -128,10 +129,18 @@ def encode(entity: Entity) -> bytes:
     """
     buffer = io.BytesIO()
     try:
-        entity_writer(type(entity))(buffer, entity)
+        _writer(type(entity))(buffer, entity)
     except Exception as error:
         raise InternalError(f"cannot encode {_label(type(entity))}: {error}") from error
     return buffer.getvalue()
+
+
+@cache
+def _writer(entity_type: type[E]) -> Callable[[io.BytesIO, E], None]:
+    # kio's writers are imported with the first message that is encoded, not with the package.
+    from kio.serial import entity_writer
+
+    return entity_writer(entity_type)
 
 
 def decode(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any, Final
-
-from kio.static.protocol import RequestPayload
+from typing import TYPE_CHECKING, Any, Final
 
 from aioidem._protocol.messages import request_type
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["BROKER", "TOPIC", "describe_configs_request", "positive"]
 

@@ -8,13 +8,14 @@ transactions v1 therefore sends at most v4, even to a broker that offers v5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
-
-from kio.static.protocol import RequestPayload
+from typing import TYPE_CHECKING, Any, Final
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["FIRST_V2", "LAST_V1", "EndTxnAnswer", "end_txn_answer", "end_txn_request"]
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.metadata import BrokerAddress
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["CoordinatorAnswer", "CoordinatorKey", "coordinator_answer", "coordinator_request"]
 

@@ -6,7 +6,8 @@ Invariants:
   has the oldest header, so that a client can read the answer to a version that the broker lacks.
 - The error for a request of an unknown API or version (`UnsupportedRequestError`) contains the
   request's header, because a broker must be able to answer.
-- The schemas are kio's, except for Produce v14, which `produce_v14` defines.
+- The schemas are kio's, except for Produce v14, which `produce_v14` defines. Each is imported when
+  it is first asked for, because making its classes takes a millisecond or two.
 
 Headers are packed by hand and not with kio, because every request has one and kio is slower. Tests
 compare them with kio's.
@@ -18,16 +19,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, lru_cache
 from struct import Struct
-from typing import Final, TypeVar, cast
-
-from kio.index import KioIndexError, load_request_schema, load_response_schema
-from kio.schema.request_header.v1 import RequestHeader as RequestHeaderV1
-from kio.static.protocol import Payload, RequestPayload, ResponsePayload
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from aioidem._protocol.codec import decode_prefix, encode
 from aioidem._protocol.foreign_text import printable
-from aioidem._protocol.produce_v14 import ProduceRequestV14, ProduceResponseV14
 from aioidem.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from kio.schema.request_header.v1 import RequestHeader as RequestHeaderV1
+    from kio.static.protocol import Payload, RequestPayload, ResponsePayload
 
 __all__ = [
     "MAX_THROTTLE_MS",
@@ -45,7 +45,7 @@ __all__ = [
     "throttle_ms",
 ]
 
-R = TypeVar("R", bound=ResponsePayload)
+R = TypeVar("R", bound="ResponsePayload")
 
 MAX_THROTTLE_MS: Final = 300_000
 """The longest throttle time that is accepted from a broker, in milliseconds.
@@ -83,7 +83,11 @@ class UnsupportedRequestError(ProtocolError):
 def request_type(api_key: int, version: int) -> type[RequestPayload] | None:
     """Return the schema of a request, or None if there is none."""
     if (api_key, version) == (0, 14):
+        from aioidem._protocol.produce_v14 import ProduceRequestV14
+
         return ProduceRequestV14
+    from kio.index import KioIndexError, load_request_schema
+
     try:
         return load_request_schema(api_key, version)
     except KioIndexError:
@@ -94,11 +98,22 @@ def request_type(api_key: int, version: int) -> type[RequestPayload] | None:
 def response_type(api_key: int, version: int) -> type[ResponsePayload] | None:
     """Return the schema of a response, or None if there is none."""
     if (api_key, version) == (0, 14):
+        from aioidem._protocol.produce_v14 import ProduceResponseV14
+
         return ProduceResponseV14
+    from kio.index import KioIndexError, load_response_schema
+
     try:
         return load_response_schema(api_key, version)
     except KioIndexError:
         return None
+
+
+@cache
+def _oldest_request_header() -> type[RequestHeaderV1]:
+    from kio.schema.request_header.v1 import RequestHeader
+
+    return RequestHeader
 
 
 @lru_cache(maxsize=64)
@@ -157,7 +172,7 @@ def decode_request(frame: bytes) -> tuple[RequestHeader, RequestPayload]:
         UnsupportedRequestError: The API or version has no schema; the error has the header.
         ProtocolError: The request is malformed.
     """
-    start, at = decode_prefix(RequestHeaderV1, frame, 0)
+    start, at = decode_prefix(_oldest_request_header(), frame, 0)
     header = RequestHeader(
         start.request_api_key, start.request_api_version, start.correlation_id, start.client_id
     )

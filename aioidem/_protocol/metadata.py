@@ -13,14 +13,15 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 from uuid import UUID
-
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.codec import MAX_ITEMS
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = [
     "BrokerAddress",

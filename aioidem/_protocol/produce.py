@@ -32,35 +32,19 @@ from aioidem._protocol.messages import (
     throttle_ms,
 )
 from aioidem._protocol.metadata import BrokerAddress
-from aioidem._protocol.produce_v14 import (
-    DEFAULT_RETAINED,
-    RETAINED_TAG_IN,
-    PartitionProduceResponseV14,
-    ProduceRequestV14,
-    ProduceResponseV14,
-    TopicProduceResponseV14,
-    tagged_retained,
-)
 from aioidem.errors import InternalError, ProtocolError
 
 __all__ = [
-    "DEFAULT_RETAINED",
     "FIRST_VERSION",
     "FIRST_VERSION_WITH_TOPIC_IDS",
     "LAST_VERSION",
-    "RETAINED_TAG_IN",
     "LeaderNode",
     "PartitionAnswer",
-    "PartitionProduceResponseV14",
     "ProduceAnswer",
-    "ProduceRequestV14",
-    "ProduceResponseV14",
     "TopicBatches",
-    "TopicProduceResponseV14",
     "decode_by_schema",
     "decode_produce_response",
     "encode_produce_request",
-    "tagged_retained",
 ]
 
 FIRST_VERSION: Final = 3

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
-
-from kio.static.protocol import RequestPayload
+from typing import TYPE_CHECKING, Any
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = [
     "FIRST_WITH_IDENTITY",

@@ -7,13 +7,14 @@ the answer is only a hint which batches to probe first, and proves nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import throttle_ms
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["ProducersAnswer", "producers_answer", "producers_request"]
 
@@ -29,6 +30,9 @@ class ProducersAnswer:
 
 def producers_request(topic: str, partition: int) -> RequestPayload:
     """Make the request for one partition; the API has only v0."""
+    # A producer asks only when batches are in doubt, so the schema is imported only then.
+    from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+
     wanted: Any = TopicRequest(name=topic, partition_indexes=(partition,))  # type: ignore[arg-type]
     return DescribeProducersRequest(topics=(wanted,))
 

@@ -11,14 +11,16 @@ import importlib
 from dataclasses import dataclass
 from datetime import timedelta
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["MAX_VERSION", "ReadBackAnswer", "read_back_answer", "read_back_request"]
 

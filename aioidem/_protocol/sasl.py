@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import printable, request_type
 from aioidem._protocol.versions import ApiKey
 from aioidem.errors import AuthenticationFailedError, broker_error, error_for_code
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = [
     "SaslAnswer",

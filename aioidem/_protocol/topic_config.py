@@ -7,12 +7,14 @@ the config only if the answer has a value for it.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.describe_configs import TOPIC, describe_configs_request
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["RETAIN_CONFIG", "TopicConfig", "topic_config", "topic_config_request"]
 

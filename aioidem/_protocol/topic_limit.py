@@ -12,12 +12,14 @@ compressed batch cannot be derived from its size on the wire.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.describe_configs import TOPIC, describe_configs_request, positive
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["MESSAGE_BYTES", "topic_limit", "topic_limit_request"]
 

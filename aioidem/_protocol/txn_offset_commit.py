@@ -12,13 +12,14 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from kio.static.protocol import RequestPayload
+from typing import TYPE_CHECKING, Any, Final
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
 from aioidem.errors import InternalError
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = [
     "FIRST_V2",

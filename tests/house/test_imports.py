@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from aioidem.broker import EmbeddedCluster
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,3 +46,91 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
         timeout=50,
     )
     assert done.stdout.strip() == "[]"
+
+
+_ALONE = {"_build", "_config", "_engine", "_errors", "_hot", "_network", "_producer", "_protocol"}
+_ALONE |= {"_records", "_aiokafka", "abc", "errors", "partitioner", "structs"}
+ALLOWED_BY_IMPORT = {
+    *(f"aioidem.{name}" for name in _ALONE),
+    # `client` decides whether SASL is configured; only then are its other modules imported.
+    *("aioidem._network.sasl", "aioidem._network.sasl.client"),
+    *("anyio", "crc32c", "kio", "kio.schema.errors", "sniffio", "typing_extensions"),
+}
+"""What `import aioidem` may load besides the standard library.
+
+Modules are named by their first part, those of aioidem by two, kio's schemas and SASL's modules by
+three.
+"""
+
+ALLOWED_BY_SENDING = ALLOWED_BY_IMPORT | {
+    f"kio.schema.{name}"
+    for name in (
+        *("api_versions", "describe_configs", "index", "init_producer_id", "metadata"),
+        *("request_header", "response_header", "types"),
+    )
+}
+"""What may be loaded after one record was sent in plain text and without compression."""
+
+PROGRAM = """
+import sys
+sys.modules['hypothesis'] = None  # kio imports it where it is installed, and it imports its plugins
+before = set(sys.modules)
+import aioidem
+
+async def main():
+    async with aioidem.Producer(sys.argv[1]) as producer:
+        await producer.send("t", b"value")
+
+if len(sys.argv) > 1:
+    import asyncio
+    asyncio.run(main())
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def loaded(*arguments: str) -> set[str]:
+    """Run `PROGRAM` in a fresh interpreter, and name what it loads as `ALLOWED_BY_IMPORT` does."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    return {_named(module) for module in done.stdout.split()} - {""}
+
+
+def _named(module: str) -> str:
+    """Shorten a module's name; the standard library's are left out, and so are bare packages."""
+    match module.split("."):
+        case [first, *_] if first in sys.stdlib_module_names:
+            return ""
+        case ["aioidem"] | ["kio", "schema"]:
+            return ""
+        case ["aioidem", "_network", "sasl", *rest]:
+            return ".".join(["aioidem._network.sasl", *rest[:1]])
+        case ["aioidem", second, *_]:
+            return f"aioidem.{second}"
+        case ["kio", "schema", third, *_]:
+            return f"kio.schema.{third}"
+        case [first, *_]:
+            return first
+    return ""
+
+
+def test_importing_the_package_loads_only_what_a_producer_needs() -> None:
+    """Importing aioidem loads no broker, tool, SASL mechanism, codec or schema of an API."""
+    names = loaded()
+    assert names >= {"aioidem._producer", "anyio"}
+    assert names - ALLOWED_BY_IMPORT == set()
+
+
+def test_sending_a_record_loads_only_the_apis_that_a_producer_asks() -> None:
+    """Sending one record loads the schemas of the APIs that were asked, and nothing else."""
+    with EmbeddedCluster.in_thread() as cluster:
+        names = loaded(cluster.bootstrap_servers)
+        assert [value for *_, value, _ in cluster.records("t")] == [b"value"]
+    assert names >= {"kio.schema.metadata"}
+    assert names - ALLOWED_BY_SENDING == set()

@@ -15,19 +15,21 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from aioidem._protocol import produce
 from aioidem._protocol.codec import decode, encode
 from aioidem._protocol.frames import FrameSplitter
 from aioidem._protocol.messages import MAX_THROTTLE_MS, decode_request, encode_response
 from aioidem._protocol.produce import (
     LeaderNode,
     PartitionAnswer,
-    PartitionProduceResponseV14,
-    ProduceResponseV14,
-    TopicProduceResponseV14,
     decode_by_schema,
     decode_produce_response,
     encode_produce_request,
+)
+from aioidem._protocol.produce_v14 import (
+    DEFAULT_RETAINED,
+    PartitionProduceResponseV14,
+    ProduceResponseV14,
+    TopicProduceResponseV14,
     tagged_retained,
 )
 from aioidem._records import ReadRecord, build_batch
@@ -442,7 +444,7 @@ def test_the_window_is_found_among_unknown_tags() -> None:
 def test_the_embedded_broker_tags_one_struct_and_leaves_the_default_out() -> None:
     assert tagged_retained(20, "partition") == 20
     assert tagged_retained(20, "topic") is None
-    assert tagged_retained(produce.DEFAULT_RETAINED, "partition") is None
+    assert tagged_retained(DEFAULT_RETAINED, "partition") is None
 
 
 def test_our_v14_reads_back_what_kio_writes_of_it() -> None:

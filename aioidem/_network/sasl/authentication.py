@@ -19,11 +19,10 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
-from kio.static.protocol import RequestPayload
 
 from aioidem._config.secret import Secret
 from aioidem._network.sasl.client import SaslClient
@@ -42,6 +41,9 @@ from aioidem.errors import (
     KafkaConnectionError,
     KafkaError,
 )
+
+if TYPE_CHECKING:
+    from kio.static.protocol import RequestPayload
 
 __all__ = ["Ask", "Authentication"]
 

@@ -3,25 +3,23 @@
 Invariants: credentials are looked up for each exchange, so that the newest ones of a callable, or
 of `set_credentials`, are used. An exception of the user's callable becomes an
 AuthenticationFailedError. A password or token that the callable returns is wrapped in `Secret` at
-once.
+once. A mechanism and its library are imported when it is first used, because each producer uses one
+at most.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aioidem._config import ProducerConfig
 from aioidem._config.secret import Secret, in_utf8
-from aioidem._network.sasl.aws_msk_iam import AwsMskIam
-from aioidem._network.sasl.gssapi import Gssapi, kerberos_context
-from aioidem._network.sasl.mechanism import Mechanism
-from aioidem._network.sasl.oauthbearer import OAuthBearer
-from aioidem._network.sasl.oidc import ClientCredentials
-from aioidem._network.sasl.plain import Plain
-from aioidem._network.sasl.scram import Scram
 from aioidem.errors import AuthenticationFailedError, ConfigError, KafkaError
+
+if TYPE_CHECKING:
+    from aioidem._network.sasl.mechanism import Mechanism
+    from aioidem._network.sasl.oidc import ClientCredentials
 
 __all__ = ["SaslClient", "sasl_client"]
 
@@ -72,12 +70,20 @@ class SaslClient:
         """
         match self.name:
             case "PLAIN":
+                from aioidem._network.sasl.plain import Plain
+
                 return Plain(*await self._credentials())
             case "SCRAM-SHA-256" | "SCRAM-SHA-512":
+                from aioidem._network.sasl.scram import Scram
+
                 return Scram(self.name, *await self._credentials())
             case "OAUTHBEARER":
+                from aioidem._network.sasl.oauthbearer import OAuthBearer
+
                 return OAuthBearer(*await self._token())
             case "AWS_MSK_IAM":
+                from aioidem._network.sasl.aws_msk_iam import AwsMskIam
+
                 return AwsMskIam(
                     host,
                     session=self._config.sasl_aws_session,
@@ -85,6 +91,8 @@ class SaslClient:
                     user_agent=self._config.client_id,
                 )
             case _:
+                from aioidem._network.sasl.gssapi import Gssapi, kerberos_context
+
                 service = self._config.sasl_kerberos_service_name
                 domain = self._config.sasl_kerberos_domain_name or host
                 return Gssapi(lambda: kerberos_context(service, domain))
@@ -139,6 +147,8 @@ def _oidc(config: ProducerConfig) -> ClientCredentials | None:
     url, secret = config.sasl_oauthbearer_token_endpoint_url, config.sasl_oauthbearer_client_secret
     if url is None or secret is None:
         return None
+    from aioidem._network.sasl.oidc import ClientCredentials
+
     return ClientCredentials(
         url,
         config.sasl_oauthbearer_client_id or "",
