@@ -339,8 +339,8 @@ class ClusterControls:
     def hold_markers(self) -> None:
         """Stop writing transaction markers, so that a commit or abort is decided but not completed.
 
-        Meanwhile requests of a producer that has ended its transaction so are answered
-        CONCURRENT_TRANSACTIONS.
+        Until `release_markers`, requests for the transactional id of such a transaction are
+        answered CONCURRENT_TRANSACTIONS.
         """
         self._change(self._state.transactions.hold_markers)
 
