@@ -18,7 +18,7 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Signal", "Wakeup", "new_signal"]
+__all__ = ["Signal", "Waiter", "Wakeup", "add_waiter", "new_signal", "wake"]
 
 
 class Signal(Protocol):
@@ -35,12 +35,15 @@ class Signal(Protocol):
 
 def new_signal() -> Signal:
     """Make a signal for the event loop that runs the current task."""
+    return _FutureSignal() if _in_task_of_asyncio() else anyio.Event()
+
+
+def _in_task_of_asyncio() -> bool:
     try:
         # There is no current task in a callback, nor where trio runs as a guest on asyncio's loop.
-        on_asyncio = asyncio.current_task() is not None
+        return asyncio.current_task() is not None
     except RuntimeError:
-        on_asyncio = False
-    return _FutureSignal() if on_asyncio else anyio.Event()
+        return False
 
 
 class _FutureSignal:
@@ -48,9 +51,9 @@ class _FutureSignal:
 
     __slots__ = ("_given", "_waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, first: asyncio.Future[None] | None = None) -> None:
         self._given = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = [] if first is None else [first]
 
     def set(self) -> None:
         self._given = True
@@ -72,6 +75,32 @@ class _FutureSignal:
             if not self._given:
                 self._waiters.remove(waiter)
             raise
+
+
+Waiter = asyncio.Future[None] | Signal
+"""What tasks wait for: on asyncio a bare future while only one task waits; else a signal."""
+
+
+def add_waiter(waiting: Waiter | None) -> Waiter:
+    """Return what the current task has to wait for.
+
+    Args:
+        waiting: What other tasks wait for; None if there are none. The result replaces it.
+    """
+    if waiting is None:
+        if _in_task_of_asyncio():
+            return asyncio.get_running_loop().create_future()
+        return anyio.Event()
+    return _FutureSignal(waiting) if isinstance(waiting, asyncio.Future) else waiting
+
+
+def wake(waiter: Waiter) -> None:
+    """Wake every task that waits for this."""
+    if not isinstance(waiter, asyncio.Future):
+        waiter.set()
+    # Setting a future's result raises if its loop is closed, and then no task waits for it.
+    elif not waiter.done() and not waiter.get_loop().is_closed():
+        waiter.set_result(None)
 
 
 class Wakeup:

@@ -16,6 +16,7 @@ collector finds it.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, overload
 import anyio
 
 from aioidem._engine.record import Outcome
-from aioidem._network.waiting import Signal, new_signal
+from aioidem._network.waiting import Waiter, add_waiter
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
@@ -66,7 +67,7 @@ class Delivery:
     _outcome: Outcome | None
     _place: int  # among the records that share the outcome
     _result: RecordMetadata | KafkaError | None  # made when somebody looks
-    _event: Signal | None
+    _waiter: Waiter | None
     _callbacks: list[Callable[[Delivery], object]] | None
     _context: DeliveryContext
     _looking: int
@@ -156,17 +157,18 @@ class Delivery:
         self._callbacks.append(callback)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> RecordMetadata:
         if self._outcome is None:
             self._context.home.check(True)
-            if self._event is None:
-                self._event = new_signal()
+            waiter = self._waiter = add_waiter(self._waiter)
             self._looking += 1
             try:
-                await self._event.wait()
+                if isinstance(waiter, asyncio.Future):
+                    yield from waiter
+                else:
+                    yield from waiter.wait().__await__()
             except BaseException:
+                if self._waiter is waiter and isinstance(waiter, asyncio.Future):
+                    self._waiter = None
                 if self._looking > 0:
                     self._looking -= 1
                 raise

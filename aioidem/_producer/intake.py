@@ -23,6 +23,7 @@ from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.record import RecordGroup
+from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
     Headers,
@@ -163,7 +164,8 @@ class RecordIntake:
         """
         self._life.check_open()
         record = self.record(topic, value, key, headers, partition, timestamp_ms)
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        if may_be_cancelled():
+            await anyio.lowlevel.checkpoint_if_cancelled()
         if not self._budget.try_take(record.size):
             block_until = await self.wait_for_bytes(record.size, topic, partition, block_until)
         self.queue(topic, record, block_until)

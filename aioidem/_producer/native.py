@@ -37,6 +37,7 @@ from aioidem._config import (
 from aioidem._config.secret import Secret, without_frames
 from aioidem._engine import ProducerCore
 from aioidem._engine.flushing import FlushCount
+from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.transport import Connector, TcpConnector
 from aioidem._producer.arguments import Headers, milliseconds
 from aioidem._producer.delivery import Deliveries, Delivery
@@ -305,6 +306,10 @@ class Producer(TransactionCalls):
             ProducerClosed: The producer is not started or closed; nothing was queued.
             WrongLoopError: The call comes from another thread or event loop; nothing was queued.
         """
+        if key is None and partition is None and timestamp is None and not headers:
+            plain = None if may_be_cancelled() else self._intake.queue_plain(topic, value)
+            if plain is not None:
+                return await plain
         delivery = await self._intake.enqueue(
             topic,
             value,

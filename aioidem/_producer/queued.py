@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
+from aioidem._network.waiting import wake
 from aioidem._producer.delivery import (
     COUNTED_AS_UNSEEN,
     Deliveries,
@@ -45,12 +46,12 @@ class QueuedDelivery(Delivery, PendingRecord):
     __slots__ = (
         "_callbacks",
         "_context",
-        "_event",
         "_looking",
         "_outcome",
         "_place",
         "_result",
         "_siblings",
+        "_waiter",
     )
 
     def __init__(
@@ -75,7 +76,7 @@ class QueuedDelivery(Delivery, PendingRecord):
         self._context = context
         self._siblings = siblings
         self.group: RecordGroup | None = None
-        self._outcome = self._result = self._event = self._callbacks = None
+        self._outcome = self._result = self._waiter = self._callbacks = None
         self._looking = 0
 
     def settle(self, outcome: Outcome, place: int) -> None:
@@ -92,8 +93,10 @@ class QueuedDelivery(Delivery, PendingRecord):
         siblings = self._siblings
         if outcome.error is not None:
             self._count_if_unseen(outcome.topic, outcome.error)
-        if self._event is not None:
-            self._event.set()
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None  # its task refers to this object
+            wake(waiter)
         if siblings is not None:
             siblings.one_done()
         if self._callbacks is not None:

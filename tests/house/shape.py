@@ -29,7 +29,7 @@ _DOCUMENT = re.compile(r"\b([\w-]+\.md)\b")
 
 # The functions that a record passes, as `file: function`. The engine's files go without a folder.
 _WAY = """
-producer/native: send; intake: enqueue, record, queue; memory: try_take;
+producer/native: send; intake: queue_plain, enqueue, record, queue; memory: try_take;
 record_accumulator: append, _append, _assign, _choose_partition; partitions: state;
 partition_queue: append;
 producer/sender: _turn; core: poll; produce: send, _route; partition: follow; produce: _send_on;

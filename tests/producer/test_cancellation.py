@@ -7,6 +7,7 @@ The producer must go on unharmed: its buffer is free again, and the next record 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -235,3 +236,96 @@ async def test_send_many_cancelled_halfway_sends_what_was_queued_and_no_more(
             await until(lambda: producer.statistics().buffer_waiters == 1)
             tasks.cancel_scope.cancel()
         assert await stored(cluster, producer) == [VALUE]
+
+
+@bounded(10)
+async def test_cancelled_by_an_outer_scope_nothing_is_sent(transport: Transport) -> None:
+    """A cancelled scope anywhere around the call stops it, unless a shield is in between."""
+    async with running(transport) as (cluster, producer):
+        with anyio.CancelScope() as outer, anyio.CancelScope():
+            outer.cancel()
+            await producer.send("t", b"never")
+        assert outer.cancelled_caught
+        assert producer.statistics().records_queued == 0
+        cluster.release_high_watermark("t")
+        with anyio.CancelScope() as outer:
+            outer.cancel()
+            with anyio.CancelScope(shield=True):
+                await producer.send("t", b"shielded")
+        assert await stored(cluster, producer) == [b"shielded"]
+
+
+@bounded(10)
+async def test_after_its_deadline_nothing_is_sent(transport: Transport) -> None:
+    """A scope whose deadline was over when it was entered stops the call."""
+    async with running(transport) as (cluster, producer):
+        with anyio.CancelScope(deadline=-1.0) as scope:
+            await producer.send("t", b"never")
+        assert scope.cancelled_caught
+        assert producer.statistics().records_queued == 0
+        assert await stored(cluster, producer) == []
+
+
+@bounded(10)
+async def test_a_deadline_ends_the_wait_and_not_the_record(transport: Transport) -> None:
+    """A call whose deadline comes while the record is in flight only stops waiting."""
+    async with running(transport) as (cluster, producer):
+        scope = anyio.CancelScope()
+
+        async def send() -> None:
+            with scope:
+                await producer.send("t", b"x")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await until(lambda: cluster.log_end_offset("t") == 1)
+            scope.deadline = -1.0
+        assert scope.cancelled_caught
+        assert await stored(cluster, producer) == [b"x"]
+
+
+@bounded(10)
+async def test_a_task_that_has_cancelled_itself_queues_and_does_not_wait(
+    transport: Transport, anyio_backend_name: str
+) -> None:
+    """asyncio delivers a task's cancellation where it waits next, which is after the queueing."""
+    if anyio_backend_name != "asyncio":
+        return
+    async with running(transport) as (cluster, producer):
+
+        async def cancel_and_send() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await producer.send("t", b"x")
+
+        (result,) = await asyncio.gather(cancel_and_send(), return_exceptions=True)
+        assert isinstance(result, asyncio.CancelledError)
+        assert await stored(cluster, producer) == [b"x"]
+
+
+@bounded(10)
+async def test_waiters_may_leave_and_return_in_any_order(transport: Transport) -> None:
+    """One delivery wakes those that wait for it, whoever began or ended to wait before."""
+    async with running(transport) as (cluster, producer):
+        delivery = producer.send_nowait("t", b"x")
+        offsets: list[int] = []
+        scopes = [anyio.CancelScope() for _ in range(4)]
+
+        async def wait(scope: anyio.CancelScope) -> None:
+            with scope:
+                offsets.append((await delivery).offset)
+
+        async with anyio.create_task_group() as tasks:
+            for leaving in ((0,), (1, 2), ()):
+                for number in leaving or (3,):
+                    tasks.start_soon(wait, scopes[number])
+                await anyio.wait_all_tasks_blocked()
+                for number in leaving:
+                    scopes[number].cancel()
+                await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(wait, anyio.CancelScope())
+            await anyio.wait_all_tasks_blocked()
+            cluster.release_high_watermark("t")
+        assert offsets == [0, 0]
+        assert (await delivery).offset == 0
