@@ -12,9 +12,9 @@ A producer writes records of 100 bytes to the embedded cluster over its transpor
 - awaited: `await send()`, one record at a time, so each record is a batch and a request of its own;
 - queued: 500 times `send_nowait()`, then `flush()`, so the records share a batch.
 
-The script counts what runs in `aioidem`, except for the embedded cluster. Two runs of different
-length are subtracted, so what happens once (starting, metadata, the producer id) is left out. The
-engine's figure is a part of the client's.
+The script counts what runs in `aioidem`, except for the embedded cluster and what that calls. Two
+runs of different length are subtracted, so what happens once (starting, metadata, the producer id)
+is left out. The engine's figure is a part of the client's.
 """
 
 from __future__ import annotations
@@ -51,19 +51,30 @@ class OpcodeCounter:
         if code not in self._names:
             self._names[code] = self._name(code.co_filename, code.co_qualname)
         name = self._names[code]
-        if name is None:
+        if name is None or (event == "call" and self._serves_the_cluster(frame)):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
             self.counts[name] += 1
         return self
 
+    def _serves_the_cluster(self, frame: FrameType) -> bool:
+        """Return whether the embedded cluster has called this function, through others or not."""
+        caller = frame.f_back
+        while caller is not None:
+            if self._is_cluster(caller.f_code.co_filename):
+                return True
+            caller = caller.f_back
+        return False
+
+    def _is_cluster(self, path: str) -> bool:
+        folder = path.removeprefix(self._library).partition("/")[0].lstrip("_")
+        return path.startswith(self._library) and folder in ("broker", "testing")
+
     def _name(self, path: str, function: str) -> str | None:
-        if not path.startswith(self._library):
+        if not path.startswith(self._library) or self._is_cluster(path):
             return None
-        inside = path.removeprefix(self._library)
-        folder = inside.partition("/")[0].lstrip("_")
-        return None if folder in ("broker", "testing") else f"{inside}: {function}"
+        return f"{path.removeprefix(self._library)}: {function}"
 
 
 async def workload(how: str, records: int) -> None:
