@@ -78,11 +78,11 @@ class Suspicion:
             expiration: seconds after which a broker forgets a producer.
             unresolved: the partition's unresolved batches.
         """
-        floor = self._appended_ms
-        stamps = [batch.max_timestamp_ms if floor is None else floor for batch in unresolved]
-        if self._acked_stamp_ms is not None:
-            stamps.append(self._acked_stamp_ms)
-        oldest = min(stamps, default=None)
+        floor, oldest = self._appended_ms, self._acked_stamp_ms
+        for batch in unresolved:
+            stamp = batch.max_timestamp_ms if floor is None else floor
+            if oldest is None or stamp < oldest:
+                oldest = stamp
         self.suspect = self._carried or (
             oldest is not None and wall_ms - oldest > expiration * 1000.0 / 2
         )

@@ -375,7 +375,7 @@ class Sender:
             transactional_id=step.transactional_id,
             acks=step.acks,
             timeout_ms=step.timeout_ms,
-            topics=[(topic.name, topic.topic_id, topic.partitions) for topic in step.topics],
+            topics=step.topics,
         )
         answered = step.acks != 0
         if answered:
@@ -385,7 +385,9 @@ class Sender:
             channel.unanswered.append((correlation_id, step.token))
         limit = None
         if answered:
-            partitions = sum(len(topic.partitions) for topic in step.topics)
+            partitions = 0
+            for topic in step.topics:
+                partitions += len(topic.partitions)
             limit = produce_answer_limit(partitions, step.records, self._config.max_frame_bytes)
         self._write(channel, frame, correlation_id, step.token, limit)
 
