@@ -294,7 +294,8 @@ class RecordAccumulator:
             link: the connection to its leader.
             now: seconds.
             room: the bytes left in the request, into which the batch must fit.
-            alone: whether the request is empty so far; a batch to be resent may then exceed `room`.
+            alone: whether the request is empty so far; a batch to be resent, or of one record, may
+            then exceed `room`.
         """
         config = self._config
         batch = state.next_resend(now)
@@ -312,8 +313,9 @@ class RecordAccumulator:
             return None
         if not self._transactions.admits(state.topic, state.partition):
             return None
-        batch = self._sealer.seal(state, self.topics[state.topic], link, now, room)
-        state.enlist(batch)
+        batch = self._sealer.seal(state, self.topics[state.topic], link, now, room, alone=alone)
+        if batch is not None:
+            state.enlist(batch)
         return batch
 
     def _cut_down(self, state: PartitionState, batch: Batch, link: Link, now: float) -> Batch:

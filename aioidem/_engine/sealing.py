@@ -9,8 +9,8 @@ a slow connection is not blocked by its own batches.
 
 Invariants: a sealed batch is sent in the same poll, so sequence numbers are taken only for batches
 that are sent. A batch of more than one record is never larger, as it is on the wire, than `most`
-returns: the compression ratio is estimated before, and the size is checked after the batch is
-built.
+returns, and no batch is larger than the rest of a request that has another batch already: the
+compression ratio is estimated before, and the size is checked after the batch is built.
 """
 
 from __future__ import annotations
@@ -75,12 +75,31 @@ class Sealer:
         return max(base, min(most, int(room)))
 
     def seal(
-        self, state: PartitionState, topic: TopicState, link: Link, now: float, room: int
-    ) -> Batch:
+        self,
+        state: PartitionState,
+        topic: TopicState,
+        link: Link,
+        now: float,
+        room: int,
+        *,
+        alone: bool,
+    ) -> Batch | None:
         """Cut, number and build the next batch of a partition that has records waiting.
 
-        If the batch has more than one record, it has at most `room` bytes by the estimated
-        compression ratio, and never more bytes than the leader is known to accept.
+        If the batch has more than one record, it has at most `room` bytes, and no more than the
+        leader is known to accept.
+
+        Args:
+            state: the partition.
+            topic: its topic.
+            link: the connection to its leader.
+            now: seconds.
+            room: the bytes left in the request.
+            alone: whether the request is empty so far; a single record may then exceed `room`.
+
+        Returns:
+            The batch; None if it would not fit into the request, whose other batches leave less
+            room than its records take after compression. They are in the queue again.
         """
         most = self.most(topic, link, now)
         limit = min(self.limit(state, link, most), room)
@@ -93,12 +112,18 @@ class Sealer:
         base = state.ledger.next if identity is not None else 0
         built = self._build(records, identity, base)
         self._observe(topic.name, built)
-        while len(built.data) > most and built.count > 1:
-            keep = min(int(built.count * most / len(built.data)), built.count - 1) or 1
+        bound = min(most, room)
+        while len(built.data) > bound and built.count > 1:
+            if len(built.data) <= most and records[0].group is not None:
+                break  # a group that an empty request can carry is not divided
+            keep = min(int(built.count * bound / len(built.data)), built.count - 1) or 1
             state.queue.put_back(records[keep:], flushing=flushing)
             records = records[:keep]
             built = self._build(records, identity, base)
             self._observe(topic.name, built)
+        if len(built.data) > room and not alone:
+            state.queue.put_back(records, flushing=flushing)
+            return None
         if identity is not None:
             state.ledger.take(built.count)
         return _batch(built, records, identity, base, state.next_ordinal)

@@ -317,18 +317,20 @@ class Rig:
         key: bytes | None = None,
         poll: bool = True,
         block_until: float | None = None,
+        value: bytes | None = None,
     ) -> list[Outcome]:
         """Append records of about `size` bytes, and poll the engine unless `poll` is False.
 
-        One record fills a batch at the rig's batch_size of 200.
+        One record fills a batch at the rig's batch_size of 200. A `value` replaces the generated
+        ones, which compress well.
         """
         made = []
         for _ in range(count):
             outcome = Outcome(len(self.outcomes))
-            value = (b"%08d" % outcome.number).ljust(size, b".")
-            room = record_size_bound(key, value, ())
+            body = (b"%08d" % outcome.number).ljust(size, b".") if value is None else value
+            room = record_size_bound(key, body, ())
             assert self.core.budget.try_take(room)
-            record = SinkRecord(key, value, (), self.stamp(), partition, room, outcome)
+            record = SinkRecord(key, body, (), self.stamp(), partition, room, outcome)
             try:
                 self.core.accumulator.append(topic, record, self.now, block_until)
             except KafkaError:

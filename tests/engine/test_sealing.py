@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioidem._config import ProducerConfig
+from aioidem._engine import steps
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Batch
 from aioidem._engine.idempotence import ProducerIdentity
@@ -18,7 +19,7 @@ from aioidem._engine.sealing import Sealer
 from aioidem._engine.topics import TopicState
 from aioidem._records import Codec, read_batches, record_size_bound
 
-from .driver import made_link
+from .driver import Request, Rig, made_link
 
 
 class Bench:
@@ -55,7 +56,8 @@ class Bench:
         self.link.limits.of("t").tell(nbytes)
 
     def seal(self, now: float = 0.0) -> Batch:
-        batch = self.sealer.seal(self.state, self.topic, self.link, now, 1 << 30)
+        batch = self.sealer.seal(self.state, self.topic, self.link, now, 1 << 30, alone=True)
+        assert batch is not None
         self.state.enlist(batch)
         return batch
 
@@ -208,6 +210,79 @@ def test_incompressible_records_make_the_estimate_recover_at_once() -> None:
     bench.state.queue.empty()
     bench.fill(400, random_bytes=True)
     assert len(bench.seal().data) <= 4000 * 1.02
+
+
+def size(request: Request) -> int:
+    return sum(len(part.data) for part in request.parts)
+
+
+def random_values(count: int, nbytes: int) -> list[bytes]:
+    source = random.Random(1)
+    return [source.randbytes(nbytes) for _ in range(count)]
+
+
+def requests_after_a_wrong_estimate(codec: str, *, random_first: bool) -> list[Request]:
+    """Send random values to t-0, and to t-1 values that compress well, as the estimate expects.
+
+    The topic accepts more than a request may carry.
+    """
+    rig = Rig(
+        partitions=2,
+        batch_size=1000,
+        max_request_size=4000,
+        late_sealing=True,
+        compression_type=codec,
+    )
+    rig.topic_limit = 1 << 20
+    rig.start()
+    for _ in range(150):
+        rig.send(100)
+        rig.now += 0.01
+        rig.ack(rig.outstanding()[0])
+    rig.ack_all()
+    assert any(isinstance(step, steps.DescribeTopicLimit) for step in rig.asked)
+    before = len(rig.everything)
+    values = random_values(100, 100)
+    if not random_first:
+        rig.send(5, partition=1, poll=False)
+    for value in values:
+        rig.send(value=value, poll=False)
+    if random_first:
+        rig.send(5, partition=1, poll=False)
+    rig.ack_all()
+    requests = rig.everything[before:]
+    sent = [part for request in requests for part in request.parts if part.partition == 0]
+    assert [value for part in sent for value in part.values] == values
+    rig.assert_drained()
+    return requests
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_no_request_outgrows_max_request_size_however_wrong_the_estimate_was(codec: str) -> None:
+    """A batch takes no more than its request has left, although it compresses worse than estimated.
+
+    What does not fit goes with later requests, in order. In one of the two runs it is the turn of
+    t-1, so that the request has another batch already.
+    """
+    runs = [requests_after_a_wrong_estimate(codec, random_first=each) for each in (False, True)]
+    assert {len(requests[0].parts) for requests in runs} == {1, 2}
+    assert max(size(request) for requests in runs for request in requests) <= 4000
+
+
+def test_a_record_that_compression_enlarges_waits_for_a_request_with_room_for_it() -> None:
+    """A single record goes behind another batch only if its compressed batch fits, too."""
+    rig = Rig(partitions=2, batch_size=100, max_request_size=1000, compression_type="gzip")
+    rig.start()
+    first, second = random_values(2, 400)
+    for length in range(400, 480):
+        before = len(rig.everything)
+        rig.send(value=first, poll=False)
+        rig.send(value=(second * 2)[:length], partition=1, poll=False)
+        rig.ack_all()
+        assert max(size(request) for request in rig.everything[before:]) <= 1000
+    counts = {len(request.parts) for request in rig.everything}
+    assert counts == {1, 2}, "some pairs fit into one request, and some do not"
+    rig.assert_drained()
 
 
 def split(bench: Bench, batch: Batch) -> list[Batch]:
