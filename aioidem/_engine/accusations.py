@@ -34,10 +34,11 @@ class Accusation(NamedTuple):
         disproof = self.disproof
         return (
             f"broker {self.route.leader_id} says that it retains {disproof.said} batches per "
-            f"producer and partition, and was seen to deduplicate {disproof.proved} and "
-            f"not {disproof.refused} ({self.topic}-{self.partition}): no more than "
-            f"{limit} are sent ahead there for a while; no record is harmed "
-            "(is something between that answers for it?)"
+            f"producer and partition (KIP-1269), but in {self.topic}-{self.partition} it was seen "
+            f"to deduplicate a retry {disproof.proved} batches back and to refuse one "
+            f"{disproof.refused} batches back. For some minutes or longer, at most {limit} batches "
+            "of a partition are in flight to this broker; no record is lost or written twice. "
+            "Check whether a proxy between answers for the broker"
         )
 
 

@@ -24,9 +24,10 @@ __all__ = ["BatchLimit", "BatchLimits"]
 class BatchLimit:
     """The known size limit of one topic's batches on one connection."""
 
-    __slots__ = ("_answered", "_asked_at", "_asking", "_refused", "acknowledged", "told")
+    __slots__ = ("_answered", "_asked_at", "_asking", "_refused", "acknowledged", "told", "topic")
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
         # The limit that the topic's config names, in bytes; None while it is not known.
         self.told: int | None = None
         # The largest batch of the topic that was acknowledged on this connection, in bytes.
@@ -100,5 +101,5 @@ class BatchLimits:
         """Return the limit of a topic; it is created on first use."""
         limit = self._by_topic.get(topic)
         if limit is None:
-            limit = self._by_topic[topic] = BatchLimit()
+            limit = self._by_topic[topic] = BatchLimit(topic)
         return limit

@@ -27,10 +27,11 @@ from aioidem._protocol.topic_config import TopicConfig
 __all__ = ["BrokerInquiries"]
 
 _UNTOLD_WARNING = (
-    "broker {link.node_id} does not tell max.message.bytes of a topic, or stores its batches "
-    "compressed anew, so they do not grow beyond batch_size ({size} bytes) there: a larger one "
-    "whose answer is lost might never be taken. Cures: DESCRIBE_CONFIGS on the topic for this "
-    "principal, the topic's compression.type as the producer's, or a larger batch_size"
+    "topic {topic!r}: its batches stay within batch_size ({size} bytes), because broker "
+    "{link.node_id} does not say which larger batches it accepts. Either this principal lacks "
+    "DESCRIBE_CONFIGS on the topic, which shows max.message.bytes, or the broker compresses the "
+    "topic's batches again with another codec. Grant DESCRIBE_CONFIGS, set the topic's "
+    "compression.type to 'producer', or raise batch_size. Other topics are not reported"
 )
 
 
@@ -141,7 +142,8 @@ class BrokerInquiries:
         limit.tell(told)
         if told is None and self._config.late_sealing and not self._warned_untold:
             self._warned_untold = True
-            self._outcomes.event(_UNTOLD_WARNING.format(link=link, size=self._config.batch_size))
+            size = self._config.batch_size
+            self._outcomes.event(_UNTOLD_WARNING.format(topic=limit.topic, link=link, size=size))
 
     def on_broker_config(self, node_id: int, facts: BrokerFacts) -> None:
         """Record after what time a broker forgets producers, and its range of sequences."""
@@ -160,8 +162,9 @@ class BrokerInquiries:
         if config.enable_idempotence and config.delivery_timeout >= self.expiration / 2:
             self._outcomes.event(
                 f"delivery_timeout ({config.delivery_timeout:g} s) is not below half of the "
-                f"brokers' producer.id.expiration.ms ({self.expiration:g} s): retries may outlive "
-                "what they know of this producer (KIP-854)"
+                f"brokers' producer.id.expiration.ms ({self.expiration:g} s): a broker may forget "
+                "this producer while a batch is retried, and no longer recognise a duplicate "
+                "(KIP-854). Lower delivery_timeout, or raise producer.id.expiration.ms"
             )
 
     def forget_cluster(self) -> None:

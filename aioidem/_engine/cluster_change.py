@@ -39,8 +39,9 @@ def changed(was: str, to: str, address: str, silent_for: float) -> errors.Cluste
         silent_for: seconds since the last byte from the old cluster.
     """
     return errors.ClusterChangedError(
-        f"the cluster changed from {printable(was)} to {printable(to)}, where bootstrap server "
-        f"{address} leads now; {printable(was)} was last heard of {silent_for:.1f} s ago"
+        f"the cluster changed from {printable(was)} to {printable(to)}: bootstrap server "
+        f"{address} leads to {printable(to)} now, and the last bytes from {printable(was)} came "
+        f"{silent_for:.1f} s ago"
     )
 
 
@@ -68,8 +69,9 @@ def id_is_shared(
     code shows that another client writes under this id.
     """
     return type(refusal)(
-        f"{partition.topic}-{partition.partition}: another producer writes under producer id "
-        f"{producer_id}; a client that was carried here from another cluster may have kept its id"
+        f"{partition.topic}-{partition.partition}: another client writes under this producer's "
+        f"id, {producer_id}. Such a client may have got the id from another cluster, and have kept "
+        "it when its bootstrap servers moved to this one"
     )
 
 

@@ -36,6 +36,8 @@ from aioidem.structs import DeliveryStatus
 
 __all__ = ["Coordination"]
 
+_ABORTED = "the record's transaction was aborted"
+
 
 class Coordination:
     """Sends the transaction's calls to coordinators, and settles its records when it fails.
@@ -138,14 +140,14 @@ class Coordination:
                 self._identity_request.report(transactions.cause)
             case TransactionState.ABORTABLE:
                 failed = errors.AbortableTransactionError(
-                    f"its transaction can only be aborted: {transactions.cause}"
+                    f"the record's transaction can only be aborted: {transactions.cause}"
                 )
                 failed.__cause__ = transactions.cause
                 self._abort_records(failed, DeliveryStatus.UNKNOWN)
             case TransactionState.ABORTING:
-                self._abort_records(errors.TransactionAborted("its transaction was aborted"), None)
+                self._abort_records(errors.TransactionAborted(_ABORTED), None)
             case _ if transactions.outcome.committed is False and self._accumulator.unsettled:
-                aborted = errors.TransactionAborted("its transaction was aborted")
+                aborted = errors.TransactionAborted(_ABORTED)
                 self._abort_records(aborted, DeliveryStatus.NOT_WRITTEN)
 
     def _abort_records(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:

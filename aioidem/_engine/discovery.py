@@ -158,6 +158,7 @@ class Discovery:
         "_finding",
         "_grant",
         "_hold",
+        "_longest",
         "_proven",
         "_told",
         "_unanswered",
@@ -173,6 +174,7 @@ class Discovery:
         self._wanted = config.enable_idempotence and config.window_discovery != "off"
         self._ask = config.window_discovery == "auto"
         longest = _LONGEST_WAIT if self._ask else _LONGEST_WAIT_WHEN_ON
+        self._longest = longest
         self._hold = Backoff(_FIRST_WAIT, longest, random)
         self._grant = Backoff(_FIRST_WAIT, longest, random)
         self._again_at = 0.0
@@ -271,7 +273,8 @@ class Discovery:
 
     def _not_granted(self, error_code: int, topic: str, now: float) -> None:
         self._move(DiscoveryEvent.NOT_GRANTED)
-        self._again_at = now + self._grant.next_delay()
+        wait = self._grant.next_delay()
+        self._again_at = now + wait
         denied = error_code in _NOT_GRANTED
         why = (
             f"DESCRIBE_CONFIGS on topic {topic!r} is not granted"
@@ -279,11 +282,17 @@ class Discovery:
             else f"DescribeConfigs of topic {topic!r} ended with error {error_code}"
         )
         self.reason = f"{self._broker} did not say whether it has {_CONFIG}: {why}"
+        cure = "Grant that permission" if denied else "Check the broker's log"
         self._tell(
-            f"window 5: {self.reason}; it is asked again, at the latest every 5 minutes "
-            "(cure: grant it, or window_discovery='on' where all brokers have KIP-1269)",
+            f"window 5: {self.reason}. The broker is asked again in {wait:.1f} s, "
+            f"{self._then()}. {cure}, or set window_discovery='on' if all brokers have KIP-1269",
             warning=True,
+            told=self.reason,
         )
+
+    def _then(self) -> str:
+        """Return how the waits go on, for messages; `Backoff` varies each wait by up to 20 %."""
+        return f"then after waits that double up to about {self._longest:g} s"
 
     def unsupported(self) -> None:
         """Note that the broker does not offer DescribeConfigs."""
@@ -317,9 +326,9 @@ class Discovery:
         self._move(DiscoveryEvent.REFUSED)
         wait = self._hold.next_delay()
         self._again_at = now + wait
-        self.reason = f"{self._broker} is spoken to in Produce v13 for a while: {why}"
+        self.reason = f"{self._broker} gets Produce v13 in place of v14 for a while: {why}"
         self._tell(
-            f"window 5: {self.reason}; v14 is tried again in {wait:.1f} s, then ever less often",
+            f"window 5: {self.reason}. v14 is tried again in {wait:.1f} s, {self._then()}",
             warning=True,
             told=self.reason,
         )

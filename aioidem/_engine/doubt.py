@@ -39,7 +39,8 @@ _SUSPECT_WARNING = (
     "{partition.topic}-{partition.partition}: record timestamps are more than half of the brokers' "
     "producer.id.expiration.ms ({seconds:g} s) old, so a broker may have forgotten this producer "
     "(KIP-854): after a lost answer such records are read back, and end UNKNOWN if that is not "
-    "possible. Cures: a transactional id, message.timestamp.type=LogAppendTime, a larger expiration"
+    "possible. Set a transactional_id, set message.timestamp.type=LogAppendTime on the topic, or "
+    "raise producer.id.expiration.ms"
 )
 
 
@@ -191,7 +192,11 @@ class DoubtResolution:
                 continue
             link, at = self._silent_at(state)
             if link is not None and at is not None and now >= at:
-                reason = f"leadership of {state.topic}-{state.partition} moved, and it is silent"
+                reason = (
+                    f"{state.where} has a new leader, whose turn comes when broker {link.node_id}, "
+                    "the old leader, has answered; it has sent nothing since "
+                    f"{now - link.last_progress:.1f} s"
+                )
                 yield Leaving(link, reason, KafkaConnectionError(reason))
 
     def _silent_at(self, state: PartitionState) -> tuple[Link | None, float | None]:

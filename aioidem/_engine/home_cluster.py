@@ -21,8 +21,14 @@ from aioidem._engine.links import Leaving, Link
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.record_accumulator import RecordAccumulator
+from aioidem._protocol.messages import printable
 
 __all__ = ["HomeCluster"]
+
+_RESOLVE_AGAIN = (
+    "a broker that the cluster names is at another cluster now, so the bootstrap servers' names "
+    "are resolved again"
+)
 
 
 class HomeCluster:
@@ -101,9 +107,8 @@ class HomeCluster:
             yield Leaving(link, str(error.args[0]), error)
             self._effects.refresh_metadata()
             for older in self._connections.bootstrap_only():
-                # This connection may have been opened before the addresses moved. It is closed so
-                # that the bootstrap name is resolved again.
-                yield Leaving(older, "the brokers it names are not where it says", None)
+                # This connection may have been opened before the addresses moved.
+                yield Leaving(older, _RESOLVE_AGAIN, None)
 
     def _move(self, link: Link, was: str, to: str, address: str, now: float) -> Iterator[Leaving]:
         """Move to the cluster that the bootstrap address leads to now, or end the producer.
@@ -113,16 +118,19 @@ class HomeCluster:
         id: then the producer ends.
         """
         for other in [each for each in self._connections.links.values() if each is not link]:
-            yield Leaving(other, "it leads to a cluster that is left", None)
+            yield Leaving(other, f"the producer leaves this cluster for {printable(to)}", None)
         error = changed(was, to, address, now - self._heard_at)
         config = self._config
         if config.on_cluster_change == "fail" or config.transactional_id is not None:
-            self._outcomes.event(f"{error.args[0]}: this producer ends")
+            self._outcomes.event(
+                f"{error.args[0]}. This producer ends: on_cluster_change is 'fail', or it has a "
+                "transactional_id"
+            )
             self._effects.fatal(error)
             return
         self._outcomes.event(
-            f"{error.args[0]}: what is in doubt ends UNKNOWN, what was never written goes to the "
-            "new cluster under a new producer id"
+            f"{error.args[0]}. Batches in doubt end UNKNOWN; records that were never written go to "
+            "the new cluster, under a new producer id"
         )
         unwritten = self._accumulator.take_unwritten()
         self._forget(to)

@@ -159,7 +159,10 @@ class MetadataRequests:
     def _recreate(self, name: str) -> None:
         """Start a recreated topic afresh, under another producer epoch."""
         before = self._identity.current
-        self._outcomes.event(f"{name}: the topic was recreated")
+        self._outcomes.event(
+            f"topic {name!r} was deleted and recreated: batches in doubt end UNKNOWN, records that "
+            "were never written go to the new topic"
+        )
         self._accumulator.recreate(name)
         if (
             not self._transactions.topic_gone(name)

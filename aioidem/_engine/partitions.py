@@ -198,7 +198,7 @@ class Partitions:
         if current is None or current.producer_id != shared.producer_id:
             return None
         identity.disown()
-        return f"{told.args[0]}: this one takes a new producer id"
+        return f"{told.args[0]}. This producer requests a new id; batches in doubt end UNKNOWN"
 
     # -- topics and clusters that go
 

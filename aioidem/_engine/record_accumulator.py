@@ -405,7 +405,7 @@ class RecordAccumulator:
         for old in states:
             queued = carried_records([old])
             self._partitions.retire(
-                old, errors.UnknownTopicId("the topic was deleted and recreated")
+                old, errors.UnknownTopicId(f"{old.where}: the topic was deleted and recreated")
             )
             if old.partition in view.leaders:
                 self._partitions.succeed(old, queued)
@@ -493,13 +493,19 @@ class RecordAccumulator:
         max_block = self._config.max_block
         if self._cluster.partitions(topic.name) is not None:
             return errors.UnknownTopicOrPartitionError(
-                f"topic {topic.name!r}: the partition is not known, and no metadata came within "
-                f"max_block ({max_block:g} s) that was asked for after the record"
+                f"topic {topic.name!r}: the last metadata does not have the record's partition, "
+                f"and no newer metadata came within max_block ({max_block:g} s). Check the "
+                "partition's number, and whether the brokers are reachable"
             )
         if topic.error_code:
-            return errors.broker_error(topic.error_code, f"topic {topic.name!r} (waited max.block)")
+            return errors.broker_error(
+                topic.error_code,
+                f"topic {topic.name!r}: metadata still had this error after max_block "
+                f"({max_block:g} s). Check the topic's name, and whether it has been created",
+            )
         return errors.KafkaTimeoutError(
-            f"no metadata for topic {topic.name!r} within max.block ({max_block:g} s)"
+            f"topic {topic.name!r}: no metadata came within max_block ({max_block:g} s). Check "
+            "whether the brokers are reachable"
         )
 
     def missing_partition(self, topic: str, partition: int) -> errors.KafkaError:

@@ -68,10 +68,10 @@ def too_large(
         told: the topic's limit in bytes; None if it is not known.
     """
     # A limit that is not below the batch's size is out of date: it does not explain the refusal.
-    limit = f"{told} bytes" if told is not None and told < nbytes else "which is not known"
+    limit = f"{told} bytes" if told is not None and told < nbytes else "the value is not known"
     records = "one record" if count == 1 else f"{count} records"
     return errors.broker_error(
         answer.error_code,
-        f"{where}: a batch of {nbytes} bytes with {records} is larger than {MESSAGE_BYTES} of the "
-        f"topic, {limit}. Send smaller records, or raise {MESSAGE_BYTES}",
+        f"{where}: the broker refused a batch of {nbytes} bytes with {records} as larger than "
+        f"{MESSAGE_BYTES} of the topic ({limit}). Send smaller records, or raise {MESSAGE_BYTES}",
     )

@@ -27,11 +27,11 @@ def window_reason(state: PartitionState, link: Link | None, config: ProducerConf
     if config.broker_dedup == "range":
         return "no window: broker_dedup is 'range' (KIP-758)"
     if link is None:
-        return "its leader is not connected"
+        return "the partition's leader is not connected"
     reason = _reason_of_the_broker(state, link)
     in_flight = config.max_in_flight_requests_per_connection
     if in_flight < state.window.limit:
-        return f"max_in_flight_requests_per_connection ({in_flight}) binds: {reason}"
+        return f"limited by max_in_flight_requests_per_connection ({in_flight}); {reason}"
     return reason
 
 
@@ -42,5 +42,8 @@ def _reason_of_the_broker(state: PartitionState, link: Link) -> str:
     if not state.window.heard:
         return f"{broker} has not acknowledged a batch of this partition yet"
     if link.memory.limit is not None and state.window.limit >= link.memory.limit:
-        return f"{broker} says that it retains more than {link.memory.limit}, and was seen not to"
+        return (
+            f"{broker} says that it retains more batches than {link.memory.limit}, but was seen to "
+            "refuse a retry within that number; the limit ends after some minutes or longer"
+        )
     return f"{broker} retains {state.window.limit} batches"

@@ -466,7 +466,7 @@ class SaslAuthenticationFailed(
 
 
 class UnknownProducerId(BrokerResponseError, errno=59, message="UNKNOWN_PRODUCER_ID"):
-    """The broker has no state for this producer id; brokers since 2.8 do not send this code."""
+    """The broker has no state for this producer id; brokers since 2.5 do not send this code."""
 
 
 class NonEmptyGroup(BrokerResponseError, errno=68, message="NON_EMPTY_GROUP"):

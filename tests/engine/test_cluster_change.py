@@ -62,7 +62,7 @@ def test_what_is_in_doubt_ends_unknown_and_the_rest_goes_on_under_a_new_producer
     assert isinstance(error, errors.ClusterChangedError)
     assert "the cluster changed from cluster to another" in str(error)
     assert "b1:9092" in str(error)
-    assert "was last heard of" in str(error)
+    assert "the last bytes from cluster came" in str(error)
     assert len(told(rig, "the cluster changed")) == 1
     rig.assert_drained()
 
@@ -76,7 +76,7 @@ def test_under_fail_the_producer_ends() -> None:
     with pytest.raises(errors.ClusterChangedError) as refused:
         rig.send()
     assert refused.value.status is NOT_WRITTEN
-    assert len(told(rig, "this producer ends")) == 1
+    assert len(told(rig, "This producer ends")) == 1
     rig.tick(30.0)
     assert len(told(rig, "the cluster changed")) == 1
     assert all(request.sent_at < rig.now - 29.0 for request in rig.everything)
@@ -316,7 +316,7 @@ def test_a_fenced_producer_asks_for_another_id_and_never_raises_the_epoch() -> N
     assert rig.statuses == [ACKED] * 4
     assert rig.everything[-1].only.identity == (before[0] + 1, 0)
     [event] = rig.events
-    assert f"another producer writes under producer id {before[0]}" in event
+    assert f"another client writes under this producer's id, {before[0]}" in event
 
 
 def test_doubt_elsewhere_under_that_id_can_not_be_resolved() -> None:
@@ -337,7 +337,7 @@ def test_doubt_elsewhere_under_that_id_can_not_be_resolved() -> None:
     before = to_zero.only.identity
     rig.fail(to_zero, INVALID_PRODUCER_EPOCH)
     assert doubtful.status is UNKNOWN
-    assert "another producer writes under" in str(doubtful.error)
+    assert "another client writes under" in str(doubtful.error)
     sent = len(rig.everything)
     rig.settle_down()
     assert fenced.status is ACKED

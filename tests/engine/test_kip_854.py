@@ -574,7 +574,7 @@ def test_the_cures_are_named_once() -> None:
     rig.lose()
     rig.tick(2.0)
     (warning,) = [event for event in rig.events if "may have forgotten" in event]
-    for cure in ("transactional id", "LogAppendTime", "larger expiration"):
+    for cure in ("transactional_id", "LogAppendTime", "raise producer.id.expiration.ms"):
         assert cure in warning
 
 

@@ -94,7 +94,7 @@ def test_what_is_sent_after_a_probe_does_not_make_its_refusal_an_older_one() -> 
     answer_as(rig, set(range(9, 21)))
     assert set(rig.statuses) == {ACKED}
     [told] = accusations(rig)
-    assert "was seen to deduplicate 12 and not 13" in told
+    assert "was seen to deduplicate a retry 12 batches back and to refuse one 13" in told
 
 
 def test_its_word_is_believed_again_after_a_while_and_the_warning_is_not_repeated() -> None:

@@ -185,7 +185,7 @@ async def test_what_is_in_doubt_ends_unknown_and_what_waits_goes_along(
             assert stored_values(first) == [b"first", *numbered(3)]
             assert stored_values(second) == numbered(2, 3)
             assert carried.statistics().data_loss_events == 0
-    told = [line for line in caplog.messages if "what is in doubt ends UNKNOWN" in line]
+    told = [line for line in caplog.messages if "Batches in doubt end UNKNOWN" in line]
     assert len(told) == 1
     assert "the cluster changed from" in told[0]
 

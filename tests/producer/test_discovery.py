@@ -212,7 +212,7 @@ async def test_statistics_say_which_limit_binds(
             first, second = (partition_of(producer, "t", each) for each in (0, 1))
             assert first.window == 20
             assert first.window_reason == (
-                "max_in_flight_requests_per_connection (7) binds: broker 0 retains 20 batches"
+                "limited by max_in_flight_requests_per_connection (7); broker 0 retains 20 batches"
             )
             assert second.window == 5
             assert second.window_reason == "broker 1 does not offer Produce v14"

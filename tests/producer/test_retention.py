@@ -104,7 +104,7 @@ async def test_a_broker_that_says_20_and_keeps_5_is_reported_once_and_sent_5(
                 await virtual_time(RTT)  # the verdict waits for metadata asked for after it
             await producer.send_many("t", numbered(20, 80))
             assert partition_of(producer).window == 5
-            assert "was seen not to" in partition_of(producer).window_reason
+            assert "was seen to refuse a retry" in partition_of(producer).window_reason
             refused = broker.refusals
             await lose(producer, broker, 5, 100)
             assert broker.refusals == refused, "the broker remembers all that is now in flight"

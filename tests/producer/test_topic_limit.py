@@ -140,7 +140,7 @@ async def test_the_error_of_a_record_too_large_by_itself_has_its_size_and_the_li
             await producer.send("t", b"")
             with pytest.raises(
                 errors.MessageSizeTooLargeError,
-                match=r"max\.message\.bytes of the topic, 5000 bytes",
+                match=r"max\.message\.bytes of the topic \(5000 bytes\)",
             ) as told:
                 await producer.send("t", bytes(6000))
             assert told.value.status is DeliveryStatus.NOT_WRITTEN

@@ -332,7 +332,7 @@ def test_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
         )
     )
     all_acked(result)
-    assert any("leadership of t-0 moved, and it is silent" in line for line in result.trace)
+    assert any("t-0 has a new leader, whose turn comes" in line for line in result.trace)
     assert result.took < 10
 
 

@@ -906,7 +906,7 @@ class World:
     def event(self, event: str) -> None:
         """Note an event that the producer reports to its operator."""
         self.trace(f"event: {event}")
-        if event.endswith("the topic was recreated"):
+        if "was deleted and recreated" in event:
             self._recreated_at = self.now
         self.result.convictions += "was seen to deduplicate" in event
         if event.startswith("the cluster changed from"):
