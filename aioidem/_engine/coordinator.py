@@ -121,6 +121,12 @@ class Coordinator:
         self.key = key
         self.node_id: int | None = None
 
+    @property
+    def in_words(self) -> str:
+        """The transactional id or the group, for messages."""
+        kind = "group" if self.kind is CoordinatorKey.GROUP else "transactional id"
+        return f"{kind} {self.key!r}"
+
     def forget(self) -> None:
         """Forget the broker, so that FindCoordinator is sent before the next call."""
         self.node_id = None

@@ -62,7 +62,7 @@ class Effects:
         """Have metadata requested at the next opportunity: the view of the cluster is stale."""
         self._metadata.want()
 
-    def bump(self, where: str, identity: ProducerIdentity | None) -> None:
+    def bump(self, where: str, identity: ProducerIdentity | None, reason: str) -> None:
         """Request another epoch: a partition gave up sequence numbers under this identity.
 
         One incident bumps the epoch once: a partition that is still on an older epoch only adopts
@@ -72,16 +72,18 @@ class Effects:
         Args:
             where: the partition, for messages.
             identity: the identity under which the numbers were given up.
+            reason: why they were given up, for messages.
         """
-        if not self._transactions.numbers_given_up() and identity == self._identity.current:
+        self._transactions.on_numbers_given_up(where, reason)
+        if not self._transactions.grants_epochs and identity == self._identity.current:
             self._identity.bump()
-            self._outcomes.event(f"{where}: producer epoch bumped")
+            self._outcomes.event(f"{where}: producer epoch bumped, because {reason}")
 
     def data_loss(self, where: str, reason: str) -> None:
         """Report that a broker lost acknowledged records, or the state of this producer."""
         self._outcomes.counters.data_loss_events += 1
         # The lost records may belong to the open transaction, which must not be committed in part.
-        self._transactions.fail(errors.OutOfOrderSequenceNumber(f"data loss: {reason}"))
+        self._transactions.fail(errors.OutOfOrderSequenceNumber(f"{where}: data loss: {reason}"))
         self._outcomes.event(f"{where}: data loss: {reason}")
 
     def fatal(self, error: errors.KafkaError) -> None:

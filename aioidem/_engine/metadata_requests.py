@@ -164,8 +164,9 @@ class MetadataRequests:
             "were never written go to the new topic"
         )
         self._accumulator.recreate(name)
+        self._transactions.on_topic_recreated(name)
         if (
-            not self._transactions.topic_gone(name)
+            not self._transactions.grants_epochs
             and self._config.enable_idempotence
             and self._identity.current == before
         ):

@@ -69,14 +69,16 @@ class NoTransactions(Transactions):
         """Return the highest Produce version that the connection supports."""
         return offered
 
-    def numbers_given_up(self) -> bool:
-        """Return False: no coordinator grants an epoch, the producer raises its own (KIP-360)."""
+    @property
+    def grants_epochs(self) -> bool:
+        """Always False: no coordinator grants an epoch, the producer raises its own (KIP-360)."""
         return False
 
-    def topic_gone(self, topic: str) -> bool:
-        """Return False: no coordinator grants another epoch."""
-        del topic
-        return False
+    def on_numbers_given_up(self, where: str, reason: str) -> None:
+        """Do nothing: there is no transaction that could fail."""
+
+    def on_topic_recreated(self, topic: str) -> None:
+        """Do nothing: there is no transaction that could fail."""
 
     def fail(self, error: errors.KafkaError | None) -> None:
         """Do nothing: there is no transaction that could fail."""

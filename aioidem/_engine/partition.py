@@ -36,6 +36,7 @@ from aioidem._engine.effects import Effects
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
 from aioidem._engine.log_position import LogPosition
+from aioidem._engine.overdue import batch_progress, overdue, queue_progress
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
 from aioidem._engine.record import Outcome, PendingRecord, Settlement
@@ -49,6 +50,11 @@ from aioidem._records import restamp
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
+
+_ENDED_NOT_WRITTEN = "a batch ended NOT_WRITTEN"
+_UNANSWERED = "an attempt got no answer"
+_UNWRITTEN = "a connection ended before an attempt was written"
+_STATE_GONE = "the leader refused the producer id or its epoch"
 
 SEQUENCE_CAP = 1 << 30
 """The span of sequences of unresolved batches stays below this number of records, so that "before"
@@ -74,6 +80,7 @@ class PartitionState:
 
     __slots__ = (
         "_evidence",
+        "_failure",
         "_pause",
         "_resend",
         "_retry",
@@ -145,6 +152,8 @@ class PartitionState:
         # The lowest base sequence of a batch that ended NOT_WRITTEN under this identity: no leader
         # that holds the producer's state may append above it. None if there is none.
         self._skipped: int | None = None
+        # The last failed attempt since the last success, for the error of records that expire.
+        self._failure: errors.KafkaError | str | None = None
         self._retry = retry
         self._pause = pause
 
@@ -391,7 +400,11 @@ class PartitionState:
         self.outstanding -= 1
         attempt = batch.attempt
         if self.log.contradicts(batch, answer.base_offset):
-            out.data_loss(self.where, f"offset {answer.base_offset} came after {self.log.offset}")
+            out.data_loss(
+                self.where,
+                f"a batch was appended at offset {answer.base_offset}, although offset "
+                f"{self.log.offset} was acknowledged before: the log was truncated or replaced",
+            )
             self.log.accept_loss(batch, answer.base_offset)
             if attempt is not None:
                 attempt.disbelieve()  # the log is another one than the leader showed before
@@ -431,6 +444,7 @@ class PartitionState:
     def _hear_none(self, batch: Batch, attempt: Attempt | None, now: float) -> None:
         self._retry.reset()
         self.retry_at = 0.0
+        self._failure = None
         route = self.route
         if attempt is None or route is None or attempt.link_id != route.link_id:
             return
@@ -468,11 +482,19 @@ class PartitionState:
         if not rejected and (self._skipped is None or self._skipped >= acked.base):
             return False
         if not self.log.is_explained(rejected[-1] if rejected else acked):
-            out.data_loss(self.where, "a later batch was accepted over a rejected one")
+            out.data_loss(
+                self.where,
+                f"the leader appended sequence {acked.wire_base}, although it had refused an "
+                "earlier batch: it lost this producer's state in between",
+            )
         for batch in rejected:
-            self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
+            error = errors.OutOfOrderSequenceNumber(
+                f"{self.where}: the batch of sequence {batch.wire_base} was refused, and a later "
+                "one was appended, so it could be appended only out of order"
+            )
+            self._fail(batch, error, out)
         self._skipped = None  # so that the loss is reported once
-        self._give_up_numbers(out)
+        self._give_up_numbers(out, "a batch was appended after an earlier one had been refused")
         return True
 
     def on_error(
@@ -495,6 +517,7 @@ class PartitionState:
         """
         self.outstanding -= 1
         disposition, error, culprits = refusal.disposition, refusal.error, refusal.culprits
+        self._failure = error
         self._note_refused(batch, disposition, now, out)
         if disposition.refresh_metadata:
             out.refresh_metadata()
@@ -579,9 +602,13 @@ class PartitionState:
         if batch.persistence is Persistence.REJECTED:
             # The leader has this sequence within its range although it refused every attempt: it
             # must have accepted a later batch while it held no state.
-            out.data_loss(self.where, "DUPLICATE_SEQUENCE_NUMBER for a batch that was rejected")
+            reason = (
+                f"DUPLICATE_SEQUENCE_NUMBER for the batch of sequence {batch.wire_base}, although "
+                "every attempt at it had been refused: the leader lost this producer's state"
+            )
+            out.data_loss(self.where, reason)
             batch.learn(Evidence.AMBIGUOUS, now)
-            self._give_up(batch, errors.DuplicateSequenceNumber(), out)
+            self._give_up(batch, errors.DuplicateSequenceNumber(f"{self.where}: {reason}"), out)
             return
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.find_appended()
@@ -600,7 +627,11 @@ class PartitionState:
                 out.fail_transaction(self.where, error)
             return
         if batch in self.recovery.salvaged:
-            self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
+            lost = errors.OutOfOrderSequenceNumber(
+                f"{self.where}: the leader lost this producer's state, and does not know the batch "
+                f"of sequence {batch.wire_base}"
+            )
+            self._give_up(batch, lost, out)
             self.recovery.move(self._salvage_state())
             return
         batch.move(BatchEvent.RETRY)
@@ -625,7 +656,7 @@ class PartitionState:
     def _on_permanent(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if not batch.in_doubt:
             self._fail(batch, error, out)
-            self._give_up_numbers(out)
+            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
         elif self._knows_us(batch) and batch not in self.recovery.salvaged:
             # The refusal says nothing about an earlier copy, but this leader is known to hold the
             # producer's state. So the batch is treated as after OUT_OF_ORDER.
@@ -644,7 +675,7 @@ class PartitionState:
             return
         if batch.count == 1:
             self._fail(batch, error, out)
-            self._give_up_numbers(out)
+            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
             return
         # The batch is split when it is its turn to be sent (`replace`): the topic's limit may be
         # known by then.
@@ -688,7 +719,7 @@ class PartitionState:
                 self.settle_records(guilty, DeliveryStatus.NOT_WRITTEN, reason, out)
         # No record uses the sequences of the culprits any more, so all later batches are
         # renumbered.
-        self._give_up_numbers(out)
+        self._give_up_numbers(out, "single records were refused", error)
 
     def _on_state_gone(
         self, batch: Batch, error: errors.KafkaError, now: float, out: Effects
@@ -696,13 +727,13 @@ class PartitionState:
         if self._transactional:
             self._retry_later(batch, now)
             out.fail_transaction(self.where, error)
-            self._give_up_numbers(out)
+            self._give_up_numbers(out, _STATE_GONE, error)
             return
         if batch.in_doubt:
             self._give_up(batch, error, out)
             return
         self._retry_later(batch, now)
-        self._give_up_numbers(out)
+        self._give_up_numbers(out, _STATE_GONE, error)
 
     def disown(self, error: errors.KafkaError, out: Effects) -> None:
         """Stop sending under a producer id that another client uses too.
@@ -731,6 +762,7 @@ class PartitionState:
         if batch.settled:
             return
         batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)
+        self._failure = _UNANSWERED if written else _UNWRITTEN
         if written:
             batch.go_astray()
             self._retry_later(batch, now)
@@ -769,7 +801,7 @@ class PartitionState:
         doubt = any(_keeps_numbers(batch) for batch in self.unresolved)
         match self.recovery.rung:
             case Rung.REFUSED if not doubt:
-                self._lose("the leader does not have what it acknowledged", now, out)
+                self._lose("the leader refuses the sequence after those it acknowledged", now, out)
             case Rung.REFUSED | Rung.ASKING | Rung.PROBING if self.suspicion.suspect:
                 self.recovery.move(RecoveryEvent.RESTART)
             case Rung.REFUSED:
@@ -790,7 +822,7 @@ class PartitionState:
             # A batch answered with DUPLICATE is in the log, and only not committed yet.
             self.recovery.move(RecoveryEvent.RESTART)
         elif self.recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
-            self._lose("no batch in doubt is in the leader's log", now, out)
+            self._lose("the batches in doubt are not in the leader's log", now, out)
 
     @property
     def _refused_for_good(self) -> bool:
@@ -814,8 +846,9 @@ class PartitionState:
             if self._resend:
                 batch.forsake()
             else:
-                self._give_up(batch, refusal or errors.OutOfOrderSequenceNumber(), out)
-        self._give_up_numbers(out)
+                lost = errors.OutOfOrderSequenceNumber(f"{self.where}: {reason}")
+                self._give_up(batch, refusal or lost, out)
+        self._give_up_numbers(out, reason)
         self.recovery.move(RecoveryEvent.RESOLVED)
 
     # -- asking the leader, instead of resending ---------------------------------------------------
@@ -895,7 +928,11 @@ class PartitionState:
         """End the batches in doubt as UNKNOWN: neither a resend nor the log can resolve them."""
         self.read_back.end()
         for batch in [b for b in self.unresolved if b.in_doubt and b.due]:
-            self._give_up(batch, errors.UnknownProducerId(), out)
+            error = errors.UnknownProducerId(
+                f"{self.where}: the brokers may have forgotten this producer (KIP-854), so the "
+                "batch is not resent; it was not found in the log, or the log could not be read"
+            )
+            self._give_up(batch, error, out)
 
     def expire(self, now: float, grace: float, answered_at: float | None, out: Effects) -> None:
         """Settle records and batches that are past their deadline.
@@ -912,18 +949,27 @@ class PartitionState:
         """
         expired = self.queue.expire(now)
         if expired:
-            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, self._timeout(), out)
+            progress = queue_progress(
+                len(self.unresolved),
+                self.route,
+                identified=not self.idempotent or self.ledger.identity is not None,
+            )
+            late = self._overdue(expired, progress, now)
+            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, late, out)
         for batch in [b for b in self.unresolved if b.deadline <= now]:
             if batch.due and not batch.in_doubt:
-                self._fail(batch, self._timeout(), out)
-                self._give_up_numbers(out)
+                late = self._overdue(batch.records, batch_progress(batch, now), now)
+                self._fail(batch, late, out)
+                self._give_up_numbers(out, _ENDED_NOT_WRITTEN, late)
             elif now >= batch.deadline + (grace if _resolving(batch, answered_at) else 0.0):
-                self._give_up(batch, self._timeout(), out)
+                late = self._overdue(batch.records, batch_progress(batch, now), now)
+                self._give_up(batch, late, out)
 
-    def _timeout(self) -> errors.KafkaError:
-        return errors.DeliveryTimeoutError(
-            f"{self.topic}-{self.partition}: not acknowledged within delivery_timeout"
-        )
+    def _overdue(
+        self, records: Sequence[PendingRecord], progress: str, now: float
+    ) -> errors.DeliveryTimeoutError:
+        waited = now - records[0].queued_at
+        return overdue(self.where, waited, progress, self._failure, self.route)
 
     def next_wake(self, now: float, grace: float, linger: float) -> float:
         """Return when a poll could do something for this partition, in seconds; infinity: never."""
@@ -986,7 +1032,7 @@ class PartitionState:
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
         self.settle_records(batch.records, status, error, out)
-        self._give_up_numbers(out)
+        self._give_up_numbers(out, "a batch in doubt was given up", error)
 
     def _end(
         self, batch: Batch, error: errors.KafkaError, out: Effects, *, answered: bool = False
@@ -995,12 +1041,23 @@ class PartitionState:
             self._give_up(batch, error, out)
         else:
             self._fail(batch, error, out)
-            self._give_up_numbers(out)
+            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
 
-    def _give_up_numbers(self, out: Effects) -> None:
+    def _give_up_numbers(
+        self, out: Effects, what: str, error: errors.KafkaError | None = None
+    ) -> None:
+        """Have the partition's sequences begin again under another epoch.
+
+        Args:
+            out: receives the need for that epoch.
+            what: what happened, for messages.
+            error: the error that it happened with, if there is one.
+        """
         if self.idempotent and not self.bump_wanted:
             self.bump_wanted = True
-            out.bump(self.where, self.ledger.identity)
+            # The records that failed have the whole error.
+            reason = what if error is None else f"{what} ({type(error).__name__})"
+            out.bump(self.where, self.ledger.identity, reason)
 
     def reclaim(self) -> list[PendingRecord]:
         """Take back the records of batches that were never appended, in order.
@@ -1042,7 +1099,7 @@ class PartitionState:
             # Numbers are given up now even if the batch is settled later: when this transaction
             # ends it must be known that the next one needs another epoch. Otherwise a late copy of
             # the batch would become part of the next transaction (v1).
-            self._give_up_numbers(out)
+            self._give_up_numbers(out, "the transaction is aborted", error)
 
     def settle_records(
         self,

@@ -27,7 +27,7 @@ Rejected: queues of requests with priorities (Java). The next call follows from 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -292,7 +292,8 @@ class Transactions:
             return self.outcome
         if self.state is TransactionState.DECIDING or self._untold(committed=True):
             raise errors.IllegalStateError(
-                "cannot abort: the commit may have taken place; commit_transaction() tells"
+                "cannot abort: the commit was requested and may have taken place; call "
+                "commit_transaction() again, which returns or raises its result"
             )
         if self.state is not TransactionState.ABORTABLE:
             self._need("abort", TransactionState.OPEN, TransactionState.COMMITTING)
@@ -330,7 +331,12 @@ class Transactions:
         """
         stray = self._stray_offsets.get(commit.group.group_id)
         if stray is not None and not stray.same_as(commit):
-            self.fail(errors.KafkaConnectionError("an earlier TxnOffsetCommit was never answered"))
+            self.fail(
+                errors.KafkaConnectionError(
+                    f"group {commit.group.group_id!r}: no answer came to an earlier "
+                    "TxnOffsetCommit, which could still replace these offsets with older ones"
+                )
+            )
 
     def need_open(self) -> None:
         """Check that a record may be appended.
@@ -342,9 +348,9 @@ class Transactions:
         if self.state is not TransactionState.OPEN:
             self.check()
             raise errors.IllegalOperation(
-                f"a record needs an open transaction; this one is {self.state.value}"
+                f"a record needs an open transaction, but {_IN_WORDS[self.state]}"
                 if self.in_transaction
-                else "begin a transaction before sending"
+                else "no transaction is open: begin a transaction before sending"
             )
 
     def check(self) -> None:
@@ -364,7 +370,7 @@ class Transactions:
     def _need(self, what: str, *states: TransactionState) -> None:
         if self.state not in states:
             self.check()
-            raise errors.IllegalStateError(f"cannot {what}: {self.state.value}")
+            raise errors.IllegalStateError(f"cannot {what}: {_IN_WORDS[self.state]}")
 
     @property
     def in_transaction(self) -> bool:
@@ -422,26 +428,33 @@ class Transactions:
         """
         self._begun = self._begun or error_code != _CONCURRENT
 
-    def numbers_given_up(self) -> bool:
-        """Make the transaction abortable, because sequence numbers were given up.
+    @property
+    def grants_epochs(self) -> bool:
+        """Whether the coordinator grants each epoch, the next one once the transaction has ended.
 
-        Returns:
-            True: the coordinator grants the next epoch once the transaction has ended.
+        Without a coordinator the producer raises its epoch by itself.
         """
-        self.renew()
-        self.fail(errors.OutOfOrderSequenceNumber("sequences were given up"))
         return True
 
-    def topic_gone(self, topic: str) -> bool:
-        """Make the transaction abortable if it wrote to a topic that was deleted and recreated.
+    def on_numbers_given_up(self, where: str, reason: str) -> None:
+        """Make the transaction abortable, because sequence numbers were given up.
 
-        Returns:
-            True: the coordinator grants the next epoch once the transaction has ended.
+        Args:
+            where: the partition, for the message.
+            reason: why they were given up, for the message.
         """
+        self.renew()
+        self.fail(
+            errors.OutOfOrderSequenceNumber(
+                f"{where}: sequences of the transaction cannot be used again, because {reason}"
+            )
+        )
+
+    def on_topic_recreated(self, topic: str) -> None:
+        """Make the transaction abortable if it wrote to a topic that was deleted and recreated."""
         self.renew()
         if any(name == topic for name, _ in self.added):
             self.fail(errors.UnknownTopicId(f"topic {topic!r} was deleted and recreated"))
-        return True
 
     def on_node_lost(self, node_id: int) -> None:
         """Forget the coordinators at a broker whose connection ended: they may have moved."""
@@ -602,7 +615,7 @@ class Transactions:
             self._confirmed = True
             self.added.update(added)
             self._wanted = [which for which in self._wanted if which not in self.added]
-        self._take_codes(call, [codes.get(each, _LEFT_OUT) for each in call.partitions], now)
+        self._take_codes(call, {each: codes.get(each, _LEFT_OUT) for each in call.partitions}, now)
 
     def on_group_added(self, error_code: int, now: float) -> None:
         """Handle the answer to AddOffsetsToTxn."""
@@ -612,7 +625,10 @@ class Transactions:
         if error_code == ErrorCode.none:
             self._confirmed = True
             self._groups.add(call.offsets.group.group_id)
-        self._take_codes(call, [error_code], now)
+        if error_code:
+            self._refused(call, error_code, now)
+        else:
+            self._heard()
 
     def on_offsets_committed(self, codes: Mapping[tuple[str, int], int], now: float) -> None:
         """Handle the answer to TxnOffsetCommit; commit offsets that it leaves out again."""
@@ -629,15 +645,16 @@ class Transactions:
         self._confirmed = self._confirmed or len(commit.left) < len(asked)
         for code in [codes.get(each) for each in asked]:
             self.on_produced(code)
-        self._take_codes(call, [codes.get(each, _LEFT_OUT) for each in asked], now)
+        self._take_codes(call, {each: codes.get(each, _LEFT_OUT) for each in asked}, now)
 
-    def _take_codes(self, call: Call, codes: list[int], now: float) -> None:
-        """Act on the gravest of several error codes."""
-        refused = [code for code in codes if code]
+    def _take_codes(self, call: Call, codes: Mapping[tuple[str, int], int], now: float) -> None:
+        """Act on the gravest of the error codes of several partitions."""
+        refused = [code for code in codes.values() if code]
         if not refused:
             self._heard()
             return
-        self._refused(call, max(refused, key=lambda c: _GRAVITY[classify_call(call.kind, c)]), now)
+        gravest = max(refused, key=lambda c: _GRAVITY[classify_call(call.kind, c)])
+        self._refused(call, gravest, now, [each for each in codes if codes[each] == gravest])
 
     def on_ended(self, error_code: int, producer_id: int, epoch: int, now: float) -> None:
         """Handle the answer to EndTxn, which in v2 names the next producer id and epoch."""
@@ -705,8 +722,25 @@ class Transactions:
         if self._renew:
             self._move(TransactionEvent.RENEW)
 
-    def _refused(self, call: Call, error_code: int, now: float) -> None:
-        error = errors.broker_error(error_code, f"{call.kind.value} of {call.coordinator.key!r}")
+    def _refused(
+        self,
+        call: Call,
+        error_code: int,
+        now: float,
+        partitions: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        """Act on an error code of a coordinator.
+
+        Args:
+            call: the call that was answered.
+            error_code: the code.
+            now: seconds.
+            partitions: those that the answer gave this code; none if it is about the call.
+        """
+        about = f"{call.kind.value} of {call.coordinator.in_words}"
+        if partitions:
+            about += f" for {_listed(partitions)}"
+        error = errors.broker_error(error_code, about)
         self.last_refusal = error
         match classify_call(call.kind, error_code):
             case _ if self.finishing(error_code):
@@ -757,6 +791,14 @@ class Transactions:
         self._refuse(error)
 
 
+def _listed(partitions: Sequence[tuple[str, int]]) -> str:
+    """Return the names of partitions for a message, at most ten of them."""
+    names = [f"{topic}-{partition}" for topic, partition in sorted(partitions)]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+_MOST_NAMED = 10
 _IN_TRANSACTION = frozenset(
     {
         TransactionState.OPEN,
@@ -766,6 +808,18 @@ _IN_TRANSACTION = frozenset(
         TransactionState.ABORTING,
     }
 )
+_IN_WORDS = {
+    TransactionState.UNINITIALISED: "no producer id was granted; call init_transactions()",
+    TransactionState.INITIALISING: "the producer id is being requested",
+    TransactionState.READY: "no transaction is open",
+    TransactionState.OPEN: "a transaction is open",
+    TransactionState.COMMITTING: "the transaction is being committed",
+    TransactionState.DECIDING: "the transaction is being committed",
+    TransactionState.ABORTABLE: "the transaction can only be aborted",
+    TransactionState.ABORTING: "the transaction is being aborted",
+    TransactionState.RENEWING: "the next epoch is being requested; no transaction is open",
+    TransactionState.FATAL: "the producer has ended",
+}
 _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
     TransactionState.INITIALISING,
     TransactionState.RENEWING,

@@ -263,8 +263,8 @@ class TransactionCalls:
         if scope.cancelled_caught:
             self._life.check_open()
             raise errors.KafkaTimeoutError(
-                f"{call}: not done within {limit:g} s, call again to go on waiting"
-                f"{self._last_refusal()}"
+                f"{call}: no result within {limit:g} s. The producer goes on with it; call again "
+                f"to wait longer{self._last_refusal()}"
             )
         self._life.check_open()
 
@@ -272,7 +272,7 @@ class TransactionCalls:
         """Return the coordinator's last refusal as the end of a timeout's message."""
         transactions = self._core.transactions
         refusal = transactions.last_refusal
-        return "" if refusal is None else f"; the last refusal: {refusal}"
+        return "" if refusal is None else f". The coordinator's last answer: {refusal}"
 
     async def _end_transaction(self) -> None:
         """Abort an open transaction, and wait for its end, because the producer is closing."""

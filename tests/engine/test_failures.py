@@ -64,6 +64,8 @@ def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
     offsets = [o.offset for o in rig.outcomes if o.status is ACKED]
     assert offsets == sorted(offsets)
     assert rig.core.epoch_bumps == 1
+    [bumped] = [event for event in rig.events if "epoch bumped" in event]
+    assert bumped.startswith(f"{T}-0: producer epoch bumped, because a batch ended NOT_WRITTEN (")
     assert rig.core.counters.data_loss_events == 0
     rig.assert_drained()
 

@@ -573,7 +573,7 @@ def test_the_cures_are_named_once() -> None:
     rig.send(3)
     rig.lose()
     rig.tick(2.0)
-    (warning,) = [event for event in rig.events if "may have forgotten" in event]
+    (warning,) = [event for event in rig.events if "record timestamps are" in event]
     for cure in ("transactional_id", "LogAppendTime", "raise producer.id.expiration.ms"):
         assert cure in warning
 

@@ -611,6 +611,7 @@ def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
 
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_deadline_that_passed_names_the_option_and_the_partition(sent: bool) -> None:
+    """The error also says since when the record waits, how far it came, why, and what to do."""
     rig = Rig(delivery_timeout=4.0, request_timeout=3.0)
     if not sent:
         rig.leaders[T, 0] = (-1, 0)
@@ -619,5 +620,33 @@ def test_a_deadline_that_passed_names_the_option_and_the_partition(sent: bool) -
     rig.tick(5.0)
     assert rig.statuses == [UNKNOWN if sent else NOT_WRITTEN]
     told = str(rig.outcomes[0].error)
-    assert f"{T}-0: not acknowledged within delivery_timeout" in told
+    assert f"{T}-0: not acknowledged within delivery_timeout: queued 4.0 s ago" in told
+    assert ("sent 2 times" if sent else "no connection to a leader of the partition") in told
+    assert ("an attempt got no answer" in told) is sent
+    assert ("broker 1" in told) is sent
+    assert told.endswith("or raise delivery_timeout")
+
+
+def test_a_deadline_that_passed_in_the_queue_names_what_the_record_waited_for() -> None:
+    """A record behind an unresolved batch says so, with the error that the batch was refused with.
+
+    A failure before the last acknowledgement of the partition is no reason any more.
+    """
+    rig = Rig(delivery_timeout=4.0, request_timeout=3.0).start()
+    rig.send()
+    rig.fail(rig.outstanding()[0], NOT_LEADER)
+    rig.tick(1.0)
+    rig.ack(rig.outstanding()[0])
+    rig.send(8)
+    for _ in range(20):
+        for request in rig.outstanding():
+            rig.fail(request, NOT_ENOUGH_REPLICAS)
+        rig.tick(0.25)
+    assert rig.statuses[-1] is NOT_WRITTEN
+    first, last = (str(rig.outcomes[place].error) for place in (1, -1))
+    assert ", sent " in first
+    assert "waiting behind 5 batches" in last
+    for told in (first, last):
+        assert "NotEnoughReplicas" in told
+        assert "NotLeader" not in told
     assert "delivery.timeout" not in told

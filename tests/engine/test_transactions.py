@@ -292,7 +292,12 @@ def test_a_partial_offset_commit_goes_on_with_the_rest(version: int) -> None:
     rig.tick(1.0)
     again = rig.called(COMMIT_OFFSETS)
     assert sorted(again.offsets) == [("in", 1), ("in", 2)]
-    rig.answer_call(again)
+    rig.answer_call(again, UNKNOWN_TOPIC_OR_PARTITION)
+    assert str(rig.transactions.last_refusal).endswith(
+        "TxnOffsetCommit of group 'g' for in-1, in-2"
+    )
+    rig.tick(1.0)
+    rig.answer_call(rig.called(COMMIT_OFFSETS))
     assert not pending.left
     assert rig.called(END).commit
 

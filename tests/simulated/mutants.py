@@ -119,7 +119,7 @@ def epoch_raised_when_fenced(patch: Patch) -> None:
     ) -> None:
         if not partition.bump_wanted:
             partition.bump_wanted = True
-            self._effects.bump(partition.where, partition.ledger.identity)
+            self._effects.bump(partition.where, partition.ledger.identity, "mutant")
 
     patch(Partitions, "disown", raised)
 
@@ -446,7 +446,7 @@ def expired_doubt_said_to_be_not_written(patch: Patch) -> None:
         batch.persistence = Persistence.REJECTED
         if batch.state is BatchState.WAITING:
             self._fail(batch, error, out)
-            self._give_up_numbers(out)
+            self._give_up_numbers(out, "mutant")
         else:
             give_up(self, batch, error, out)
 
@@ -571,7 +571,7 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
                 if batch.wire_base > last:
                     batch.persistence = Persistence.REJECTED
                     state._fail(batch, _timeout(), self._effects)
-                    state._give_up_numbers(self._effects)
+                    state._give_up_numbers(self._effects, "mutant")
         told(self, link, state, answer, now)
 
     patch(DoubtResolution, "on_producers", naive)

@@ -205,9 +205,9 @@ def test_planted_spin(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_planted_event_where_nothing_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     bump = Effects.bump
 
-    def cry_wolf(self: Effects, where: str, identity: ProducerIdentity | None) -> None:
+    def cry_wolf(self: Effects, where: str, identity: ProducerIdentity | None, reason: str) -> None:
         self.data_loss(where, "planted")
-        bump(self, where, identity)
+        bump(self, where, identity, reason)
 
     monkeypatch.setattr(Effects, "bump", cry_wolf)
     assert first_anomaly(range(40)) is Anomaly.EVENT
