@@ -202,6 +202,20 @@ async def test_cancelled_at_any_await_it_leaves_a_usable_producer(
 # -- out of time -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("anyio_backend", ["virtual"], indirect=True)
+@bounded(60)
+async def test_offsets_of_a_missing_partition_time_out_with_its_name(
+    version: Version, transport: Transport
+) -> None:
+    """The error names the group, and the partition that the coordinator does not know."""
+    async with running(version, transport) as (_, producer):
+        await producer.begin_transaction()
+        with pytest.raises(KafkaTimeoutError, match=r"of group 'g' for missing-7$"):
+            await producer.send_offsets_to_transaction(
+                {SOURCE: 1, TopicPartition("missing", 7): 1}, "g", timeout=2.0
+            )
+
+
 @LOOPS
 @pytest.mark.parametrize("fault", ["loading", "markers"])
 @pytest.mark.parametrize("ending", ["commit", "abort"])
