@@ -21,7 +21,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants audit fuzz
 .PHONY: style contracts mypy pyright
 .DELETE_ON_ERROR:
 
@@ -41,8 +41,9 @@ bench-kafka: $(READY) ## The same on real Kafka, with Java's producer: two and a
 bench-window: $(READY) ## Whether 1, 5 and 20 in flight reach window x batch / RTT: one minute
 	$(BIN)/python benchmarks/window.py
 
-bench-localhost: $(READY) ## What a record costs, against aiokafka on one real broker: two minutes
-	$(BIN)/python benchmarks/localhost.py
+# A busy machine is refused: `make bench-short BENCH=--busy` measures all the same, and says so.
+bench-short: $(READY) ## What a record costs, all clients by turns on one real broker: 12 minutes
+	$(BIN)/python benchmarks/short_link.py $(BENCH)
 
 bench-transactions: $(READY) ## KIP-1269's transactional benchmark, Java's tool and aioidem by turns
 	$(BIN)/python benchmarks/transactions.py

@@ -560,9 +560,10 @@ def _our_name(plan: PerfPlan) -> str:
 
 
 @asynccontextmanager
-async def embedded(part: Part, rtt: float) -> AsyncIterator[Target]:
+async def embedded(part: Part, rtt: float, bandwidth: float | None) -> AsyncIterator[Target]:
     """Start an embedded cluster."""
-    async with EmbeddedCluster(brokers=1, retain=part.retain or STOCK_WINDOW, rtt=rtt) as cluster:
+    retain = part.retain or STOCK_WINDOW
+    async with EmbeddedCluster(brokers=1, retain=retain, rtt=rtt, bandwidth=bandwidth) as cluster:
         for topic in part.topics:
             cluster.create_topic(topic, partitions=1)
         yield Target(
@@ -575,9 +576,11 @@ async def embedded(part: Part, rtt: float) -> AsyncIterator[Target]:
 
 
 @asynccontextmanager
-async def real(part: Part, rtt: float, kafka: str) -> AsyncIterator[Target]:
+async def real(
+    part: Part, rtt: float, bandwidth: float | None, kafka: str
+) -> AsyncIterator[Target]:
     """Start a real broker behind a proxy."""
-    async with KafkaCluster(kafka, retain=part.retain, rtt=rtt) as cluster:
+    async with KafkaCluster(kafka, retain=part.retain, rtt=rtt, bandwidth=bandwidth) as cluster:
         for topic in (WARM_UP, *part.topics):
             await cluster.create_topic(topic)
         yield Target(
@@ -589,15 +592,21 @@ async def real(part: Part, rtt: float, kafka: str) -> AsyncIterator[Target]:
 
 
 async def measure(
-    plans: Sequence[PerfPlan], peers: Sequence[Peer], kafka: str | None
+    plans: Sequence[PerfPlan], peers: Sequence[Peer], kafka: str | None, bandwidth: float | None
 ) -> list[RunResult]:
-    """Run every row: aioidem with each window of each plan, and the other clients."""
+    """Run every row: aioidem with each window of each plan, and the other clients.
+
+    ``bandwidth`` is that of the link each way, in bytes per second; None is unlimited.
+    """
     results: list[RunResult] = []
     with choose_screen() as screen:
         for part in parts_of(plans, peers, kafka):
             rtt = plans[0].rtt
-            cluster = embedded(part, rtt) if kafka is None else real(part, rtt, kafka)
-            async with cluster as target:
+            async with (
+                embedded(part, rtt, bandwidth)
+                if kafka is None
+                else real(part, rtt, bandwidth, kafka)
+            ) as target:
                 if kafka is not None:
                     screen.begin(WARM_UP, part.rows[0].plan.duration)
                     screen.end(WARM_UP, await run_row(part.rows[0], target, WARM_UP, kafka))
@@ -697,13 +706,15 @@ def described(flags: argparse.Namespace, results: Sequence[RunResult]) -> str:
     versions = {row.label.client.partition(",")[0]: row.label.version for row in results}
     cluster = f"Kafka {flags.kafka}" if flags.kafka else "the embedded cluster"
     clients = ", ".join(f"{name} {number}" for name, number in versions.items())
-    return f"{cluster}, round trip {flags.rtt:g} ms; {clients}; Python {python_version()}"
+    mbit = "" if flags.mbit is None else f", {flags.mbit:g} Mbit/s"
+    return f"{cluster}, round trip {flags.rtt:g} ms{mbit}; {clients}; Python {python_version()}"
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the script's flags."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rtt", type=float, default=150.0, metavar="MS")
+    parser.add_argument("--mbit", type=float, metavar="MBIT", help="bandwidth each way, in Mbit/s")
     parser.add_argument("--retain", type=int, default=20, metavar="N")
     parser.add_argument("--in-flight", default="1,5,20", metavar="N,N,...")
     parser.add_argument("--duration", type=float, default=5.0, metavar="SECONDS")
@@ -777,7 +788,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"long_link.py: {error}", file=sys.stderr)
         return 2
-    results = anyio.run(measure, plans, peers, flags.kafka, backend_options=loop_options())
+    if flags.mbit is not None and not 0 < flags.mbit < math.inf:
+        print(f"long_link.py: --mbit {flags.mbit:g} is not above 0", file=sys.stderr)
+        return 2
+    bandwidth = None if flags.mbit is None else flags.mbit * 1e6 / 8
+    results = anyio.run(
+        measure, plans, peers, flags.kafka, bandwidth, backend_options=loop_options()
+    )
     print(described(flags, results))
     for line in [*ratio_lines(results), *(markdown(results) if flags.markdown else ())]:
         print(line)
