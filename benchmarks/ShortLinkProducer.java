@@ -28,14 +28,15 @@ import org.apache.kafka.common.utils.AppInfoParser;
 public final class ShortLinkProducer {
   private static final long TICK = 1_000_000;
   private static final int DISTINCT = 1000;
+  private static final int DISTINCT_BYTES = 16_000_000;
   private static final int KEY_SIZE = 36;
   private static final double[] PERCENTILES = {0.5, 0.99, 0.999, 1.0};
   private static final String[] NAMES = {"p50", "p99", "p99.9", "max"};
 
   private final Map<String, String> job;
   private final KafkaProducer<byte[], byte[]> producer;
-  private final byte[][] values = new byte[DISTINCT][];
-  private final byte[][] keys = new byte[DISTINCT][];
+  private final byte[][] values;
+  private final byte[][] keys;
   private final AtomicLong acked = new AtomicLong();
   private volatile Exception failure;
   // Only the producer's thread writes latencies; they are read after flush().
@@ -60,8 +61,10 @@ public final class ShortLinkProducer {
     producer = new KafkaProducer<>(config);
     Random drawn = new Random(1);
     int size = Integer.parseInt(job.get("size"));
+    values = new byte[Math.max(1, Math.min(DISTINCT, DISTINCT_BYTES / size))][];
+    keys = new byte[values.length][];
     boolean keyed = job.get("keyed").equals("True");
-    for (int index = 0; index < DISTINCT; index++) {
+    for (int index = 0; index < values.length; index++) {
       byte[] value = new byte[size];
       Arrays.fill(value, (byte) '.');
       String digits = new BigInteger(4 * (size / 2), drawn).toString(16);
@@ -157,10 +160,10 @@ public final class ShortLinkProducer {
         end();
         break;
       }
-      for (int index = 0; index < DISTINCT; index++) {
+      for (int index = 0; index < values.length; index++) {
         producer.send(record(index), (metadata, error) -> ended(error));
       }
-      sent += DISTINCT;
+      sent += values.length;
       if (sent - acked.get() >= limit) {
         while ((sent - acked.get()) * 2 > limit && failure == null) {
           LockSupport.parkNanos(TICK);
@@ -193,7 +196,7 @@ public final class ShortLinkProducer {
       long until = (long) (rate / 1000 * (tick + 1));
       for (; sent < until; sent++) {
         producer.send(
-            record((int) (sent % DISTINCT)),
+            record((int) (sent % values.length)),
             (metadata, error) -> {
               if (due >= begin) {
                 note(System.nanoTime() - due);
@@ -296,7 +299,7 @@ public final class ShortLinkProducer {
   }
 
   private ProducerRecord<byte[], byte[]> record(int index) {
-    int at = index % DISTINCT;
+    int at = index % values.length;
     return new ProducerRecord<>(job.get("topic"), keys[at], values[at]);
   }
 

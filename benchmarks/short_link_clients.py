@@ -37,7 +37,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from short_link_job import DISTINCT, CannotError, Figures, Job, Record
+from short_link_job import CannotError, Figures, Job, Record
 
 BULK = 10_000
 TICK = 0.001
@@ -654,7 +654,8 @@ async def run_paced(client: Client, job: Job) -> tuple[Load, float, list[float]]
             raise CannotError(f"did not keep up with {rate:,.0f} records/s")
         late.append(now - due)
         until = int(rate * TICK * (tick + 1))
-        asked = [client.records[number % DISTINCT] for number in range(load.sent, until)]
+        records = client.records
+        asked = [records[number % len(records)] for number in range(load.sent, until)]
         await client.queue_some(asked, partial(load.timed, due))
         load.sent = until
     await client.flush()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 WAYS = ("await", "one", "queue", "bulk", "paced", "start", "idle")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DISTINCT = 1000
-"""How many different records there are; each run sends them in turn."""
+"""How many different records there are at most; each run sends them in turn."""
+DISTINCT_BYTES = 16_000_000
 KEY_SIZE = 36
 
 Record = tuple[bytes, bytes | None]
@@ -65,12 +66,13 @@ class Job:
         """Return the values and keys: half of a value is random digits, the rest is constant."""
         drawn = random.Random(1)
         digits = self.size // 2
+        distinct = max(1, min(DISTINCT, DISTINCT_BYTES // self.size))
         values = [
             f"{drawn.getrandbits(4 * digits):0{digits}x}".encode().ljust(self.size, b".")
-            for _ in range(DISTINCT)
+            for _ in range(distinct)
         ]
         keys = [
-            f"{number:0{KEY_SIZE}d}".encode() if self.keyed else None for number in range(DISTINCT)
+            f"{number:0{KEY_SIZE}d}".encode() if self.keyed else None for number in range(distinct)
         ]
         return list(zip(values, keys, strict=True))
 

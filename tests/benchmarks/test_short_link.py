@@ -95,7 +95,7 @@ def test_paced_and_idle(tmp_path: Path) -> None:
 
 def test_a_client_that_fails_is_in_the_table(tmp_path: Path) -> None:
     """A run that fails is a row with its error, and makes the exit status 1."""
-    flags = ("--scenarios", "queue+4000000B", "--clients", "aioidem")
+    flags = ("--scenarios", "queue+2000000B", "--clients", "aioidem")
     found = rows(tmp_path, *flags, status=1)
     assert "MessageSizeTooLargeError" in found["aioidem"]["failed"]
 
