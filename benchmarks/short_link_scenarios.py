@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from short_link_job import CODECS, WAYS
 
@@ -97,7 +98,7 @@ def scenario(name: str) -> Scenario:
         return _long_link(name, variations)
     if way not in WAYS:
         raise ScenarioError(f"{name!r}: {way!r} is none of {', '.join((*WAYS, LONG))}")
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for each in variations:
         field, value = _variation(name, each)
         if field in found:
@@ -105,10 +106,10 @@ def scenario(name: str) -> Scenario:
         found[field] = value
     if "tasks" in found and way != "await":
         raise ScenarioError(f"{name!r}: only 'await' has tasks")
-    return Scenario(name=name, way=way, **found)  # type: ignore[arg-type] - as `_variation` says
+    return Scenario(name=name, way=way, **found)
 
 
-def _variation(name: str, text: str) -> tuple[str, object]:
+def _variation(name: str, text: str) -> tuple[str, Any]:
     number = re.fullmatch(r"([1-9][0-9]{0,6})(B|p|tasks)", text)
     if number is not None:
         field = {"B": "size", "p": "partitions", "tasks": "tasks"}[number[2]]
@@ -124,7 +125,7 @@ def _variation(name: str, text: str) -> tuple[str, object]:
 
 
 def _long_link(name: str, variations: list[str]) -> Scenario:
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     for each in variations:
         match = re.fullmatch(r"([1-9][0-9]{0,4})(ms|Mbit)", each)
         if match is None:

@@ -253,7 +253,7 @@ def test_only_the_measured_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     import short_link_clients
 
     now = [100.0]
-    monkeypatch.setattr(short_link_clients.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("short_link_clients.time.perf_counter", lambda: now[0])
     load = short_link_clients.Load(warm_up=1.0, seconds=2.0, limit=10)
     for at, acked, over in ((100.5, 7, False), (101.0, 10, False), (102.0, 30, False)):
         now[0], load.acked = at, acked
@@ -276,7 +276,7 @@ def test_a_latency_counts_from_the_time_at_which_a_record_was_due(
     import short_link_clients
 
     now = [0.0]
-    monkeypatch.setattr(short_link_clients.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("short_link_clients.time.perf_counter", lambda: now[0])
     load = short_link_clients.Load(warm_up=0.0, seconds=1.0, limit=10)
     now[0] = 0.5
     for due in (-0.001, 0.0, 0.25, 0.5):
