@@ -230,7 +230,7 @@ def test_a_report_is_read_back_and_put_into_a_document(tmp_path: Path) -> None:
     report = reported()
     again = Report.read(json.loads(json.dumps(report.state())))
     assert markdown(again) == markdown(report)
-    page = tmp_path / "page.md"
+    page = tmp_path / "benchmarks.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     into_document(again, page)
     text = page.read_text()
