@@ -52,7 +52,7 @@ import anyio.to_thread
 from machine import Machine
 from profile_shares import shares
 from short_link_job import Figures, Job
-from short_link_report import Report, Row, Table, into_document, markdown, picture
+from short_link_report import Report, Row, Table, has_place, into_document, markdown, picture
 from short_link_scenarios import (
     CLIENTS,
     GROUPS,
@@ -366,6 +366,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         flags.chosen = scenarios(flags.scenarios)
     except ScenarioError as error:
         parser.error(f"{error} (--list shows the names)")
+    for path in filter(None, (flags.json, flags.picture, flags.document, flags.profile)):
+        if not path.parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.parent}")
+    if flags.document is not None and not has_place(flags.document):
+        parser.error(f"--document {flags.document}: no such page with a place for the tables")
+    if flags.read is not None and not flags.read.is_file():
+        parser.error(f"--read {flags.read}: no such file")
     if flags.profile:
         flags.clients = ("aioidem",) if flags.clients is CLIENTS else flags.clients[:1]
         flags.rounds, flags.chosen = 1, flags.chosen[:1]
@@ -389,7 +396,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(listing()))
         return 0
     if flags.read is not None:
-        report = Report.read(json.loads(flags.read.read_text(encoding="utf-8")))
+        try:
+            report = Report.read(json.loads(flags.read.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            print(f"short_link.py: {flags.read} is none of its files: {error!r}", file=sys.stderr)
+            return 2
     else:
         machine = Machine.here()
         if not machine.quiet:

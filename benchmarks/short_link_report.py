@@ -261,6 +261,14 @@ def _links(table: Table) -> list[str]:
     return lines
 
 
+def has_place(document: Path) -> bool:
+    """Return whether a document exists and has the lines between which the tables belong."""
+    if not document.is_file():
+        return False
+    _, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
+    return bool(begin) and END in rest
+
+
 def into_document(report: Report, document: Path) -> None:
     """Replace the tables of a document, and the picture of the same name beside it.
 

@@ -113,6 +113,10 @@ def test_a_client_that_fails_is_in_the_table(tmp_path: Path) -> None:
         (("--seconds", "0"), "0 is not above 0"),
         (("--seconds", "nan"), "nan is not above 0"),
         (("--warm-up", "-1"), "-1 is below 0"),
+        (("--json", "no-such-folder/found.json"), "there is no folder no-such-folder"),
+        (("--document", "Makefile"), "no such page with a place for the tables"),
+        (("--document", "no-such-page"), "no such page"),
+        (("--read", "no-such-file"), "no such file"),
         (("--profile", "p", "--clients", "Java"), "only a run of a Python client"),
     ],
 )
@@ -127,6 +131,31 @@ def test_bad_arguments_are_refused(
         parse(flags)
     assert ended.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_file_of_something_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that the script did not write cannot be formatted, and the message says so."""
+    from short_link import main
+
+    for content in ("no JSON", "{}", "[]"):
+        (tmp_path / "found.json").write_text(content)
+        assert main(["--read", str(tmp_path / "found.json")]) == 2
+        assert "is none of its files" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_long_link(tmp_path: Path) -> None:
+    """A long link's rows are those of `long_link.py`, with each window, sealed and late."""
+    flags = ("--scenarios", "long-link+20ms+100Mbit", "--link-seconds", "0.5")
+    run("--embedded", "--busy", *flags, "--json", str(tmp_path / "found.json"))
+    [table] = json.loads((tmp_path / "found.json").read_text())["tables"]
+    assert not table["failed"]
+    found = {(row["client"], row["in_flight"]) for row in table["links"]}
+    sealed = {("aioidem", window) for window in (1, 5, 20)}
+    assert found >= sealed | {("aioidem, sealing late", window) for window in (5, 20)}
 
 
 @pytest.mark.usefixtures("scripts")
@@ -238,10 +267,10 @@ def test_a_report_is_read_back_and_put_into_a_document(tmp_path: Path) -> None:
     assert text.endswith("after\n")
     assert "old" not in text
     assert "| aiokafka 1.0 |" in text
-    first = (tmp_path / "page.svg").read_bytes()
+    first = (tmp_path / "benchmarks.svg").read_bytes()
     into_document(report, page)
     assert page.read_text() == text
-    assert (tmp_path / "page.svg").read_bytes() == first
+    assert (tmp_path / "benchmarks.svg").read_bytes() == first
     page.write_text("nothing")
     with pytest.raises(ValueError, match="has no lines"):
         into_document(report, page)
