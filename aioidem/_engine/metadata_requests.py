@@ -23,19 +23,20 @@ __all__ = ["MetadataRequests"]
 
 
 class MetadataRequests:
-    """Keeps the view of the cluster up to date.
+    """The Metadata requests of one producer, which keep its view of the cluster up to date.
 
     Args:
         config: validated options.
         cluster: the view of the cluster.
-        connections: learn broker addresses, and which cluster a connection leads to.
+        connections: receive broker addresses, and the cluster that each connection leads to.
         metadata: decides when metadata is requested.
-        accusations: verdicts on brokers that wait for metadata.
-        accumulator: its records wait for partitions.
+        accusations: the verdicts that a broker retains fewer batches than it says; each verdict
+        waits for newer metadata.
+        accumulator: has the records that wait until metadata names their partitions.
         requests: the ledger by which requests are sent.
         identity: its epoch is raised when a topic was recreated.
         outcomes: receives events for the operator.
-        transactions: fail if they wrote to a topic that was recreated.
+        transactions: the open transaction fails if it wrote to a topic that was recreated.
     """
 
     def __init__(
@@ -77,10 +78,10 @@ class MetadataRequests:
         self._requests.add(FetchMetadata(link.link_id, token, topics, auto))
 
     def ask_clusters(self, now: float) -> None:
-        """Ask once per connection which cluster it leads to.
+        """Ask each broker once per connection for its cluster id.
 
-        A Metadata request that was sent on the connection serves as well: its answer names the
-        cluster.
+        A connection that already carried a Metadata request is left out: the answer to that request
+        names the cluster, too.
         """
         for link in self._connections.links.values():
             if not link.asked_cluster and link.admits(now):
@@ -89,7 +90,11 @@ class MetadataRequests:
                 self._requests.add(AskCluster(link.link_id, token))
 
     def on_cluster(self, link: Link, cluster_id: str | None) -> bool:
-        """Record which cluster a connection leads to; return whether it is the known one."""
+        """Record which cluster a connection leads to; return whether it is the producer's cluster.
+
+        Without a cluster id (None) it is taken for the producer's cluster. The first id that any
+        broker names becomes the id of the producer's cluster.
+        """
         view = self._cluster
         if view.cluster_id is None:
             view.learn_id(cluster_id)
@@ -98,7 +103,10 @@ class MetadataRequests:
         return at_home
 
     def merge_of(self, update: MetadataUpdate) -> MetadataMerge:
-        """Begin the merge of a long answer; the driver does it in pieces before `on_metadata`."""
+        """Return the object that merges a Metadata answer into the view of the cluster.
+
+        If the answer is long, the driver carries out the merge in pieces before `on_metadata`.
+        """
         return MetadataMerge(self._cluster, update, self._accumulator.topics)
 
     def on_metadata(
@@ -112,11 +120,11 @@ class MetadataRequests:
         """Handle the answer to a Metadata request.
 
         Args:
-            link: the connection on which it came.
+            link: the connection on which the answer came.
             request: the request.
             update: the answer.
             now: seconds.
-            merge: the result of `merge_of`, for a long answer; None if there is none.
+            merge: for a long answer, the result of `merge_of`; None for a short one.
         """
         link.throttle(update.throttle_ms, now)
         if not self.on_cluster(link, update.cluster_id):
@@ -148,7 +156,11 @@ class MetadataRequests:
         )
 
     def _convict(self, accusation: Accusation, now: float) -> None:
-        """Limit a broker's window if it still leads the partition in the same leader epoch."""
+        """Limit an accused broker's window, if its leadership of the partition has not changed.
+
+        The broker was seen to retain fewer batches than it says. A change of leader or leader epoch
+        would explain that, so the accusation is dropped then.
+        """
         _, _, route, disproof, _ = accusation
         view = self._cluster.leader_of(accusation.topic, accusation.partition)
         node = self._connections.nodes.get(route.leader_id)
@@ -157,7 +169,7 @@ class MetadataRequests:
             self._outcomes.event(accusation.text(node.memory.limit))
 
     def _recreate(self, name: str) -> None:
-        """Start a recreated topic afresh, under another producer epoch."""
+        """Replace the states of a recreated topic's partitions; have the producer epoch raised."""
         before = self._identity.current
         self._outcomes.event(
             f"topic {name!r} was deleted and recreated: batches in doubt end UNKNOWN, records that "

@@ -54,7 +54,11 @@ class NoTransactions(Transactions):
 
     @property
     def gated(self) -> bool:
-        """Always True: a leader without the producer's state accepts any sequence."""
+        """Always True: first-ack gates (one batch in flight until the first ack) apply.
+
+        A leader without the producer's state accepts any sequence, so a second batch could be
+        appended although the first was refused.
+        """
         return True
 
     def need_open(self) -> None:
@@ -71,7 +75,7 @@ class NoTransactions(Transactions):
 
     @property
     def grants_epochs(self) -> bool:
-        """Always False: no coordinator grants an epoch, the producer raises its own (KIP-360)."""
+        """Always False: the producer raises its epoch itself, without a coordinator (KIP-360)."""
         return False
 
     def on_numbers_given_up(self, where: str, reason: str) -> None:
@@ -84,7 +88,7 @@ class NoTransactions(Transactions):
         """Do nothing: there is no transaction that could fail."""
 
     def die(self, error: errors.KafkaError) -> None:
-        """Do nothing: there is no transaction that could end with the producer."""
+        """Do nothing: when the producer ends, there is no transaction to end with it."""
 
     def on_produced(self, error_code: int | None) -> None:
         """Do nothing: no write begins a transaction."""

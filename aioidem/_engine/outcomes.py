@@ -23,7 +23,7 @@ _MOST_TEXTS = 1000
 
 
 class Counters:
-    """What has happened so far, as numbers."""
+    """The numbers of batches, records and bytes so far, by what happened to them."""
 
     __slots__ = (
         "batches_retried",
@@ -51,8 +51,8 @@ class Outcomes:
     """The outcomes of one producer's records, and the messages for its operator.
 
     Args:
-        budget: gets the memory of settled records back.
-        transactions: fail with a record that is not acknowledged.
+        budget: gets the bytes of settled records back.
+        transactions: the open transaction fails if a record of it is not acknowledged.
     """
 
     __slots__ = (
@@ -74,14 +74,15 @@ class Outcomes:
         # The number of records settled so far.
         self.settled = 0
         self._settled: list[Settlement] = []
-        # For each generation that a flush has closed, the number of its records without an outcome.
+        # For each closed generation (the records queued between two flushes), the number of its
+        # records without an outcome. A generation without any has no entry.
         self._left: dict[int, int] = {}
         self._flush_counts: list[FlushCount] = []
         self._events: deque[str] = deque(maxlen=_MOST_TEXTS)
         self._notes: deque[str] = deque(maxlen=_MOST_TEXTS)
 
     def settle(self, settlement: Settlement) -> None:
-        """Account for the outcome of some records; the driver passes it on to them."""
+        """Count records that share an outcome, and keep the outcome until the driver takes it."""
         outcome, count, size = settlement.outcome, len(settlement.records), settlement.size()
         self.settled += count
         if self._left or self._flush_counts:
@@ -114,26 +115,27 @@ class Outcomes:
     # -- flushes
 
     def close_generation(self, generation: int, unsettled: int) -> None:
-        """Begin to count down the records of a generation that have no outcome yet.
+        """Begin to count down the unsettled records of a generation.
 
         Args:
-            generation: the generation that a flush closes.
-            unsettled: the number of all records without an outcome at this time, of any generation.
+            generation: the generation (the records queued between two flushes) that a flush closes.
+            unsettled: the number of records without an outcome now, of this generation and all
+            earlier ones.
         """
         left = unsettled - sum(self._left.values())
         if left:
             self._left[generation] = left
 
     def flushed(self, generation: int) -> bool:
-        """Return whether all records of a closed generation, and of earlier ones, are settled."""
+        """Return whether all records queued up to the end of a closed generation are settled."""
         return all(g > generation for g in self._left)
 
     def count_for(self, flush: FlushCount) -> None:
-        """Count outcomes for this flush too, from now on."""
+        """Begin to add each new outcome to a flush's count of outcomes."""
         self._flush_counts.append(flush)
 
     def stop_counting(self, flush: FlushCount) -> None:
-        """Count outcomes for this flush no longer."""
+        """Stop adding outcomes to a flush's count."""
         self._flush_counts.remove(flush)
 
     @property
@@ -154,12 +156,12 @@ class Outcomes:
     # -- the driver's side
 
     def take_settled(self) -> list[Settlement]:
-        """Take out the outcomes since the last call, in order."""
+        """Take out the outcomes kept since the last call, oldest first."""
         settled, self._settled = self._settled, []
         return settled
 
     def peek_settled(self) -> tuple[Settlement, ...]:
-        """Return the outcomes that were not taken yet, in order, and keep them."""
+        """Return the outcomes that `take_settled` has not taken yet, oldest first; keep them."""
         return tuple(self._settled)
 
     def take_events(self) -> list[str]:
@@ -167,7 +169,7 @@ class Outcomes:
         return _taken(self._events)
 
     def take_notes(self) -> list[str]:
-        """Take out the messages that an operator may want to know: how windows are found."""
+        """Take out the messages that an operator may want to know, and need not act on."""
         return _taken(self._notes)
 
 

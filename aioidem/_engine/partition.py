@@ -63,7 +63,7 @@ and "after" stay distinct modulo 2^31 (KIP-758).
 
 
 class Refusal(NamedTuple):
-    """What an answer other than error NONE says about a batch."""
+    """The meaning of an answer with an error code, for the batch that it answers."""
 
     disposition: Disposition
     error: errors.KafkaError
@@ -135,22 +135,24 @@ class PartitionState:
         self.next_ordinal = 0
         self.retry_at = 0.0
         self.bump_wanted = False
-        # The error if another client uses the partition's producer id; None if none is known to.
+        # The error that shows that another client uses the same producer id; None while no answer
+        # shows that.
         self.disowned: errors.KafkaError | None = None
         self.log = LogPosition()
         self.suspicion = Suspicion()
         self._evidence = RetentionEvidence()
-        # With the option `broker_dedup="range"` (KIP-758): the limit on the span of sequences, in
-        # records, which replaces the window; None otherwise.
+        # With the option `broker_dedup="range"` (KIP-758), unresolved batches are limited not by
+        # the window, but by this number of sequences (records); None without the option.
         self.sequence_cap = sequence_cap
         self._resend = resend
         # In a transaction, doubt is not resolved by probing, nor by resending under other
-        # sequences: whatever would need that makes the transaction abortable.
+        # sequences: an answer that would require either makes the transaction abortable.
         self._transactional = transactional
         self.gate = FirstAckGate(applies=idempotent)
         self.read_back = ReadBack()
-        # The lowest base sequence of a batch that ended NOT_WRITTEN under this identity: no leader
-        # that holds the producer's state may append above it. None if there is none.
+        # The lowest base sequence of the batches that ended NOT_WRITTEN under this identity; None
+        # if no batch did. A leader that holds the producer's state refuses every later sequence,
+        # so one that appends a later batch had lost the state.
         self._skipped: int | None = None
         # The last failed attempt since the last success, for the error of records that expire.
         self._failure: errors.KafkaError | str | None = None
@@ -193,17 +195,17 @@ class PartitionState:
         self.gate.begin(number, applies=self.idempotent and gated)
 
     def limit_span(self, sequence_cap: int | None) -> None:
-        """Limit unresolved batches by their span of sequences, in place of the window (KIP-758)."""
+        """Limit the unresolved batches by a number of sequences, not by the window (KIP-758)."""
         self.sequence_cap = sequence_cap
 
     def assess_memory(self, wall_ms: float, expiration: float) -> None:
         """Decide whether the leader may have forgotten the producer (KIP-854).
 
-        In a transaction it cannot have: a broker keeps a producer's state while its transaction is
-        open.
+        With a transactional id nothing is decided: a broker keeps a producer's state while its
+        transaction is open.
 
         Args:
-            wall_ms: milliseconds since the Unix epoch.
+            wall_ms: the time of day, in milliseconds since the Unix epoch.
             expiration: seconds after which brokers forget a producer.
         """
         if self.idempotent and not self._transactional:
@@ -223,7 +225,8 @@ class PartitionState:
         """Change to the route to the partition's present leader.
 
         Returns:
-            False if requests on the old route are still outstanding, so that it cannot be left yet.
+            Whether the partition now uses the new route; False while a batch that was sent on the
+            old route is outstanding.
         """
         if route == self.route:
             return True
@@ -241,7 +244,7 @@ class PartitionState:
         return True
 
     def next_resend(self, now: float) -> Batch | None:
-        """Return the batch that must be resent before a new one is sent, if it may be sent now."""
+        """Return the batch to be resent now; None if no batch must or may be resent now."""
         if now < self.retry_at or self.read_back.offset is not None:
             # Nothing is resent while the log is read back: a batch found there may show that an
             # earlier batch, which was rejected, has been overtaken.
@@ -276,15 +279,19 @@ class PartitionState:
 
     @property
     def must_not_resend(self) -> bool:
-        """Whether a resend may be appended twice: the leader may have forgotten the producer."""
+        """Whether batches in doubt must not be resent: the leader may have forgotten the producer.
+
+        Such a leader would append a resent batch a second time. The option `in_doubt="resend"`
+        permits that, so the property is False then.
+        """
         return self.suspicion.suspect and not self._resend
 
     def _all_in_flight_precede(self, position: int) -> bool:
         return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
 
     def _within_window(self, batch: Batch) -> bool:
-        # The span is measured to the batch itself, not to the newest batch ever sent: otherwise
-        # twenty batches in doubt at a limit of five could never be resent.
+        # The span ends at this batch, not at the newest batch ever sent. Otherwise the oldest of
+        # twenty batches in doubt could not be resent when the window has fallen to five.
         if self.sequence_cap is not None:
             return True
         return self.window.admits(batch.ordinal - self.unresolved[0].ordinal + 1)
@@ -307,10 +314,10 @@ class PartitionState:
 
     @property
     def sequence_room(self) -> int:
-        """The number of records that the next batch may have, at least one.
+        """The largest number of records that the next batch may have, at least one.
 
-        A broker with KIP-758 deduplicates within a range of sequences: it does not recognise a
-        batch as a duplicate if its sequences are further below the newest one.
+        A broker with KIP-758 recognises a duplicate only within a range of sequences below the
+        newest sequence in its log. So all unresolved batches must fit into that range together.
         """
         if self.sequence_cap is None:
             return SEQUENCE_CAP
@@ -352,7 +359,7 @@ class PartitionState:
         self.window.observe(self.span)
 
     def send(self, batch: Batch, now: float) -> None:
-        """Note that a batch is given to the connection of the current route.
+        """Record that a batch is being given to the connection of the current route.
 
         Raises:
             InternalError: the partition has no route.
@@ -369,8 +376,9 @@ class PartitionState:
             route.leader_id,
             route.leader_epoch,
             now,
-            # This applies even where there is no gate: brokers of 4.0 have transactions v2, and
-            # accept any first sequence.
+            # Only a leader that holds the producer's state proves earlier batches by a success.
+            # That is required even where no first-ack gate applies (transactions v2): brokers of
+            # release 4.0 have v2, and yet accept any first sequence.
             knows_us=self.idempotent
             and not self.suspicion.suspect
             and ((probing and not self.gate.questioned) or self._gate_passed),
@@ -387,7 +395,7 @@ class PartitionState:
     def on_ack(
         self, batch: Batch, answer: PartitionAnswer, now: float, *, current: bool, out: Effects
     ) -> None:
-        """Handle error NONE: acknowledge the batch, and those below it that it implies.
+        """Handle error NONE: acknowledge the batch, and each earlier one that its success proves.
 
         Args:
             batch: the batch that was answered.
@@ -433,7 +441,7 @@ class PartitionState:
         self._judge_memory(now, out)
 
     def _judge_memory(self, now: float, out: Effects) -> None:
-        """Report the leader if it retains fewer batches than it said on this connection."""
+        """Report the leader if it was seen to retain fewer batches than it says it does."""
         disproof = self._evidence.verdict(self.window.said) if self.window.heard else None
         if disproof is not None and not self.suspicion.suspect and self.sequence_cap is None:
             out.disprove(self.topic, self.partition, self.route, disproof, now)
@@ -454,9 +462,9 @@ class PartitionState:
     def _imply(
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
     ) -> None:
-        """Settle the unresolved batches below an acknowledged one, if its success proves them.
+        """Acknowledge the batches in doubt below an acknowledged one, if its success proves them.
 
-        If it does not, those in doubt are salvaged: each is resent by itself.
+        If the success proves nothing about them, they are salvaged: each is resent by itself.
         """
         doubtful = [b for b in below if b.in_doubt]
         if self._was_accepted_over_a_hole(acked, below, out):
@@ -467,16 +475,16 @@ class PartitionState:
             for batch in doubtful:
                 self._settle_ack(batch, -1, out, None)
         else:
-            # The leader may have forgotten the producer before it accepted the batch, so that
-            # batches below it are missing in the log. No later success may imply them either,
-            # although the leader holds state again.
+            # The leader may have forgotten the producer before it accepted this batch, so batches
+            # below this one may be missing in the log. The leader holds state again now, but the
+            # success of a later batch would not prove them either.
             self.recovery.salvage(doubtful)
 
     def _was_accepted_over_a_hole(self, acked: Batch, below: Sequence[Batch], out: Effects) -> bool:
-        """Return whether the leader accepted a batch above refused ones, which are settled then.
+        """Return whether the leader accepted a batch although it had refused an earlier one.
 
         If so, the leader had lost the producer's state in between. The refused batches could now be
-        appended only after the accepted one, so they end NOT_WRITTEN.
+        appended only after the accepted one, so this method ends them as NOT_WRITTEN.
         """
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         if not rejected and (self._skipped is None or self._skipped >= acked.base):
@@ -504,11 +512,13 @@ class PartitionState:
         now: float,
         out: Effects,
     ) -> bool:
-        """Handle any error code: retry, split or settle the batch, or go up the ladder.
+        """Handle an error code: retry, split or settle the batch, or begin the recovery ladder.
+
+        The ladder (`recovery`) is the sequence of steps that resolves batches in doubt.
 
         Args:
             batch: the batch that was answered.
-            refusal: what the answer says about it.
+            refusal: what the error code means for the batch.
             now: seconds.
             out: receives what changes beyond the partition.
 
@@ -544,8 +554,8 @@ class PartitionState:
             case Action.FAIL:
                 self._on_permanent(batch, error, out)
             case Action.FENCED if not self._transactional:
-                # Only this producer itself raises the epoch of its producer id, so another client
-                # must use the id too.
+                # The epoch was raised, and not by this producer. No one else may raise the epoch of
+                # its producer id, so another client must be using the same id.
                 if not batch.in_doubt:
                     self._retry_later(batch, now)
                 return True
@@ -568,10 +578,9 @@ class PartitionState:
         self._judge_memory(now, out)
 
     def _question_leader(self) -> None:
-        """Note that the leader may not hold the producer's state.
+        """Note an unlisted error code: it may mean that the leader lost the producer's state.
 
-        An error code that no table names may mean that. From now on a success implies nothing about
-        the batches below it.
+        From now on the success of a batch in flight proves nothing about the batches below it.
         """
         self.gate.question()
         for batch in self.unresolved:
@@ -584,24 +593,27 @@ class PartitionState:
         self._stop_probing()
 
     def _back_off(self, now: float) -> None:
-        # Twenty batches that fail together are one failure, not twenty: the delay doubles with each
-        # incident, not with each batch of it.
+        # Batches that fail together are one failure: the delay doubles once for all of them, not
+        # once for each.
         if now >= self.retry_at:
             self.retry_at = now + self._retry.next_delay()
 
     def _stop_probing(self) -> None:
-        """End the pass of probes: one of them was not answered, so the pass proves nothing."""
+        """End the pass of probes (batches in doubt, resent newest first): it proves nothing.
+
+        One of the probes got no answer, or a retriable error code.
+        """
         if self.recovery.rung is Rung.PROBING:
             self.recovery.move(RecoveryEvent.RESTART)
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
-        """Note that the leader has appended a batch, which is not committed yet (KIP-758).
+        """Note that the leader has a batch in its log that is not committed yet (KIP-758).
 
-        Error NONE for this batch or for a later one will acknowledge it.
+        Error NONE, for this batch or for a later one, will acknowledge the batch.
         """
         if batch.persistence is Persistence.REJECTED:
-            # The leader has this sequence within its range although it refused every attempt: it
-            # must have accepted a later batch while it held no state.
+            # The leader takes the batch for a duplicate although it refused every attempt at it. So
+            # the leader must have lost the producer's state and then accepted a later batch.
             reason = (
                 f"DUPLICATE_SEQUENCE_NUMBER for the batch of sequence {batch.wire_base}, although "
                 "every attempt at it had been refused: the leader lost this producer's state"
@@ -616,8 +628,8 @@ class PartitionState:
         if self._transactional:
             return
         if self.recovery.rung is Rung.CLEAR and batch is self._head and self.in_doubt > 1:
-            # The leader holds state for the producer and keeps the offsets of the newest batches
-            # only, so the probes begin with the newest batch.
+            # The leader holds the producer's state, but knows the offsets of its newest batches
+            # only. So probing follows, which begins with the newest batch in doubt.
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
 
     def _on_out_of_order(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
@@ -635,19 +647,23 @@ class PartitionState:
             self.recovery.move(self._salvage_state())
             return
         batch.move(BatchEvent.RETRY)
-        # OUT_OF_ORDER is expected for a batch behind one that failed or lost its sequence numbers.
-        # It needs no ladder.
+        # Only OUT_OF_ORDER for the oldest batch needs the recovery ladder. For a later batch that
+        # code is expected, because an earlier batch failed or gave up its sequence numbers.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # By the number that the leader names, it retains this batch: the probes go on below the
-            # batch that DescribeProducers names, to find how many batches the leader does retain.
+            # The leader should recognise this batch, by the number of batches that it says it
+            # retains. To find how many it does retain, the probes go on below the batch that
+            # DescribeProducers names.
             distance = self.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
             self.recovery.search(wanted=within)
 
     @property
     def _head(self) -> Batch | None:
-        """The oldest batch that the leader may be asked about under its present numbers."""
+        """The oldest unresolved batch that keeps its sequence numbers; None if there is none.
+
+        While an epoch bump is pending, all batches but those in doubt will be renumbered.
+        """
         for batch in self.unresolved:
             if not self.bump_wanted or _keeps_numbers(batch):
                 return batch
@@ -658,15 +674,18 @@ class PartitionState:
             self._fail(batch, error, out)
             self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
         elif self._knows_us(batch) and batch not in self.recovery.salvaged:
-            # The refusal says nothing about an earlier copy, but this leader is known to hold the
-            # producer's state. So the batch is treated as after OUT_OF_ORDER.
+            # The refusal does not say whether an earlier attempt was appended. But this leader
+            # would recognise another copy, so the doubt can be resolved as after OUT_OF_ORDER.
             self._on_out_of_order(batch, error, out)
             self.recovery.refused_for_good(error)
         else:
             self._give_up(batch, error, out)
 
     def _knows_us(self, batch: Batch) -> bool:
-        """Return whether this leader would recognise another copy of the batch."""
+        """Return whether error NONE came last under the batch's identity and the present route.
+
+        Such a leader would recognise another copy of the batch.
+        """
         return self.idempotent and self.gate.has_heard((batch.identity, self.route))
 
     def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
@@ -682,11 +701,11 @@ class PartitionState:
         batch.refuse_size()
 
     def replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """Put other batches with its records in the place of a batch that was never appended.
+        """Replace a batch that was never appended by other batches with its records.
 
-        The parts of a batch that is too large carry its sequence numbers between them: every
-        attempt at the whole was refused, so no copy of it can be appended later. The batches behind
-        it keep their numbers; only their ordinals change.
+        The parts of a batch that was too large share its sequence numbers. That is safe because
+        every attempt at the whole batch was refused, so none can be appended later. Later batches
+        keep their sequence numbers; only their ordinals change.
         """
         self._evidence.clear()  # its distances are numbers of batches, which change here
         position = self.unresolved.index(batch)
@@ -704,11 +723,11 @@ class PartitionState:
         error: errors.KafkaError,
         out: Effects,
     ) -> None:
-        """Fail the records for which a batch was refused (KIP-467).
+        """Fail the records that the leader named as the reason for refusing a batch (KIP-467).
 
-        The other records were not written either; they go into a batch of their own, in front of
-        later batches. A batch that a caller built fails as a whole: it has one outcome, which must
-        be true of each of its records.
+        The batch's remaining records were not written either; they are sent in a new batch
+        (`innocent`), which takes the batch's place. A batch that a caller built does not come here:
+        it fails as a whole, because its one outcome must be true of each record.
         """
         if innocent is None:
             self._fail(batch, error, out)
@@ -717,8 +736,8 @@ class PartitionState:
             for place, reason in culprits.items():
                 guilty = [batch.records[place]]
                 self.settle_records(guilty, DeliveryStatus.NOT_WRITTEN, reason, out)
-        # No record uses the sequences of the culprits any more, so all later batches are
-        # renumbered.
+        # The sequence numbers of the failed records are used by no record any more. A leader would
+        # refuse the gap, so all later batches are renumbered.
         self._give_up_numbers(out, "single records were refused", error)
 
     def _on_state_gone(
@@ -786,7 +805,9 @@ class PartitionState:
     def advance(
         self, now: float, out: Effects, *, throttled: float = 0.0, may_ask: bool = False
     ) -> None:
-        """Take the decisions that must wait until no batch is outstanding.
+        """Take the next step of the recovery ladder, once no batch is outstanding.
+
+        The ladder (`recovery`) is the sequence of steps that resolves batches in doubt.
 
         Args:
             now: seconds.
@@ -819,17 +840,17 @@ class PartitionState:
         if self.recovery.next_probe(self.unresolved, now) is not None:
             return
         if any(batch.appended for batch in self.unresolved):
-            # A batch answered with DUPLICATE is in the log, and only not committed yet.
+            # A batch that was answered DUPLICATE is in the log, and merely not committed yet.
             self.recovery.move(RecoveryEvent.RESTART)
         elif self.recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
             self._lose("the batches in doubt are not in the leader's log", now, out)
 
     @property
     def _refused_for_good(self) -> bool:
-        """Whether another pass of probes would show no more than the last one.
+        """Whether another pass of probes (resends of batches in doubt) would show nothing new.
 
-        That is so if the leader refuses the batches for their content, and no copy of them can be
-        appended later.
+        That is so if the leader refused a probe for its content, and no copy of a batch in doubt
+        can be appended later.
         """
         astray = any(batch.astray for batch in self.unresolved if batch.in_doubt)
         return self.recovery.refusal is not None and not astray
@@ -855,14 +876,15 @@ class PartitionState:
 
     @property
     def wants_producers(self) -> bool:
-        """Whether DescribeProducers should be sent now."""
+        """Whether the recovery ladder waits for DescribeProducers and has not sent it yet."""
         return self.recovery.rung is Rung.ASKING and not self.recovery.asked
 
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
-        """Record what DescribeProducers says about the producer id, as a hint for the probes.
+        """Begin to probe with the batch that DescribeProducers names as the newest in the log.
 
         Args:
-            last_sequence: the epoch and the last sequence that the leader has; None if not known.
+            last_sequence: the producer epoch and last sequence that the leader has for the producer
+            id; None if not known.
         """
         if self.recovery.rung is not Rung.ASKING:
             return
@@ -887,7 +909,7 @@ class PartitionState:
         )
 
     def begin_read_back(self) -> int | None:
-        """Begin to read the log behind the last acknowledged offset.
+        """Begin to read the log after the last acknowledged offset.
 
         Returns:
             The first offset to read; None if no acknowledged offset is known.
@@ -897,10 +919,10 @@ class PartitionState:
     def on_read_back(
         self, page: Sequence[WrittenBatch], high_watermark: int, out: Effects
     ) -> int | None:
-        """Handle a page of the log, and return the offset of the next one, or None at the end.
+        """Handle a page of the log, and return the offset of the next page; None after the last.
 
-        Batches in doubt that are found are acknowledged. At the end the others end UNKNOWN: that a
-        batch is not found proves nothing.
+        A batch in doubt that is found in the log is acknowledged. After the last page the batches
+        not found end UNKNOWN, because their absence proves nothing.
         """
         doubtful = [b for b in self.unresolved if b.in_doubt and b.due]
         found = self.read_back.found(page, doubtful)
@@ -915,10 +937,11 @@ class PartitionState:
         return following
 
     def end_read_back(self, retry_at: float | None = None) -> None:
-        """Stop reading the log for a reason that may pass, so that it may begin again.
+        """Stop reading the log for a reason that may pass; the reading may begin again later.
 
         Args:
-            retry_at: the earliest time to begin again, in seconds, if given.
+            retry_at: the earliest time at which the reading may begin again, in seconds; None: at
+            once.
         """
         self.read_back.end()
         if retry_at is not None:
@@ -937,12 +960,12 @@ class PartitionState:
     def expire(self, now: float, grace: float, answered_at: float | None, out: Effects) -> None:
         """Settle records and batches that are past their deadline.
 
-        A batch in doubt has `grace` more seconds if the leader answers; while no broker answers,
-        each record is settled at its deadline.
+        A batch in doubt has `grace` more seconds if its leader has answered a request since the
+        doubt arose. Otherwise the doubt cannot be resolved soon, and the deadline applies.
 
         Args:
             now: seconds.
-            grace: seconds.
+            grace: the additional time for a batch in doubt, in seconds.
             answered_at: when the leader's connection last answered a Produce request; None if
             never.
             out: receives the outcomes.
@@ -1008,10 +1031,7 @@ class PartitionState:
         out.settle(Settlement(outcome, batch.records))
 
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """End a batch as NOT_WRITTEN.
-
-        It was never written to a socket, or every attempt was refused before the append.
-        """
+        """End a batch as NOT_WRITTEN: it was never sent, or refused before each append."""
         batch.move(BatchEvent.REJECT)
         self.unresolved.remove(batch)
         if self._skipped is None or batch.base < self._skipped:
@@ -1027,7 +1047,7 @@ class PartitionState:
     ) -> None:
         """End a batch as UNKNOWN, or with the status that the end of its transaction decided.
 
-        Its sequence numbers are never used again under this identity.
+        The batch's sequence numbers are never used again under this identity.
         """
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
@@ -1073,7 +1093,7 @@ class PartitionState:
         return taken
 
     def abandon(self, error: errors.KafkaError, out: Effects) -> None:
-        """Settle everything now: the producer ends, or the topic was recreated."""
+        """Settle all records and batches now: the producer ends, or the topic was recreated."""
         queued = self.queue.empty()
         if queued:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
@@ -1081,11 +1101,12 @@ class PartitionState:
             self._end(batch, error, out)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:
-        """Settle what is not outstanding: the transaction is aborted, or will be.
+        """Settle queued records and batches not in flight: the transaction is or will be aborted.
 
         Args:
-            error: the error of the records.
-            doubt: the outcome of batches in doubt; None leaves them for the abort to decide.
+            error: the error that the records get.
+            doubt: the outcome of batches in doubt; None leaves them unsettled until the end of the
+            transaction decides their outcome.
             out: receives the outcomes.
         """
         queued = self.queue.empty()
@@ -1096,9 +1117,9 @@ class PartitionState:
                 self._fail(batch, error, out)
             elif doubt is not None:
                 self._give_up(batch, error, out, doubt)
-            # Numbers are given up now even if the batch is settled later: when this transaction
-            # ends it must be known that the next one needs another epoch. Otherwise a late copy of
-            # the batch would become part of the next transaction (v1).
+            # The sequence numbers are given up now, even if the batch is settled later. Giving up
+            # has another epoch requested before the next transaction. Without a new epoch, a late
+            # copy of the batch would become part of that transaction (v1).
             self._give_up_numbers(out, "the transaction is aborted", error)
 
     def settle_records(

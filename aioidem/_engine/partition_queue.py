@@ -31,10 +31,10 @@ class PartitionQueue:
     def __init__(self) -> None:
         self.records: deque[PendingRecord] = deque()
         self.bytes = 0
-        # Set while the window holds back a batch that is ready: records that pile up meanwhile may
-        # leave as one larger batch.
+        # Whether a batch was ready but could not be sent (the window is full, for instance). Then
+        # the records that pile up may be sent as one batch larger than `batch_size`.
         self.blocked = False
-        # Set while a flush or close waits for these records: they do not linger any more.
+        # Whether a flush or close waits for these records. If so, they do not linger.
         self.flushing = False
 
     def append(self, record: PendingRecord, now: float) -> None:
@@ -44,15 +44,15 @@ class PartitionQueue:
         self.bytes += record.size
 
     def flush(self) -> None:
-        """End lingering for the records that are queued now."""
+        """Make the records that are queued now ready to be sent: a flush ends their linger time."""
         self.flushing = bool(self.records)
 
     def hurry(self) -> None:
-        """End lingering: a flush waits for a record that got its partition late."""
+        """End the linger time: a record got its partition only after a flush for it had begun."""
         self.flushing = True
 
     def hold_back(self) -> None:
-        """Note that the window holds back a batch that is ready."""
+        """Note that a batch is ready but could not be sent, so that the batch may grow."""
         self.blocked = True
 
     def ready(self, now: float, *, linger: float, batch_size: int) -> bool:
@@ -100,8 +100,8 @@ class PartitionQueue:
     def _squeeze(self, taken: list[PendingRecord], size: int, room: int, max_records: int) -> int:
         """Take further records from the head into a batch that seems full, and return their size.
 
-        A record's `size` allows for the longest varints. Here a tighter bound is computed;
-        otherwise every 17th record would be left for the next batch.
+        The batch only seems full, because a record's `size` allows for the longest varints. By a
+        tighter bound more records fit; otherwise every 17th would be left for the next batch.
         """
         records, group, added = self.records, taken[0].group, 0
         measure = _TightSize(taken, size)
@@ -115,11 +115,11 @@ class PartitionQueue:
         return added
 
     def put_back(self, records: Sequence[PendingRecord], *, flushing: bool) -> None:
-        """Return records to the head that were cut last and did not fit.
+        """Put back to the head records that were just cut and did not fit into the batch.
 
         Args:
             records: the records, in order.
-            flushing: the value of `flushing` before the cut.
+            flushing: the value of the attribute `flushing` before the cut.
         """
         self.records.extendleft(reversed(records))
         self.bytes += sum(record.size for record in records)
@@ -147,7 +147,11 @@ class PartitionQueue:
 
 
 class _TightSize:
-    """An upper bound on the bytes of some records in one batch, from their number and time span."""
+    """An upper bound on the size that some records take in one batch, in bytes.
+
+    The bound is tighter than the sum of the records' `size`, because their number and time span
+    limit how long the varints can be.
+    """
 
     __slots__ = ("_count", "_first", "_largest", "_payload", "_span")
 
@@ -161,14 +165,14 @@ class _TightSize:
         self._largest: int = max(map(_size_of, records))
 
     def add(self, record: PendingRecord) -> None:
-        """Add a record to the bound."""
+        """Include a record in the bound."""
         self._count += 1
         self._payload += record.size - _LOOSE_OVERHEAD
         self._largest = max(self._largest, record.size)
         self._span = max(self._span, abs(record.timestamp_ms - self._first))
 
     def with_another(self, record: PendingRecord) -> int:
-        """Return the bound with one more record, in bytes, without adding it."""
+        """Return what the bound would be with one more record, in bytes."""
         count = self._count + 1
         span = max(self._span, abs(record.timestamp_ms - self._first))
         # Every record is counted with the length prefix of the largest record, and with the deltas

@@ -39,7 +39,7 @@ class Partitions:
         config: validated options.
         random: returns uniform numbers from [0, 1), for back-offs.
         cluster: the view of the cluster, for topic ids.
-        connections: the connections that routes lead over.
+        connections: the connections to leaders; a partition's route names one of them.
         effects: receives what changes beyond a partition.
     """
 
@@ -59,7 +59,8 @@ class Partitions:
         self._sequence_cap: int | None = None
         self.assume_sequence_range()
         self._gated = True
-        # The number of transactions begun so far; an idle partition learns it when it wakes.
+        # The number of transactions begun so far. A partition without records is told the number
+        # when its next record is queued.
         self._transaction = 0
         self.live: dict[tuple[str, int], PartitionState] = {}
         # Every live state that has something to do, and perhaps some that have just finished.
@@ -100,7 +101,10 @@ class Partitions:
         state.begin_transaction(self._transaction, gated=self._gated)
 
     def active(self) -> list[PartitionState]:
-        """Return the states that have something to do and are not retired; only they stay busy."""
+        """Return the states that have something to do, without retired ones.
+
+        The states that have nothing to do cease to be `busy`.
+        """
         active = [state for state in self.busy if state.active]
         if len(active) < len(self.busy):
             self.busy = dict.fromkeys(active)
@@ -112,22 +116,24 @@ class Partitions:
         return not any(state.outstanding for state in self._unfinished())
 
     def _unfinished(self) -> list[PartitionState]:
-        """Return every state that may have something to do, retired ones last."""
+        """Return every state that may have a record or batch to deal with, retired ones last."""
         return [*self.busy, *self.retired]
 
     def link_of(self, state: PartitionState) -> Link | None:
-        """Return the connection that a partition's batches are written on; None if it is closed."""
+        """Return the connection of a partition's route; None without a route or if it is closed."""
         return None if state.route is None else self._links.get(state.route.link_id)
 
     # -- what happens to all of them
 
     def flush(self) -> None:
-        """End lingering for the records that are queued now."""
+        """Make the records that are queued now ready to be sent: a flush ends their linger time."""
         for state in self.busy:
             state.queue.flush()
 
     def begin_transaction(self, *, gated: bool) -> None:
-        """Close the first-ack gates: leaders must show again that they hold the producer's state.
+        """Close the first-ack gates, so that each leader must show its producer state again.
+
+        A closed gate permits one batch in flight per partition until error NONE comes.
 
         Args:
             gated: whether first-ack gates apply in this transaction.
@@ -138,7 +144,7 @@ class Partitions:
             state.begin_transaction(self._transaction, gated=gated)
 
     def expire(self, now: float) -> None:
-        """Settle what is past its deadline, and drop retired states that have nothing to do."""
+        """Settle records and batches past their deadline; drop retired states that are finished."""
         for state in self._unfinished():
             if state.active:
                 link = self.link_of(state)
@@ -148,27 +154,32 @@ class Partitions:
             self.retired = [state for state in self.retired if state.active]
 
     def abandon(self, error: errors.KafkaError) -> None:
-        """Settle everything in all partitions with this error."""
+        """Settle all records and batches of all partitions with the given error."""
         for state in self._unfinished():
             state.abandon(error, self._effects)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
-        """Settle what is not outstanding: the transaction is aborted, or will be.
+        """Settle queued records and batches not in flight: the transaction is or will be aborted.
 
         Args:
-            error: the error of the records.
-            doubt: the outcome of batches in doubt; None leaves them for the abort to decide.
+            error: the error that the records get.
+            doubt: the outcome of batches in doubt; None leaves them unsettled until the end of the
+            transaction decides their outcome.
         """
         for state in self._unfinished():
             if state.active:
                 state.abort(error, doubt, self._effects)
 
     def assume_sequence_range(self) -> None:
-        """Set the default range of sequences, if brokers deduplicate by range (KIP-758)."""
+        """Set the default limit on the sequences of unresolved batches of future partitions.
+
+        With the option `broker_dedup="range"` (KIP-758) it is a broker's default range; otherwise
+        there is none.
+        """
         self._sequence_cap = _SEQUENCE_RANGE if self._config.broker_dedup == "range" else None
 
     def limit_span(self, sequence_cap: int) -> None:
-        """Limit the span of sequences of present and future partitions (KIP-758)."""
+        """Limit the sequences of unresolved batches in present and future partitions (KIP-758)."""
         self._sequence_cap = sequence_cap
         for state in self.live.values():
             state.limit_span(sequence_cap)
@@ -179,9 +190,9 @@ class Partitions:
         """Give up a producer id because another client writes under it.
 
         Args:
-            partition: the partition whose answer showed that.
+            partition: the partition whose answer showed the other client.
             error: the error of that answer.
-            identity: the producer's identity, given up if it has this producer id.
+            identity: the producer's identity, given up if it still has the shared producer id.
 
         Returns:
             A message for the operator if this producer must request a new id; None otherwise.
@@ -207,7 +218,10 @@ class Partitions:
         return [state for state in self.live.values() if state.topic == topic]
 
     def retire(self, old: PartitionState, error: errors.KafkaError) -> None:
-        """Settle a partition of a deleted topic; keep its state while requests are outstanding."""
+        """Settle all records of a deleted topic's partition, and retire the partition's state.
+
+        A retired state is kept until its last outstanding batch is answered or lost.
+        """
         self.targets.clear()
         del self.live[old.topic, old.partition]
         self.busy.pop(old, None)
@@ -216,7 +230,12 @@ class Partitions:
             self.retired.append(old)
 
     def succeed(self, old: PartitionState, queued: list[PendingRecord]) -> None:
-        """Create a partition's state under its topic's new id, with the records of the old one."""
+        """Create a partition's state under its topic's new id.
+
+        Args:
+            old: the partition's state under the old topic id.
+            queued: the records to be sent to the new topic, in order.
+        """
         fresh = self._make(old.topic, old.partition)
         self.wake(fresh)
         for record in queued:
