@@ -20,7 +20,7 @@ __all__ = ["BY_KEYWORD", "BY_PROPERTY", "both_names", "illegal", "keyword", "unk
 
 
 def keyword(name: str) -> str:
-    """Return the name that an option has among the drop-in's arguments.
+    """Return an option's name among the arguments of the drop-in (`AIOKafkaProducer`).
 
     That is aiokafka's name, or Java's in snake_case where aiokafka lacks the option.
     """
@@ -63,13 +63,13 @@ def illegal(name: str, value: object, allowed: str) -> ConfigError:
 
 
 def both_names(name: str) -> str:
-    """Return an option's native name with Java's behind it, for callers of either family."""
+    """Return an option's native name, followed by Java's name in parentheses if that differs."""
     java = OPTIONS[name].java
     return name if java is None or java == name else f"{name} ({java})"
 
 
 def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
-    """Return the error for a name that is not an option; it suggests what was probably meant.
+    """Return the error for a name that is not an option; its message suggests the intended name.
 
     Args:
         name: What the caller wrote.

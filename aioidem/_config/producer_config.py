@@ -217,7 +217,7 @@ ProducerConfig.__init__ = without_frames(ProducerConfig.__init__)  # type: ignor
 
 
 def _complaints(config: ProducerConfig) -> Iterator[str]:
-    """Yield, in words, which options contradict one another."""
+    """Yield a sentence for each contradiction between options."""
     yield from _about_guarantees(config)
     yield from _about_times(config)
     yield from compression_complaints(config.compression_type, config.compression_level)

@@ -1,7 +1,9 @@
-"""Options under Java's and the drop-in's names, read into values under native names.
+"""Conversion of Java's properties, and of the drop-in's arguments, into values by native name.
 
-Java's properties are texts, and times are milliseconds. The drop-in's arguments are values, with
-times in milliseconds; only times are converted here, `ProducerConfig` checks the rest.
+Under both families of names, times are in milliseconds; under native names, in seconds. Java's
+properties are strings, so each is parsed and checked here. The drop-in (the replacement of
+aiokafka's producer) takes Python values: only its times are converted and checked here, and
+`ProducerConfig` checks the rest.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, object]:
     """Return the values of Java's properties by native name.
 
     Raises:
-        ConfigError: A name is unknown, a value is illegal or no string, or an option is given both
-            by itself and in sasl.jaas.config.
+        ConfigError: A name is unknown, a value is illegal or not a string, or an option is given
+            both as its own property and in sasl.jaas.config.
     """
     values: dict[str, object] = {}
     for name, text in _one_level(properties).items():
@@ -57,7 +59,7 @@ def read_keywords(keywords: Mapping[str, object]) -> dict[str, object]:
 
 
 def _jaas(properties: Mapping[str, str], others: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options that sasl.jaas.config contains; no error message quotes its text."""
+    """Return the options that sasl.jaas.config contains; no error message quotes that option."""
     if _JAAS not in properties:
         return {}
     problem = "a text"

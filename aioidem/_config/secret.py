@@ -1,9 +1,10 @@
-"""Secret: a password, token or key that is not shown by accident, and errors without frames.
+"""Secret: a password, token or key that is not shown by accident.
 
 Options, SASL mechanisms and messages hold credentials as a `Secret` from the caller to the socket.
-Printing, logging or formatting one shows three stars, pickling one raises TypeError, and a debugger
-or error reporter that shows local variables shows its repr. Functions whose arguments are passwords
-as plain strings are decorated with `without_frames`.
+Printing, logging or formatting a `Secret` shows three stars, and so does a debugger or error
+reporter that shows local variables; pickling a `Secret` raises TypeError. Functions whose arguments
+may be passwords as plain strings are decorated with `without_frames`: an exception that such a
+function raises has no traceback frames of the function, because frames hold local variables.
 
 Invariants: only `reveal` returns the value; a comparison takes the same time wherever two values
 differ.
@@ -104,9 +105,9 @@ def _raw(value: str | bytes) -> bytes:
 def without_frames(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function whose arguments may be passwords as plain strings.
 
-    The traceback of an exception that it raises ends with the caller's frame. Error reporters send
-    the local variables of every frame, and the frames of the function and of its callees would hold
-    the password.
+    An exception that the function raises has a traceback without the frames of the function and of
+    its callees. Their local variables may hold the password, and error reporters send the local
+    variables of every frame.
     """
 
     @functools.wraps(function)

@@ -1,8 +1,8 @@
 """The rules between the security options: which of them contradict one another.
 
-The principle: what the options ask for is done, or refused with an error. Credentials are never
+The principle: every given option takes effect, or is refused with an error. Credentials are never
 ignored because ``security_protocol`` was forgotten, TLS is never left out, and no credentials that
-an eavesdropper could use are sent in plaintext unless an option allows it.
+an eavesdropper could use are sent in plaintext unless ``sasl_allow_plaintext`` is set.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class TokenProvider(Protocol):
 
     @property
     def token(self) -> Callable[[], object]:
-        """A method, async or not, that is called each time a connection authenticates."""
+        """The method, async or not, that returns a token for each connection that authenticates."""
         ...
 
 
 class _SecurityOptions(Protocol):
-    """The part of `ProducerConfig` that the rules know; `_given` reads further options by name."""
+    """The options that the rules read as attributes; `_given` reads further options by name."""
 
     @property
     def security_protocol(self) -> SecurityProtocol: ...
@@ -87,7 +87,7 @@ class _SecurityOptions(Protocol):
 
 
 def security_complaints(config: _SecurityOptions) -> Iterator[str]:
-    """Yield, in words, which security options contradict one another; secrets are not quoted."""
+    """Yield a sentence for each contradiction between security options; none quotes a secret."""
     yield from _about_tls(config)
     if not config.security_protocol.startswith("SASL_"):
         given = _given(config, ("sasl_mechanism", *_PASSWORD, *_OAUTH, *_AWS, *_KERBEROS))

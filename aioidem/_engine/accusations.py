@@ -1,9 +1,9 @@
-"""Accusations: verdicts that a broker retains fewer batches than it says, pending confirmation.
+"""Accusations: verdicts, not yet confirmed, that a broker retains fewer batches than it says.
 
-`retention` reaches such a verdict from a partition's answers. A leader that was deposed meanwhile
-may have forgotten batches without having said anything untrue. Therefore each verdict waits for
-metadata that is requested after it, and stands only if the partition still has the same leader in
-the same leader epoch.
+`retention` reaches such a verdict from a leader's answers to the batches of one partition. If the
+leader was deposed before it gave those answers, it may have forgotten batches although its word was
+true. Therefore each verdict waits for metadata that is requested after the verdict, and stands only
+if the partition still has the same leader in the same leader epoch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Accusation(NamedTuple):
 
 
 class Accusations:
-    """The accusations that wait for metadata requested after them."""
+    """The accusations that wait for the answer to a later Metadata request."""
 
     __slots__ = ("_waiting",)
 

@@ -1,7 +1,8 @@
-"""Assigning: the topics whose waiting records can now get a partition, a slice of them per poll.
+"""Assigning: the choice of partitions for records that waited for their topic's metadata.
 
-When metadata names the partitions of a topic, the records that waited for it become due. Assigning
-tens of thousands of records at once would block the event loop, so each poll assigns one slice.
+When metadata names the partitions of a topic, the records that waited for it become due: they can
+be assigned to partitions. Assigning tens of thousands of records at once would block the event
+loop, so each poll assigns at most `SLICE` of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SLICE: Final = 1_000
 
 
 class Assigning:
-    """A queue of the topics that have records due for a partition."""
+    """A queue of the topics that have records due to be assigned to a partition."""
 
     __slots__ = ("_topics",)
 
@@ -31,7 +32,7 @@ class Assigning:
         return bool(self._topics) and any(topic.unassigned.due for topic in self._topics)
 
     def add(self, topic: TopicState) -> None:
-        """Make the waiting records of a topic due: metadata has named its partitions."""
+        """Make the waiting records of a topic due, because metadata has named its partitions."""
         topic.unassigned.make_due()
         if topic.unassigned.due and topic not in self._topics:
             self._topics.append(topic)

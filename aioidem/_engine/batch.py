@@ -1,14 +1,14 @@
 """A sealed batch: its life cycle, and what is known about its bytes in the log.
 
-There are two small state machines, each a table. `BatchState` says where the batch is;
-`Persistence` says what all attempts that have *ended* show about the log. They are separate because
-they answer different questions: "may the batch be sent now?" and "may it be renumbered, split or
-reported as NOT_WRITTEN?".
+There are two small state machines, each a table. `BatchState` says whether the batch waits, is in
+flight or has an outcome; `Persistence` says what all attempts that have *ended* show about the log.
+They are separate because they answer different questions: "may the batch be sent now?" and "may it
+be renumbered, split or reported as NOT_WRITTEN?".
 
 Invariants
 - Doubt is sticky: once an attempt may have been appended, no refusal clears the doubt (brokers have
   answered MESSAGE_TOO_LARGE and INVALID_TIMESTAMP for batches that they had stored). Only a proof
-  (error NONE) does.
+  that the batch is stored does: error NONE, or the batch read back from the log.
 - A final state is final. A late answer for a settled batch is dropped before it reaches the tables.
 - The bytes of a batch never change while its identity is the same, so a retry is byte-identical.
 
@@ -153,9 +153,9 @@ PERSISTENCE_TRANSITIONS: dict[tuple[Persistence, Evidence], Persistence] = {
 
 
 class Attempt:
-    """One sending of a batch, with the connection, leader and leader epoch that it was sent under.
+    """One sending of a batch, with the connection, leader and leader epoch of that moment.
 
-    The answer to a Produce request carries no leader epoch for the batch, so it is kept here.
+    The leader epoch is kept here because the answer to a Produce request carries none for a batch.
     """
 
     __slots__ = ("earlier_link", "knows_us", "leader_epoch", "leader_id", "link_id", "sent_at")
@@ -175,14 +175,16 @@ class Attempt:
         self.leader_epoch = leader_epoch
         self.sent_at = sent_at
         # Whether the leader had proved, when this attempt was sent, that it holds state for the
-        # batch's producer id: the first-ack gate was open, or an OUT_OF_ORDER answer had come. Only
+        # batch's producer id: by error NONE for a batch (`FirstAckGate`), or by OUT_OF_ORDER. Only
         # then does a success of this attempt prove that the batches below it are stored.
         self.knows_us = knows_us
-        # The one connection on which every earlier attempt was made, or None (see `retention`).
+        # The id of the one connection on which every earlier attempt at the batch was made; None if
+        # there were several or none, or if they went to another leader or leader epoch. `retention`
+        # needs it to judge how many batches the broker retains.
         self.earlier_link = earlier_link
 
     def disbelieve(self) -> None:
-        """Let a success of this attempt prove nothing about the batches below it."""
+        """Note that a success of this attempt will prove nothing about the batches below it."""
         self.knows_us = False
 
 
@@ -242,11 +244,12 @@ class Batch:
         # not said that it is committed.
         self.appended = False
         # Whether a copy of the batch may still be appended later: an attempt was not answered, or
-        # was answered with a code that brokers also return after the append. A code that no table
-        # names leaves the batch in doubt but does not set this.
+        # was answered with a code that brokers also return after the append. An error code that is
+        # not in the table of `classify` leaves the batch in doubt, but does not set this flag.
         self.astray = False
         # Set only with the option `in_doubt="resend"`: the batch may get a new identity although it
-        # is in doubt, and another one after that as long as no attempt was made under the first.
+        # is in doubt. Cleared when an attempt under the new identity has ended, unless no byte of
+        # the attempt was written.
         self.forsaken = False
         # Set when the batch was refused for its size and was never appended: its records are sent
         # in smaller batches.
@@ -264,8 +267,9 @@ class Batch:
         """Record what an ended attempt shows about the log.
 
         Raises:
-            InternalError: the table has no such row. That is so for any evidence after a proof, and
-            for new numbers for a batch in doubt that was not forsaken.
+            InternalError: the table has no row for this evidence. That is so for any evidence after
+            a proof, and for new sequence numbers of a batch in doubt, unless `forsake` has
+            permitted them.
         """
         self.persistence = transition(PERSISTENCE_TRANSITIONS, self.persistence, evidence, self)
         if self.persistence is Persistence.IN_DOUBT and self.doubted_at is None:
@@ -302,13 +306,13 @@ class Batch:
         self.move(BatchEvent.RETRY)
 
     def shift(self, places: int) -> None:
-        """Raise the ordinal by `places`: an earlier batch was replaced by several parts."""
+        """Raise the ordinal by `places`, because an earlier batch was split into smaller ones."""
         self.ordinal += places
 
     def renumber(self, identity: ProducerIdentity, base: int, data: bytes, ordinal: int) -> None:
         """Give the batch another identity, with its bytes restamped for that identity.
 
-        A batch in doubt is renumbered only if it was forsaken; it then stays in doubt.
+        A batch in doubt is renumbered only if it was forsaken (see `forsake`); it stays in doubt.
 
         Raises:
             InternalError: the batch is in doubt and was not forsaken, in flight, or settled.
@@ -330,7 +334,7 @@ class Batch:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an attempt that has ended may have been appended, without a proof either way."""
+        """Whether an attempt that has ended may have been appended, and nothing proves it yet."""
         return self.persistence is Persistence.IN_DOUBT
 
     @property

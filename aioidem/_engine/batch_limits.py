@@ -6,14 +6,13 @@ only where the broker is known to accept its size: the topic's config says so (D
 a batch of that size was acknowledged before. Without the permission DESCRIBE_CONFIGS on the topic,
 batches stay at `batch_size`.
 
-The limits are kept per connection, as windows are: another leader may have another
-`message.max.bytes`, and the config may have changed while there was no connection. The config is
-requested when a batch could grow, after a refusal that the known limit does not explain, and again
-after `metadata_max_age`.
+The limits are kept per connection: another leader may have another `message.max.bytes`, and the
+config may have changed while there was no connection. The config is requested when a batch could
+grow, after a refusal that the known limit does not explain, and again after `metadata_max_age`.
 
-Rejected: trying a larger batch and keeping the size that was acknowledged. The first batch of each
-size could end in doubt. Rejected: assuming Kafka's default of `max.message.bytes` for a topic whose
-config cannot be read: the topics that refuse batches are those with another value.
+Rejected: trying a larger batch and keeping the size that was acknowledged, because the first batch
+of each size could end in doubt. Rejected: assuming Kafka's default of `max.message.bytes` for a
+topic whose config cannot be read: the topics that refuse batches are those with another value.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ class BatchLimit:
         """Return the largest size that is known to be accepted, in bytes.
 
         Args:
-            batch_size: the option of that name, in bytes, which the user promises to be accepted.
+            batch_size: the option of that name, in bytes; batches of this size are assumed to be
+            accepted.
         """
         return max(batch_size, self.acknowledged) if self.told is None else self.told
 
@@ -60,7 +60,7 @@ class BatchLimit:
 
     @property
     def awaited(self) -> bool:
-        """Whether batches wait for the answer: one was refused, and would be refused again."""
+        """Whether batches wait for the topic's config, because one was refused for its size."""
         return self._asking and self._refused
 
     def ask(self, now: float) -> None:
@@ -68,7 +68,7 @@ class BatchLimit:
         self._asked_at, self._asking = now, True
 
     def tell(self, told: int | None) -> None:
-        """Record the limit that the broker names, in bytes; None if it names none."""
+        """Record the limit in the broker's answer, in bytes; None if the answer names none."""
         self.told, self._asking, self._refused = told, False, False
         self._answered = told is not None
 
@@ -94,7 +94,9 @@ class BatchLimits:
 
     def __init__(self) -> None:
         self._by_topic: dict[str, BatchLimit] = {}
-        # False if the broker's previous connection ended while this question was unanswered.
+        # Whether the topics' configs may be requested on this connection. False if the previous
+        # connection to the broker ended before such a request was answered, because the broker may
+        # have closed the connection upon that request.
         self.may_ask = True
 
     def of(self, topic: str) -> BatchLimit:

@@ -1,9 +1,9 @@
 """BrokerInquiries: the DescribeConfigs requests to brokers, and the facts learned from the answers.
 
 - Does the broker support Produce v14 as KIP-1269 defines it (`discovery`)?
-- After what time does the broker forget a producer (KIP-854), and over which range of sequences
-  does it deduplicate (KIP-758)? Brokers may differ; the shortest time and the narrowest range apply
-  to all partitions.
+- How long does the broker remember a producer that does not write (KIP-854), and over which range
+  of sequences does it deduplicate (KIP-758)? Brokers may differ; the shortest time and the
+  narrowest range apply to all partitions.
 - How large may a batch of a topic be (`batch_limits`)?
 
 Each question is one DescribeConfigs request, sent once per connection or when it is due.
@@ -40,8 +40,9 @@ class BrokerInquiries:
 
     Args:
         config: validated options.
-        partitions: their span is limited to the range of sequences that brokers name.
-        requests: the ledger by which requests are sent.
+        partitions: the partitions; the sequences of the unresolved batches of each may span at most
+        the range over which brokers deduplicate (KIP-758).
+        requests: the ledger that registers requests and adds the steps that send them.
         outcomes: receives events and notes for the operator.
     """
 
@@ -70,7 +71,7 @@ class BrokerInquiries:
         self._expirations: dict[int, float] = {}
         self._sequence_caps: dict[int, int] = {}
         self._warned_untold = False
-        # Seconds after which a broker forgets a producer: the shortest time of any broker.
+        # Seconds after which a broker forgets a producer; if brokers differ, the shortest time.
         self.expiration = config.producer_id_expiration or DEFAULT_EXPIRATION
         if config.producer_id_expiration is not None:
             self._warn_of_short_memory()
@@ -92,7 +93,7 @@ class BrokerInquiries:
             (self._outcomes.event if finding.warning else self._outcomes.note)(finding.text)
 
     def _ask_about_itself(self, link: Link, now: float) -> None:
-        """Ask once per connection after what time this broker forgets producers (KIP-854)."""
+        """Request the broker's config, once per connection (KIP-854, KIP-758)."""
         config = self._config
         if (
             link.asked_broker
@@ -107,7 +108,7 @@ class BrokerInquiries:
             self._requests.add(DescribeBrokerConfig(link.link_id, token, link.node_id))
 
     def _ask_limit(self, link: Link, state: PartitionState, now: float) -> None:
-        """Ask how large a batch of a topic may be, if one could grow or was found too large."""
+        """Ask how large a batch of a topic may be, if one could grow or was refused for size."""
         limit = link.limits.of(state.topic)
         growth = self._config.late_sealing and state.queue.blocked
         if (
@@ -120,7 +121,7 @@ class BrokerInquiries:
             self._requests.add(DescribeTopicLimit(link.link_id, token, state.topic))
 
     def awaits_memory(self, link: Link) -> bool:
-        """Return whether the broker has yet to answer after what time it forgets producers."""
+        """Return whether the broker has still to answer when it forgets producers."""
         return link.node_id not in self._expirations and any(
             request.kind is RequestKind.BROKER_CONFIG for request in link.outstanding.values()
         )
@@ -146,7 +147,7 @@ class BrokerInquiries:
             self._outcomes.event(_UNTOLD_WARNING.format(topic=limit.topic, link=link, size=size))
 
     def on_broker_config(self, node_id: int, facts: BrokerFacts) -> None:
-        """Record after what time a broker forgets producers, and its range of sequences."""
+        """Record when a broker forgets producers, and in which range it deduplicates sequences."""
         if facts.expiration is not None and self._config.producer_id_expiration is None:
             told = self._expirations
             told[node_id] = facts.expiration

@@ -2,17 +2,19 @@
 
 `precedes_append` is a whitelist: a code is on it only if every path in the broker that returns the
 code comes before the append (as read in ReplicaManager.appendRecords and ProducerStateManager of
-Kafka 4.3.1). Every other code leaves the batch in doubt, unknown codes included. An unknown code is
-no reason to resend the batch until its deadline, though. Unless the code may pass by itself
-(`unlisted.py`), it counts as a permanent refusal of a batch in doubt: the ladder searches the
-leader's log for the batch before it ends UNKNOWN. Because such a code may mean that the leader has
-lost the producer's state, the leader is then probed with one batch at a time, and no success
-implies another batch, until NONE or OUT_OF_ORDER shows that it holds that state.
+Kafka 4.3.1). Every other code leaves the batch in doubt, also a code that has no row.
 
-Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) come before
-the append with base offset -1, and *after* it with the base offset kept: a leader that appends,
-waits for its followers and then loses its leadership answers so. That is the normal answer when a
-leader moves under load.
+A code without a row may be temporary (`unlisted.py`): then the batch is resent. Otherwise the code
+counts as a permanent refusal. If the leader is known to hold the producer's state, the ladder (the
+steps that resolve doubt, `recovery`) resends the batch to find out whether the leader has stored
+it; if not, the batch ends UNKNOWN. Such a code may also mean that the leader has lost the
+producer's state. Therefore the ladder sends one batch at a time, and no success proves that earlier
+batches are stored, until NONE, OUT_OF_ORDER or DUPLICATE shows that the leader holds that state.
+
+Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) with base
+offset -1 were returned before the append; with a base offset, *after* the append. The latter is the
+answer of a leader that appends the batch, waits for its followers and then loses its leadership,
+which is normal when a leader moves under load.
 
 Rejected: `retriable` flags on exception classes. They say whether a request may be repeated, not
 whether its batch may already be in the log.
@@ -63,7 +65,7 @@ class Action(enum.Enum):
 
 
 class Disposition(NamedTuple):
-    """What one answer means for its batch: a row of the table, adjusted by its base offset."""
+    """What one answer means for its batch: a row of the table, adjusted to the base offset."""
 
     action: Action
     precedes_append: bool
@@ -145,8 +147,8 @@ def classify(
 
     Args:
         error_code: the partition's error code.
-        base_offset: the partition's base offset; >= 0 beside a two-faced code means that the batch
-        was appended here, and may or may not survive the change of leader.
+        base_offset: the partition's base offset; >= 0 beside a two-faced code means that this
+        leader has appended the batch, which may or may not survive the change of leader.
         trust_base_offset: False for brokers that are not Apache Kafka: two-faced codes then always
         leave the batch in doubt.
         message: the broker's error message, used only for a code without a row (KIP-467).

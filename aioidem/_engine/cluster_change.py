@@ -65,8 +65,8 @@ def id_is_shared(
 ) -> errors.KafkaError:
     """Return the error for INVALID_PRODUCER_EPOCH: another client uses the same producer id.
 
-    Only a producer itself raises the epoch of an id that it has without a transactional id. So the
-    code shows that another client writes under this id.
+    A producer without a transactional id raises the epoch of its producer id by itself, and brokers
+    never do. So a higher epoch at the broker shows that another client writes under this id.
     """
     return type(refusal)(
         f"{partition.topic}-{partition.partition}: another client writes under this producer's "
@@ -78,7 +78,7 @@ def id_is_shared(
 def carried_records(states: Iterable[PartitionState]) -> list[PendingRecord]:
     """Take back every record that was never appended, in order within each partition.
 
-    The records get a partition again, of those that exist then. `UnassignedRecords.put_in_order`
-    restores the call order across partitions.
+    Once the metadata of the new cluster is known, each record is assigned to a partition again.
+    `UnassignedRecords.put_in_order` restores the call order across partitions.
     """
     return [record for state in states for record in (*state.reclaim(), *state.queue.empty())]

@@ -1,14 +1,14 @@
-"""Connections: which brokers to be connected to, and which connection to use, without a socket.
+"""Connections: which brokers to connect to, and which connection a request uses, without a socket.
 
 A connection to a leader is opened when there is something to send to it. A request that any broker
-can answer goes to the connection with the fewest outstanding requests. If there is none, or if
-connections are only being opened to addresses that failed before, one address is drawn among those
-that failed least. Bootstrap addresses are always included, so that the cluster is found again even
-if all its brokers have moved (KIP-899). After a failed or lost connection its address waits for an
-exponential back-off with jitter.
+can answer goes to the connection with the fewest outstanding requests. If there is no connection,
+or if the only ones are still being opened to addresses that failed before, one address is drawn
+among those that failed least often. Bootstrap addresses are always included, so that the cluster is
+found again even if all its brokers have moved (KIP-899). After a failed or lost connection its
+address waits for an exponential back-off with jitter.
 
-Invariants: there is one link per node at a time; when a link is dropped, its outstanding requests
-are returned exactly once.
+Invariants: there is at most one link (connection) per node (address) at a time; when a link is
+dropped, its outstanding requests are returned exactly once.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Connections:
     def _forget(self, but: set[int]) -> None:
         """Drop the nodes that metadata does not name any more.
 
-        This is done only when there are very many. Usually there are few, and what is known about
-        them is useful when they come back.
+        Called only when there are more than `_MOST_NODES` nodes. Fewer are kept, because their
+        back-off and the facts about their brokers are useful if metadata names them again.
         """
         self.nodes = {
             node_id: node
@@ -98,8 +98,8 @@ class Connections:
             if link.admits(now) and (link.identified or not identified)
         ]
         if ready:
-            # Brokers from metadata come before bootstrap addresses, whose connections are closed
-            # once there is another.
+            # Brokers from metadata are preferred to bootstrap addresses: connections to bootstrap
+            # addresses are closed once a broker from metadata is connected.
             return min(
                 ready,
                 key=lambda link: (
@@ -113,10 +113,10 @@ class Connections:
         return None
 
     def _in_vain(self, link: Link) -> bool:
-        """Return whether a link is being opened to an address whose last attempt failed.
+        """Return whether a link is still being opened to an address that failed the last time.
 
-        Such a host may never come back, and while records wait for it an attempt to connect is
-        always under way.
+        Such a link must not keep `any` from trying another address: the host may never come back,
+        and while records wait for it, an attempt to connect to it is almost always under way.
         """
         failures = self.nodes[link.node_id].backoff.failures
         return link.state is LinkState.CONNECTING and failures > 0
@@ -188,7 +188,7 @@ class Connections:
             node.last_error = node.misrouted_to = None
 
     def strangers(self, home: str | None) -> list[Link]:
-        """Return the connections that lead to another cluster than the known one.
+        """Return the connections that lead to a cluster other than the known one.
 
         Args:
             home: id of the known cluster.
@@ -212,7 +212,7 @@ class Connections:
         return links if all(link.node_id < 0 for link in links) else []
 
     def forget_cluster(self) -> None:
-        """Forget the brokers of the cluster that is left, but not the bootstrap addresses."""
+        """Forget the brokers of the old cluster, but not the bootstrap addresses."""
         self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
 
     def overdue(self, now: float) -> list[Leaving]:
@@ -273,8 +273,8 @@ class Connections:
             node.last_error = error
             node.retry_at = now + node.backoff.next_delay()
         if isinstance(error, errors.AuthenticationFailedError):
-            # Certificates are read again for each connection, so a refused one may have been
-            # replaced.
+            # A refused certificate does not count towards `_REFUSALS`: certificates are read again
+            # for each connection, so the certificate may be another one the next time.
             self._refused += not isinstance(error, errors.SslAuthenticationError)
         if not never_up:
             owed = link.outstanding.values()
@@ -307,11 +307,11 @@ class Connections:
         """
         failures = [node.last_error for node in self.nodes.values() if node.node_id < 0]
         for each in failures:
-            # All bootstrap servers get the same credentials and certificates, so one refusal is
-            # enough.
+            # All bootstrap servers get the same credentials and certificates, so a refusal by one
+            # of them is final.
             if isinstance(each, errors.AuthenticationFailedError | errors.ConfigError):
-                # The copy does not have the traceback of the original; the cause is kept, with the
-                # frames of a user's callable.
+                # The copy has no traceback. Its cause keeps its own traceback, which shows where a
+                # user's callable (for passwords or tokens) failed.
                 failure = copy.copy(each)
                 failure.__cause__ = each.__cause__
                 return failure
@@ -320,7 +320,7 @@ class Connections:
         return self._none_answers([each for each in failures if each is not None])
 
     def _none_answers(self, failures: Sequence[Exception]) -> errors.KafkaError:
-        """Return one error for all bootstrap addresses, with the reason of each.
+        """Return one error for all bootstrap addresses, with the reason why each of them failed.
 
         Its ``__cause__`` holds the errors of the operating system.
         """

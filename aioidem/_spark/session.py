@@ -121,7 +121,9 @@ def _major(told: str) -> int:
 
 
 def kafka_jars() -> tuple[Path, ...]:
-    """Return the jars of Spark's Kafka source that Spark lacks; download them on first use.
+    """Return the jars of Spark's Kafka source that are not among Spark's own jars.
+
+    They are downloaded on first use.
 
     Raises:
         SparkUnavailableError: the extra is missing, or the jars for this version cannot be found.

@@ -329,7 +329,7 @@ class KafkaCluster:
     # -- starting ---------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Prepare everything up to formatting: jars, patch, folders, ports, proxies."""
+        """Prepare jars, folders, ports and proxies; the brokers' storage is not formatted yet."""
         install = await self._installed()
         self._guard = await anyio.to_thread.run_sync(ProcessGuard)
         self._folder = await anyio.to_thread.run_sync(self._make_folder, self._guard)

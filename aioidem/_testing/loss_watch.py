@@ -97,7 +97,8 @@ class LossWatch:
         gap, state.evidence.gap = state.evidence.gap, None
         if gap is None or state.current is None:
             return
-        # Meanwhile the batch may have been proved, or given up for another reason.
+        # Since the refusal, the batch may have been proved to be stored, or given up for another
+        # reason; then the refusal is no proof of a loss.
         pending = Outcome.PENDING in (self._outcomes(gap) or ())
         if pending and not gap.proved and self._gapless(state.current, gap):
             self._prove(state, f"{where}: sequence {gap.base} was refused over a gap")
