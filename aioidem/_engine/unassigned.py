@@ -2,14 +2,14 @@
 
 A record waits here while metadata does not know its topic, until the end of its caller's
 `max_block` at most. Then it ends NOT_WRITTEN with the last error that the cluster gave for the
-topic.
+topic, or with `KafkaTimeoutError` if the cluster gave none.
 
 A record for a partition that its topic lacks waits here too, until the answer to a Metadata request
 that was sent after the record came: partitions may have been added since the last answer. An answer
 to an earlier request proves nothing; an answer to a later one that lacks the partition ends the
 record.
 
-When metadata names the topic's partitions, the waiting records become due: they get their
+When metadata names the topic's partitions, the waiting records become *due*: they get their
 partitions in the following polls, a slice per poll (`assigning`). Assigning tens of thousands at
 once would block the event loop.
 
@@ -53,7 +53,7 @@ class UnassignedRecords:
     def __init__(self) -> None:
         # Records that wait for the next Metadata answer.
         self._waiting: deque[Unassigned] = deque()
-        # Records whose topic's partitions metadata has named since they were last tried.
+        # Records that the next polls assign, because metadata has named the topic's partitions.
         self.due: deque[Unassigned] = deque()
         # No waiting record expires before this time, in seconds.
         self._first_end = 0.0
@@ -63,7 +63,7 @@ class UnassignedRecords:
 
     @property
     def waits(self) -> bool:
-        """Whether a record needs metadata that has not come yet."""
+        """Whether a record waits for a Metadata answer."""
         return bool(self._waiting)
 
     def wait(self, until: float, asked: int, record: PendingRecord) -> None:
@@ -73,7 +73,7 @@ class UnassignedRecords:
         self._waiting.append(Unassigned(until, asked, record))
 
     def follow(self, until: float, asked: int, record: PendingRecord) -> None:
-        """Put a record behind those that are due."""
+        """Put a new record behind the due ones, to keep call order."""
         self.due.append(Unassigned(until, asked, record))
 
     def make_due(self) -> None:
@@ -84,19 +84,20 @@ class UnassignedRecords:
     def put_in_order(self) -> None:
         """Sort all records into call order, after some were taken back from partitions.
 
-        All of them wait for `make_due` then.
+        No record is due afterwards: all wait for the next `make_due`.
         """
         everything = sorted(self.take(), key=lambda each: each.record.ordinal)
         for each in everything:
             self.wait(*each)
 
     def next_end(self) -> float | None:
-        """Return the earliest time at which a record may expire; None while none waits."""
+        """Return a time before which no record expires, in seconds; None while no record waits."""
         return self._first_end if self._waiting else None
 
     def expire(self, now: float) -> list[PendingRecord]:
-        """Take out the records that have waited for metadata too long."""
-        # The times are not in order: a caller that waited for memory before has less time left.
+        """Take out and return the waiting records whose `until` has passed."""
+        # All are checked, because `until` does not rise from record to record: a caller that first
+        # waited for room in the buffer has less of its `max_block` left.
         if not self._waiting or now < self._first_end:
             return []
         waiting, self._waiting = self._waiting, deque()

@@ -1,11 +1,11 @@
-"""Whether an error code that no table names may pass by itself.
+"""Decide whether a request is repeated after an error code that the engine's tables do not name.
 
-A broker that is newer than this client may answer with a code that no table here names, for example
-for a read-only topic (KIP-1279). Java and librdkafka fail such a request at once. So does aioidem,
-unless there is reason to expect another answer later: Kafka documents the code as retriable, or the
-broker's error message says so (KIP-467).
+A broker that is newer than this client may answer with such a code, for example for a read-only
+topic (KIP-1279). Java and librdkafka fail the request at once. So does aioidem, unless there is
+reason to expect another answer later: Kafka documents the code as retriable, or the broker's error
+message says that the request may be retried (KIP-467).
 
-This decides only whether the request is repeated. In either case it may have been carried out.
+Whether the broker has carried out the request is not known in either case.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _DENIES_IT = re.compile(r"(\b(not|never|no|cannot|non)|n't)\b[\s-]*(\w+ ){0,2}?r
 
 
 def may_pass(error_code: int, message: str | None = None) -> bool:
-    """Return whether the same request may get another answer later.
+    """Return whether to repeat the request, because it may get another answer later.
 
     Args:
-        error_code: a code that the caller's own table does not name.
+        error_code: a code that the table of the calling module does not name.
         message: the broker's error message, if there is one.
     """
     if error_code in _RETRIABLE:

@@ -1,7 +1,7 @@
-"""Which limit determines a partition's present window, in words for statistics.
+"""The reason for a partition's present window, in words for `statistics()`.
 
-Nothing is decided here: the reason is read from `windows`, `discovery` and the options, so that a
-user who sees a window of 5 and expected 20 learns what to change.
+A user who sees a window of 5 and expected 20 learns from the reason what to change. This module
+only reads `windows`, `discovery` and the options; it sets no limit itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def window_reason(state: PartitionState, link: Link | None, config: ProducerConf
 
     Args:
         state: the partition.
-        link: the connection to its leader; None if there is none.
+        link: the connection to the partition's leader; None if there is none.
         config: validated options.
     """
     if not config.enable_idempotence:

@@ -6,10 +6,10 @@ to b5 are acknowledged, b1 must still be in the broker's cache, and b6 would pus
 (KAFKA-9199, KAFKA-18905). `ConnectionWindow` limits the requests outstanding at one broker,
 whatever they carry; that is the meaning of `max.in.flight.requests.per.connection` under KIP-1269.
 
-Invariants: a partition window is DEFAULT_BATCHES_RETAINED until a success of the current leader
-names another value, and again after a reconnect and a change of leader (the new leader may be an
-older broker). A tagged field that equals its default is not serialised, so its absence means the
-default, also after a larger value was seen.
+Invariants: a partition window is DEFAULT_BATCHES_RETAINED until a successful Produce answer of the
+current leader names another value, and again after a reconnect and a change of leader (the new
+leader may be an older broker). The value is a tagged field, which brokers leave out if it equals
+its default. So an answer without the field means the default, even after a larger value was seen.
 
 Rejected: remembering the largest value seen per topic. Brokers can have different values, and a
 window that is too large by one turns a retry into OUT_OF_ORDER_SEQUENCE_NUMBER.
@@ -40,31 +40,31 @@ class PartitionWindow:
 
     def __init__(self) -> None:
         self.limit = DEFAULT_BATCHES_RETAINED
-        # Whether a success of the present leader has come, which names the limit or implies the
-        # default.
+        # Whether a successful Produce answer has come since `reset`. It names the limit, or implies
+        # the default by leaving the field out.
         self.heard = False
-        # The last value that any leader named. `reset` keeps it: it serves to judge how many
-        # batches a broker retains, and never admits a batch.
+        # The limit of the last successful answer from any leader. `reset` keeps it, because it only
+        # serves to check that a broker retains as many batches as it says; it admits no batch.
         self.said = DEFAULT_BATCHES_RETAINED
         self.max_span = 0
 
     def learn(self, retained: int | None) -> None:
-        """Set the limit that a successful answer names; None if the field was absent."""
+        """Set the limit to what a successful answer names; None stands for an absent field."""
         value = DEFAULT_BATCHES_RETAINED if retained is None else retained
         self.limit = self.said = max(1, min(value, MAX_BATCHES_RETAINED))
         self.heard = True
 
     def reset(self) -> None:
-        """Go back to the default: on a new connection, and on a new leader."""
+        """Set the limit back to the default, for a new connection or a new leader."""
         self.limit = DEFAULT_BATCHES_RETAINED
         self.heard = False
 
     def admits(self, span: int) -> bool:
-        """Return whether a batch may be sent if the span, that batch included, is `span`."""
+        """Return whether a batch may be sent that makes the span `span` batches long."""
         return span <= self.limit
 
     def observe(self, span: int) -> None:
-        """Keep the largest span ever sent, for `statistics()`."""
+        """Note the span after a batch was sent; `statistics()` shows the largest one."""
         if span > self.max_span:
             self.max_span = span
 

@@ -1,7 +1,8 @@
 """Error classes that aiokafka has and aioidem never raises.
 
-They exist so that code which names them in an import or an ``except`` clause can move from aiokafka
-to aioidem by changing the import. Each docstring says what aioidem raises instead.
+With them, code that names one in an import or an ``except`` clause can move from aiokafka to
+aioidem by changing the import. Each docstring says what aioidem raises or does instead, if
+anything. aiokafka 0.14 itself does not raise some of these classes.
 
 Rejected: subclassing aiokafka's exceptions when aiokafka is installed (the class tree would depend
 on what else is installed; `aioidem.integrations.aiokafka` translates instead).
@@ -46,11 +47,11 @@ __all__ = [
 
 
 class IllegalArgumentError(KafkaError):
-    """aiokafka raises this; aioidem never does."""
+    """aiokafka's admin client raises this; aioidem never does."""
 
 
 class NoBrokersAvailable(KafkaError):
-    """aiokafka raises this; aioidem raises `KafkaConnectionError`."""
+    """aiokafka 0.14 never raises this; aioidem raises `KafkaConnectionError`."""
 
     retriable = True
     invalid_metadata = True
@@ -63,42 +64,42 @@ class NodeNotReadyError(KafkaError):
 
 
 class KafkaProtocolError(KafkaError):
-    """aiokafka raises this; aioidem raises `ProtocolError`."""
+    """aiokafka raises a subclass of this; aioidem raises `ProtocolError`."""
 
     retriable = True
 
 
 class CorrelationIdError(KafkaProtocolError):
-    """aiokafka raises this; aioidem raises `ProtocolError`."""
+    """aiokafka raises this for an answer to another request; aioidem raises `ProtocolError`."""
 
 
 class Cancelled(KafkaError):
-    """aiokafka raises this; aioidem never does."""
+    """Neither aiokafka 0.14 nor aioidem raises this."""
 
     retriable = True
 
 
 class TooManyInFlightRequests(KafkaError):
-    """aiokafka raises this; aioidem never does."""
+    """Neither aiokafka 0.14 nor aioidem raises this."""
 
     retriable = True
 
 
 class StaleMetadata(KafkaError):
-    """aiokafka raises this; aioidem never does."""
+    """aiokafka raises this for a broker or partition not in its metadata; aioidem never does."""
 
     retriable = True
     invalid_metadata = True
 
 
 class MetadataEmptyBrokerList(KafkaError):
-    """aiokafka raises this; aioidem never does."""
+    """aiokafka raises this for metadata that names no broker; aioidem never does."""
 
     retriable = True
 
 
 class UnrecognizedBrokerVersion(KafkaError):
-    """aiokafka raises this; aioidem raises `IncompatibleBrokerVersion`."""
+    """aiokafka 0.14 never raises this; aioidem raises `IncompatibleBrokerVersion`."""
 
 
 class CommitFailedError(KafkaError):
@@ -106,15 +107,15 @@ class CommitFailedError(KafkaError):
 
 
 class AuthenticationMethodNotSupported(KafkaError):
-    """aiokafka raises this; aioidem raises `UnsupportedSaslMechanismError`."""
+    """aiokafka 0.14 never raises this; aioidem raises `UnsupportedSaslMechanismError`."""
 
 
 class KafkaUnavailableError(KafkaError):
-    """aiokafka raises this; aioidem raises `KafkaConnectionError`."""
+    """aiokafka 0.14 never raises this; aioidem raises `KafkaConnectionError`."""
 
 
 class QuotaViolationError(KafkaError):
-    """aiokafka raises this; aioidem never does."""
+    """Neither aiokafka 0.14 nor aioidem raises this."""
 
 
 class ConsumerStoppedError(KafkaError):
@@ -131,7 +132,7 @@ class RecordTooLargeError(KafkaError):
 
 KafkaConfigurationError = ConfigError
 
-# Second names that aiokafka has for the same codes.
+# aiokafka has two names for the class of each of these error codes.
 InvalidMessageError = CorruptRecordException
 CoordinatorLoadInProgressError = GroupLoadInProgressError
 CoordinatorNotAvailableError = GroupCoordinatorNotAvailableError

@@ -1,11 +1,13 @@
-"""The error codes of Kafka's protocol: one exception class for each code that has one.
+"""The exception classes for the error codes of Kafka's protocol, one class per code.
 
-Names, ``retriable`` and ``invalid_metadata`` are aiokafka's wherever aiokafka has the class, so
-that ``except`` clauses move over with the import. For other codes they are Java's.
+Where aiokafka has a class for the code, the name, ``retriable`` and ``invalid_metadata`` are
+aiokafka's, so that code which moves from aiokafka changes only its imports and no ``except``
+clause. For other codes they are Java's.
 
-Invariants: a code has one class, found by `error_for_code`; a code without a class becomes an
-`UnknownError` that keeps the code. ``retriable`` decides nothing in aioidem: the engine has a table
-of what the producer does about a code, and whether the batch may be in the log.
+Invariants: a code has at most one class, found by `error_for_code`; a code without a class becomes
+an `UnknownError` that keeps the code. ``retriable`` decides nothing in aioidem: the engine has its
+own table (`classify`) of what the producer does about a code, and whether the batch may be in the
+log.
 
 Rejected: one generic class with a code (users cannot name a number in an ``except`` clause);
 classes for codes that no producer can receive and that aiokafka does not have.
@@ -157,7 +159,7 @@ class BrokerResponseError(KafkaError):
         _BY_CODE[errno] = cls
 
     def __str__(self) -> str:
-        """Return the text in aiokafka's form, with the code in brackets first."""
+        """Return the text as aiokafka does, with ``[Error code]`` before the class and message."""
         return f"[Error {self.errno}] {super().__str__()}"
 
 
@@ -171,7 +173,7 @@ class UnknownError(BrokerResponseError, errno=-1, message="UNKNOWN"):
     """
 
     def __str__(self) -> str:
-        """Return the text, which says so if aioidem does not know the code."""
+        """Return the text, with a note if this version of aioidem does not know the code."""
         text = super().__str__()
         if self.errno == UnknownError.errno:
             return text
@@ -207,7 +209,7 @@ class LeaderNotAvailableError(
     retriable=True,
     invalid_metadata=True,
 ):
-    """The partition has no leader at present, as during an election."""
+    """The partition has no leader at present, for example during an election."""
 
 
 class NotLeaderForPartitionError(
@@ -291,7 +293,7 @@ class InvalidRequiredAcksError(BrokerResponseError, errno=21, message="INVALID_R
 
 
 class IllegalGenerationError(BrokerResponseError, errno=22, message="ILLEGAL_GENERATION"):
-    """The consumer group's generation is newer than the given one."""
+    """The given generation is not the consumer group's present one."""
 
 
 class InvalidGroupIdError(BrokerResponseError, errno=24, message="INVALID_GROUP_ID"):
@@ -510,7 +512,7 @@ class OffsetNotAvailable(
 
 
 class FencedInstanceId(BrokerResponseError, errno=82, message="FENCED_INSTANCE_ID"):
-    """Another consumer took over this static member."""
+    """Another consumer has joined the group with the same group.instance.id."""
 
 
 class InvalidRecord(BrokerResponseError, errno=87, message="INVALID_RECORD"):
@@ -533,7 +535,7 @@ class ThrottlingQuotaExceeded(
 
 
 class ProducerFenced(BrokerResponseError, errno=90, message="PRODUCER_FENCED"):
-    """A newer producer has this transactional id, or the transaction timed out."""
+    """A newer producer uses this transactional id, or the transaction timed out."""
 
 
 class ResourceNotFound(BrokerResponseError, errno=91, message="RESOURCE_NOT_FOUND"):
@@ -569,7 +571,7 @@ class TransactionalIdNotFound(BrokerResponseError, errno=105, message="TRANSACTI
 
 
 class FencedMemberEpoch(BrokerResponseError, errno=110, message="FENCED_MEMBER_EPOCH"):
-    """The consumer group fenced this member."""
+    """The consumer group has removed the member, which must join again."""
 
 
 class StaleMemberEpoch(BrokerResponseError, errno=113, message="STALE_MEMBER_EPOCH"):
@@ -584,7 +586,7 @@ class RebootstrapRequired(BrokerResponseError, errno=129, message="REBOOTSTRAP_R
     """The broker asks the client to start again from its bootstrap servers (KIP-1102)."""
 
 
-# Codes that a producer does not receive, but for which aiokafka has classes.
+# The codes below exist here only because aiokafka has classes for them: no producer receives them.
 
 
 class NoError(BrokerResponseError, errno=0, message="NO_ERROR"):
@@ -679,12 +681,14 @@ kafka_errors: Final[Mapping[int, type[BrokerResponseError]]] = MappingProxyType(
 def broker_error(
     code: int, *args: object, status: DeliveryStatus | None = None
 ) -> BrokerResponseError:
-    """Return an exception for a broker's code; ``errno`` is the code even if it has no class.
+    """Return an exception for a broker's code, an `UnknownError` if the code has no class.
+
+    The exception's ``errno`` is the code in either case.
 
     Args:
         code: The error code in the protocol.
         args: The exception's arguments, as a rule one message.
-        status: What became of the record, if the error is its outcome.
+        status: NOT_WRITTEN or UNKNOWN if the error is a record's outcome; None if it is not.
     """
     error = error_for_code(code)(*args, status=status)
     if error.errno != code:

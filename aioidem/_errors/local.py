@@ -67,7 +67,7 @@ class KafkaError(RuntimeError):
         return f"{type(self).__name__}: {super().__str__()}"
 
     def __copy__(self) -> Self:
-        """Return a copy that has the cause as well, which pickling would drop."""
+        """Return a copy with the same ``__cause__``, which pickling would drop."""
         reduced: Any = self.__reduce__()
         make, arguments, *state = reduced
         other: Self = make(*arguments)
@@ -86,11 +86,14 @@ class RecordError(KafkaError, ValueError):
 
 
 class KafkaTimeoutError(KafkaError, TimeoutError):
-    """Metadata, room in the buffer, a flush or another call took longer than its timeout."""
+    """A call waited longer than its timeout, for example for metadata, room or a flush."""
 
 
 class DeliveryTimeoutError(KafkaTimeoutError):
-    """A record had no outcome within ``delivery_timeout``; ``status`` says if it may be stored."""
+    """A record was not acknowledged within ``delivery_timeout``.
+
+    ``status`` says whether the record may be in the log (UNKNOWN) or not (NOT_WRITTEN).
+    """
 
 
 class BufferFullError(KafkaError):
@@ -109,7 +112,7 @@ class KafkaConnectionError(KafkaError):
 class NotKafkaError(KafkaConnectionError):
     """The server does not speak the protocol that was expected: Kafka, or TLS.
 
-    The message names the protocol that its answer looks like.
+    The message names the protocol that the server speaks, if it can be recognised.
     """
 
     retriable = False
@@ -126,7 +129,7 @@ class BrokerNotAllowedError(KafkaConnectionError):
 class AuthenticationFailedError(KafkaError):
     """The broker rejected the client, or the client rejected the broker.
 
-    The reason is the credentials, the SASL mechanism, a certificate, or (SCRAM) a broker that
+    The reason is the credentials, the SASL mechanism, a certificate, or (SCRAM) that the broker
     cannot prove that it knows the password. The same attempt would fail again.
     """
 
@@ -160,10 +163,10 @@ class UnsupportedCodecError(KafkaError):
 
 
 class RecordOutcome(Protocol):
-    """The outcome of one record, as `PartialDeliveryError.deliveries` has it.
+    """The public members of `aioidem.Delivery`, the outcome of one record.
 
-    Each is an `aioidem.Delivery`, whose public members these are. `Delivery` itself raises errors
-    of this file, so that this file cannot import it.
+    `PartialDeliveryError.deliveries` has this type instead of `Delivery`, because the file of
+    `Delivery` imports this one, and imports must not go in a circle.
     """
 
     @property
@@ -173,7 +176,7 @@ class RecordOutcome(Protocol):
 
     @property
     def metadata(self) -> RecordMetadata:
-        """Where the record is in the log."""
+        """Where the record is in the log; raises the error of a record that failed."""
         ...
 
     def done(self) -> bool:
@@ -185,14 +188,14 @@ class RecordOutcome(Protocol):
         ...
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback(delivery)` when the outcome is known, or now if it is."""
+        """Call `callback(delivery)` when the outcome is known: now, if it is known already."""
         ...
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]: ...
 
 
 class PartialDeliveryError(KafkaError):
-    """Some records of a ``send_many`` failed.
+    """Some records of a ``send_many`` call failed, or an error ended the call before the last one.
 
     Attributes:
         deliveries: The `aioidem.Delivery` of each record that was queued, in call order.
