@@ -131,7 +131,7 @@ class Outcomes:
         return all(g > generation for g in self._left)
 
     def count_for(self, flush: FlushCount) -> None:
-        """Begin to add each new outcome to a flush's count of outcomes."""
+        """Begin to add new outcomes to the count of a flush, which returns it to its caller."""
         self._flush_counts.append(flush)
 
     def stop_counting(self, flush: FlushCount) -> None:

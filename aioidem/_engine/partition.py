@@ -1,8 +1,8 @@
 """PartitionState: the queue and unresolved batches of one partition, and which batch is sent next.
 
 Invariants
-- `unresolved` holds batches in drain order, which is sequence order; it is never sorted by
-  sequence.
+- `unresolved` holds batches in the order in which they were drained. That is sequence order, so the
+  list is never sorted.
 - At most one route (connection, leader epoch) has outstanding batches of this partition at a time:
   nothing is sent to a new leader while the old one still has to answer, because the two could
   append in either order.
@@ -12,12 +12,13 @@ Invariants
 - A new identity is adopted only when no batch is outstanding or in doubt: the first append under
   epoch e+1 fences epoch e, so a batch in doubt could not be resolved by resending any more.
 
-When can a batch fail? NOT_WRITTEN: it was permanently refused, or it expired, and every attempt was
-refused before the append; or it was rejected, and a later batch was accepted (so the order cannot
-be kept any more). UNKNOWN: it was in doubt past its deadline and the grace after it; it was in
-doubt and permanently refused, while nothing proves that the leader holds the producer's state; it
-was in doubt and is not in the leader's log; or it was fenced while in doubt. Everything else is
-retried.
+When does a batch fail?
+- NOT_WRITTEN, if every attempt was refused before the append, and the last refusal is permanent, or
+  the batch expired, or a later batch was accepted (so that the order cannot be kept any more).
+- UNKNOWN, if the batch is in doubt (an attempt may have been appended), and is past its deadline
+  and the grace after it; or is not in the leader's log; or was fenced; or was permanently refused,
+  while nothing proves that the leader holds the producer's state.
+- In every other case the batch is retried.
 """
 
 from __future__ import annotations

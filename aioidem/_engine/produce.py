@@ -88,17 +88,17 @@ class ProduceRequests:
         self._effects = effects
         self._transactions = transactions
         self._turn = 0
-        # The batches that were sent, for an observer; None if there is no observer.
+        # The batches sent since the last `take_dispatched`; None if `observe` was not called.
         self._dispatched: list[Entry] | None = None
 
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, active: list[PartitionState], now: float) -> None:
-        """Send the batches that are due, as far as connections and windows admit them."""
+        """Send the due batches of these partitions, as far as connections and windows admit."""
         by_link: dict[Link, list[PartitionState]] = {}
         if len(active) > 1:
-            # Each poll starts with another partition, so that no partition starves if a connection
-            # is full.
+            # Each poll begins with another partition: if a connection admits only some batches, the
+            # same partitions would otherwise be served each time.
             self._turn += 1
             offset = self._turn % len(active)
             active = [*active[offset:], *active[:offset]]
@@ -127,15 +127,16 @@ class ProduceRequests:
                 return None
         self._inquiries.ask(link, state, now)
         if not link.identified:
-            # The connection may lead to another cluster, where the producer id belongs to another
-            # producer.
+            # The broker has not named its cluster yet. In another cluster the producer id would be
+            # that of another producer.
             return None
         if link.limits.of(state.topic).awaited:
-            # A batch that was refused for its size is split once the topic's limit is known.
+            # A batch was refused for its size, and the leader was asked for the topic's limit. The
+            # batch is split by that limit.
             return None
         if state.unresolved and state.in_doubt and self._inquiries.awaits_memory(link):
-            # Whether a resend can be a duplicate depends on how long this broker remembers the
-            # producer.
+            # The broker was asked for how long it keeps a producer's state. If it may have dropped
+            # the state, a resend could be appended twice.
             return None
         return None if link.discovery.holds_up else link
 
@@ -260,8 +261,8 @@ class ProduceRequests:
             link.discovery.answered()
 
     def _learn_leaders(self, answer: ProduceAnswer) -> None:
-        # Only leaders of the partitions in the answer are learned: a broker could name new ones
-        # each time.
+        # A broker is kept only if the answer names it as the leader of a partition. Otherwise a
+        # faulty broker could fill the memory with new ones in each answer.
         named = {part.leader_id for part in answer.partitions}
         self._cluster.add_brokers(
             BrokerAddress(leader.node_id, leader.host, leader.port)
@@ -291,7 +292,7 @@ class ProduceRequests:
     def _refusal(
         self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
     ) -> Refusal:
-        """Return what an error code means for this batch, in this request and transaction."""
+        """Return what the error code of an answer means for the batch that was answered."""
         state, batch = entry
         code = part.error_code
         disposition = classify(
@@ -316,10 +317,9 @@ class ProduceRequests:
         return Refusal(disposition, error, named, innocent)
 
     def _is_current(self, state: PartitionState) -> bool:
-        """Return whether the partition's route still leads to the newest known leader.
+        """Return whether a partition's route leads to the newest known leader and leader epoch.
 
-        A partition without a leader in the latest metadata, in the same leader epoch, keeps its
-        route.
+        If the metadata names no leader for the same leader epoch, the route counts as current.
         """
         view = self._cluster.leader_of(state.topic, state.partition)
         route = state.route
@@ -331,10 +331,10 @@ class ProduceRequests:
         )
 
     def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
-        """Settle a request under acks=0 as UNKNOWN: it was written, and will get no answer.
+        """Settle the batches of a written request as UNKNOWN: under acks=0 no answer comes.
 
         Args:
-            link_id: the connection on which it was written.
+            link_id: the id of the connection on which the request was written.
             token: the token of the request.
             now: seconds.
         """

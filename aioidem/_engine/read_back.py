@@ -1,9 +1,9 @@
 """ReadBack: resolving doubt by reading the partition's log, where a resend could be a duplicate.
 
 A leader that may have forgotten the producer (KIP-854) would append a copy of a batch in doubt a
-second time. Therefore batches in doubt are not resent to it, but looked for in the log, from behind
-the last acknowledged offset on. A batch that is found is acknowledged. That a batch is not found
-proves nothing, so it ends UNKNOWN.
+second time. Therefore batches in doubt are not resent to that leader, but looked for in its log,
+from the last acknowledged offset on. A batch that is found is acknowledged. A batch that is not
+found ends UNKNOWN, because its absence proves nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,14 @@ class ReadBack:
         self.offset: int | None = None
 
     def begin(self, acked_offset: int) -> int | None:
-        """Begin behind the last acknowledged offset; return where, or None if there is none."""
+        """Begin to read after the last acknowledged offset.
+
+        Args:
+            acked_offset: the last acknowledged offset; -1 if there is none.
+
+        Returns:
+            The first offset to read; None if no offset was acknowledged.
+        """
         self.offset = acked_offset + 1 if acked_offset >= 0 else None
         return self.offset
 
@@ -76,7 +83,7 @@ class ReadBack:
         return [(batch, written) for batch, written in matched if batch is not None]
 
     def following(self, page: Sequence[WrittenBatch], high_watermark: int) -> int | None:
-        """Return the offset of the page behind this one; None if this was the last."""
+        """Return the offset of the page that follows the given page; None after the last page."""
         ends = not page or page[-1].next_offset >= high_watermark
         self.offset = None if ends else page[-1].next_offset
         return self.offset

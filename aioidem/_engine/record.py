@@ -22,12 +22,12 @@ __all__ = ["Outcome", "PendingRecord", "RecordGroup", "Settlement"]
 
 
 class RecordGroup:
-    """The group of records that a caller wants in a batch of their own.
+    """The mark of records that a caller wants in a batch of their own.
 
-    They are not mixed with other records, and not divided if a batch of their `size` is allowed.
+    The records are not mixed with others, and are divided only if one batch of them is too large.
 
     Args:
-        size: the size of that batch before compression, in bytes, its header included.
+        size: the size of one batch of all the records, before compression, in bytes with header.
     """
 
     __slots__ = ("size",)

@@ -50,11 +50,11 @@ class RecordAccumulator:
         config: validated options.
         random: returns uniform numbers from [0, 1), for the choice of partitions.
         cluster: the view of the cluster, for the partitions of topics.
-        metadata: is requested when a topic or a partition is not known.
+        metadata: requests metadata when a topic or a partition is not known.
         partitions: the states of all partitions.
         outcomes: receives the outcomes of records.
-        effects: says whether the producer has ended.
-        transactions: say whether records may be appended and sent.
+        effects: has the fatal error, once the producer has ended.
+        transactions: decide whether records may be appended and sent.
     """
 
     def __init__(
@@ -87,17 +87,15 @@ class RecordAccumulator:
         self._delivery_timeout = config.delivery_timeout
         self._has_targets = config.partitioner is None and config.transactional_id is None
         self.topics: dict[str, TopicState] = {}
-        # Every topic that has records without a partition, and perhaps some that have no more.
+        # The topics that have records without a partition. A topic may stay here for a while after
+        # its last record got a partition.
         self._unplaced: dict[TopicState, None] = {}
         self.assigned_at_once = SLICE
 
     # -- appending ---------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicState:
-        """Return the state of a topic by name; it is created on first use.
-
-        Metadata is requested for a new topic.
-        """
+        """Return the state of a topic; for a new name, create it and request metadata."""
         state = self.topics.get(name)
         if state is None:
             state = self.topics[name] = TopicState(name, self._config.batch_size, self._random)
@@ -111,20 +109,20 @@ class RecordAccumulator:
         now: float,
         block_until: float | None = None,
     ) -> None:
-        """Queue a record whose bytes were taken from the budget already.
+        """Queue a record whose bytes the caller has taken from the memory budget.
 
-        Once this returns, the record will be settled.
+        If no exception is raised, the record will be settled once.
 
         Args:
             topic_name: the topic to write to.
             record: the record.
             now: seconds.
-            block_until: when the caller's `max_block` ends, in seconds; None: `max_block` from now.
-            It is earlier if the caller has waited for memory before.
+            block_until: until when the record may wait for metadata, in seconds; None: `max_block`
+            from now. The caller gives an earlier time if it has waited for memory before.
 
         Raises:
-            KafkaError: the error that ended the producer, `RecordError` if the partitioner failed,
-            or as `Transactions.need_open`; the record was not queued.
+            KafkaError: the error that ended the producer, a `RecordError` if the partitioner
+            failed, or an error of `Transactions.need_open`. The record was not queued.
         """
         if self._closed or self._effects.fatal_error is not None:
             raise self._why_ended()
@@ -210,8 +208,8 @@ class RecordAccumulator:
         try:
             chosen = self._sealer.partitioner(record.key, everything, view.available or everything)
         except Exception as error:
-            # The partitioner is the user's code, and may run long after the call of `send`, where
-            # its exception would not be caught.
+            # The partitioner is the user's code. It may run long after `send` has returned, and
+            # then its exception would reach the engine's loop, where nothing catches it.
             raise errors.RecordError(f"the partitioner raised {error!r}") from error
         if not isinstance(chosen, int) or chosen not in view.leaders:
             raise errors.RecordError(f"the partitioner chose {chosen!r}, which is no partition")
@@ -219,14 +217,18 @@ class RecordAccumulator:
 
     @property
     def assigning(self) -> bool:
-        """Whether records are due for a partition and were not tried yet.
+        """Whether records that waited for metadata are still to be assigned to partitions.
 
-        While some are, more records may be refused for the same reason as those before them.
+        While there are any, the next polls may refuse further records as this one did, for a
+        partition that their topic lacks.
         """
         return bool(self._assigning)
 
     def assign_known(self, now: float) -> None:
-        """Make records due whose topics metadata knows, and assign the first of them."""
+        """Assign partitions to waiting records whose topics metadata now knows.
+
+        This call assigns the first of them (`assign_due`), the next polls the rest.
+        """
         self._targets.clear()
         for name, state in self.topics.items():
             if self._cluster.partitions(name) is not None:
@@ -266,8 +268,8 @@ class RecordAccumulator:
             now: seconds.
 
         Returns:
-            At most one batch of each partition, as many as fit into a request; empty if none is
-            due.
+            At most one batch of each partition, and as many as fit into a request; empty if no
+            batch is due.
         """
         chosen: list[Entry] = []
         if not self._transactions.may_send:
@@ -287,7 +289,9 @@ class RecordAccumulator:
     def _next_batch(
         self, state: PartitionState, link: Link, now: float, room: int, *, alone: bool
     ) -> Batch | None:
-        """Return the batch to be resent, or else a new one; None if there is none.
+        """Return the batch of a partition to be sent now: one to be resent, or else a new one.
+
+        None if there is neither, or if the batch does not fit into the request.
 
         Args:
             state: the partition.
@@ -319,7 +323,10 @@ class RecordAccumulator:
         return batch
 
     def _cut_down(self, state: PartitionState, batch: Batch, link: Link, now: float) -> Batch:
-        """Return the batch itself, or the first part of it if it was refused for its size."""
+        """Return a batch to be resent; if it was refused for its size, split it first.
+
+        The first part is returned then, and the parts take the batch's place in the partition.
+        """
         if not batch.oversized:
             return batch
         topic = self.topics[state.topic]
@@ -334,7 +341,7 @@ class RecordAccumulator:
         return parts[0]
 
     def hold_back(self, states: Collection[PartitionState], now: float) -> None:
-        """Mark the partitions that are ready but were not drained: their next batch may grow."""
+        """Mark partitions whose next batch is ready but could not be sent, so that it may grow."""
         config = self._config
         for state in states:
             queue = state.queue
@@ -344,7 +351,7 @@ class RecordAccumulator:
                 queue.hold_back()
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
-        """Rebuild a batch without the records it was refused for; None if no record is left."""
+        """Rebuild a batch without the records at the indexes `culprits`; None if none is left."""
         return self._sealer.without(batch, culprits)
 
     # -- what has no outcome yet -------------------------------------------------------------------
@@ -357,7 +364,7 @@ class RecordAccumulator:
     def unsettled_by_topic(self) -> dict[str, int]:
         """Return the number of records without an outcome, by topic.
 
-        A finaliser may call this at any moment, so it iterates over copies.
+        A finaliser may call this while other code changes the queues, so copies are iterated over.
         """
         counts = {
             name: len(topic.unassigned)
@@ -384,18 +391,18 @@ class RecordAccumulator:
     # -- topics and clusters that go ---------------------------------------------------------------
 
     def recreate(self, name: str) -> None:
-        """Start afresh with a topic that was deleted and recreated.
+        """Replace the partition states of a topic that was deleted and recreated.
 
-        Batches in doubt under the old topic id end UNKNOWN. Records that were never appended go to
-        the new topic of that name.
+        Batches that may have been appended under the old topic id end UNKNOWN. Records that were
+        never appended go to the new topic of the same name.
         """
         view = self._cluster.topics[name]
         states = self._partitions.of(name)
         if any(state.partition not in view.leaders for state in states):
-            # The new topic has fewer partitions. All records get a partition again, also those
-            # whose partition still exists: records from other partitions must not end up behind
-            # records of later calls, whose deadlines are later. Records that name a missing
-            # partition are refused with this Metadata answer.
+            # The new topic has fewer partitions, so some records need another partition. A queue
+            # must be in the order of calls, because it expires from its head. So all records are
+            # assigned again in that order, also those whose partition still exists. Records that
+            # name a missing partition are refused with this Metadata answer.
             topic = self.topics[name]
             unassigned = topic.unassigned
             self._unplaced[topic] = None
@@ -411,11 +418,18 @@ class RecordAccumulator:
                 self._partitions.succeed(old, queued)
 
     def take_unwritten(self) -> dict[str, list[PendingRecord]]:
-        """Take back every record that was never appended, by topic, for another cluster."""
+        """Take back all records that were never appended, by topic: the cluster has changed."""
         return {name: carried_records(self._partitions.of(name)) for name in self.topics}
 
     def carry(self, unwritten: dict[str, list[PendingRecord]], now: float) -> None:
-        """Let records wait for the metadata of another cluster, for at most `max_block`."""
+        """Let all records that were never appended wait for the metadata of another cluster.
+
+        Each record waits for `max_block` at most, and not past its deadline.
+
+        Args:
+            unwritten: the result of `take_unwritten`.
+            now: seconds.
+        """
         longest = now + self._config.max_block
         for name, topic in self.topics.items():
             topic.forget_cluster()
@@ -434,16 +448,17 @@ class RecordAccumulator:
         self._targets.clear()
 
     def abandon(self, error: errors.KafkaError) -> None:
-        """Settle all records now with this error."""
+        """Settle all records of the producer now with the given error."""
         self._partitions.abandon(error)
         self._refuse_unassigned(error)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
-        """Settle what is not outstanding: the transaction is aborted, or will be.
+        """Settle queued records and batches not in flight: the transaction is or will be aborted.
 
         Args:
-            error: the error of the records.
-            doubt: the outcome of batches in doubt; None leaves them for the abort to decide.
+            error: the error that the records get.
+            doubt: the outcome of batches in doubt; None leaves them unsettled until the end of the
+            transaction decides their outcome.
         """
         self._partitions.abort(error, doubt)
         self._refuse_unassigned(error)
@@ -478,7 +493,10 @@ class RecordAccumulator:
         self._refuse(topic.name, records, copy.copy(error))
 
     def awaits(self, now: float) -> float | None:
-        """Return when records without a partition need attention; None if there are none."""
+        """Return when a record without a partition is tried again or expires, in seconds.
+
+        None if every record has a partition.
+        """
         if self._assigning:
             return now
         first: float | None = None

@@ -4,12 +4,12 @@ The rungs:
 
 - CLEAR: resend the oldest batch first; only that one while the first-ack gate is closed. NONE means
   acknowledged, with the batch's own offset.
-- REFUSED: the oldest batch was answered OUT_OF_ORDER. Wait until nothing is outstanding. If a batch
-  is in doubt, PROBING follows (or ASKING first, where the leader may be asked); if none is, the
-  leader has lost what it had acknowledged.
-- ASKING: DescribeProducers (KIP-664) may say where to begin. Its answer is a hint and decides
-  nothing: any replica answers, it may be ahead of the high watermark, and it counts only for the
-  present epoch.
+- REFUSED: the oldest batch was answered OUT_OF_ORDER. Wait until no batch is outstanding. If a
+  batch is in doubt, PROBING follows (or ASKING first, if the leader answers DescribeProducers). If
+  none is in doubt, the leader has lost a batch that it had acknowledged.
+- ASKING: DescribeProducers (KIP-664) may say with which batch probing should begin. Its answer is a
+  hint and decides nothing: any replica answers it, the batch may be above the high watermark, and
+  the answer counts only for the present producer epoch.
 - PROBING: the leader holds the producer's state (it answered OUT_OF_ORDER), so it appends only in
   sequence: resend the newest batch first. The first NONE proves that every batch in doubt below it
   is stored. At most one probe is appended, and that one evicts only batches that its own NONE
@@ -95,13 +95,18 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
     (_R.SALVAGE, _E.PROVED): _R.SALVAGE,
     (_R.SALVAGE, _E.STATE_LOST): _R.SALVAGE,
     (_R.SALVAGE, _E.RESOLVED): _R.CLEAR,
-    # A batch to be salvaged remains one on any route: the loss of state has happened.
+    # A new route (connection or leader) does not end SALVAGE: the leader lost the producer's state,
+    # so a later success still proves nothing about the batches in doubt.
     (_R.SALVAGE, _E.RESTART): _R.SALVAGE,
 }
 
 
 class Recovery:
-    """The rung of one partition, and which batches were probed in this pass."""
+    """The rung (step) of the ladder on which one partition stands, and the state of its probing.
+
+    A probe is a batch in doubt that is resent to learn whether it is stored; a pass probes each
+    such batch once, newest first.
+    """
 
     __slots__ = (
         "_hinted",
@@ -123,18 +128,20 @@ class Recovery:
         self.salvaged: list[Batch] = []
         # ASKING only: whether DescribeProducers has been sent.
         self.asked = False
-        # PROBING only: the error if a batch was permanently refused for its content, not for its
-        # sequence. It may never have been appended, so the pass does not prove a loss.
+        # PROBING only: the error of a batch that was permanently refused for its content (not for
+        # its sequence); None if none was. Such a batch may never have been appended, so the pass
+        # does not prove that the leader lost it.
         self.refusal: KafkaError | None = None
-        # ASKING and PROBING only: whether batches below the hinted one are probed as well. Those
-        # that the leader recognises show how many batches it retains (`retention`).
+        # ASKING and PROBING only: whether batches below the one that DescribeProducers named are
+        # probed as well. Each that the leader recognises shows how many batches the leader retains
+        # (`retention`).
         self.searches = False
         self._hinted: Batch | None = None
         self._probed: set[int] = set()
         self._pass_began: float | None = None
 
     def move(self, event: RecoveryEvent) -> None:
-        """Change the rung as the table says, and forget what belongs to the rung that is left.
+        """Change the rung as the table says, and forget the details of the previous rung.
 
         Raises:
             InternalError: the table has no such step.
@@ -160,22 +167,23 @@ class Recovery:
         self.refusal = error
 
     def search(self, *, wanted: bool) -> None:
-        """Set whether a pass goes on below the batch that DescribeProducers names."""
+        """Set whether a pass also probes batches below the one that DescribeProducers names."""
         self.searches = wanted
 
     def hint(self, batch: Batch | None) -> None:
         """Begin to probe, first the batch that DescribeProducers named as the newest appended.
 
         Args:
-            batch: that batch; None if the answer named none of this partition.
+            batch: that batch; None if the answer named no batch in doubt, so that the probing
+            begins with the newest one.
         """
         self.move(RecoveryEvent.ANSWERED)
         self._hinted = batch
 
     def salvage(self, batches: Sequence[Batch]) -> None:
-        """Resend these batches one by one: the leader had lost the producer's state.
+        """Have batches in doubt resent one by one: the leader may have lost the producer's state.
 
-        No later success implies them any more.
+        Therefore the success of a later batch does not prove that these are stored.
         """
         self.move(RecoveryEvent.STATE_LOST)
         self.salvaged.extend(batches)
@@ -197,8 +205,8 @@ class Recovery:
             if batch.state is not BatchState.WAITING:
                 continue
             if batch.wire_base == 0 and batch is not candidates[0]:
-                # A leader that holds the state of an older epoch accepts wire sequence 0 although
-                # the batches below it are missing.
+                # Sequence 0 proves nothing about earlier batches (the sequence has wrapped around):
+                # a leader whose state is of an older epoch accepts 0 although they are missing.
                 continue
             return batch
         return None
@@ -218,7 +226,7 @@ class Recovery:
             pause: seconds between the beginnings of two passes, at least.
 
         Returns:
-            Whether enough passes were made.
+            Whether enough passes were made to conclude that the batches are not in the log.
         """
         began = now if self._pass_began is None else self._pass_began
         self.passes += 1
@@ -229,11 +237,11 @@ class Recovery:
 
     @property
     def salvaging(self) -> bool:
-        """Whether a batch to be salvaged is not settled; it may be in flight."""
+        """Whether a batch to be salvaged (resent by itself) has no outcome yet."""
         return any(not batch.settled for batch in self.salvaged)
 
     def next_salvage(self) -> Batch | None:
-        """Return the newest batch to be salvaged that may be sent; None if there is none."""
+        """Return the newest batch to be salvaged that is not in flight; None if there is none."""
         self.salvaged = [batch for batch in self.salvaged if not batch.settled]
         for batch in reversed(self.salvaged):
             if batch.state is BatchState.WAITING:

@@ -1,7 +1,7 @@
-"""The errors of a refused batch in words: its size beside the limit, or the records to blame.
+"""The errors for a refused batch, which name its size and limit, or the records at fault.
 
 A broker may name the records for which it refused a batch (KIP-467). `culprits` ignores an index
-that the batch does not have; if no other is named, the batch fails as a whole.
+that the batch does not have. If no valid index is left, the batch fails as a whole.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, error
     """
     if answer.error_code not in _NAMES_RECORDS:
         return {}
-    # An answer may name any number of indexes; each that the batch does not have costs one
-    # comparison.
+    # An answer may name any number of indexes that the batch does not have. They are dropped here,
+    # before an error object is made for each.
     named = {index: text for index, text in answer.record_errors if 0 <= index < count}
     return {
         index: errors.broker_error(
@@ -67,7 +67,8 @@ def too_large(
         count: the number of records in the batch.
         told: the topic's limit in bytes; None if it is not known.
     """
-    # A limit that is not below the batch's size is out of date: it does not explain the refusal.
+    # If the known limit is not below the batch's size, it is out of date and does not explain the
+    # refusal. So the message does not name it.
     limit = f"{told} bytes" if told is not None and told < nbytes else "the value is not known"
     records = "one record" if count == 1 else f"{count} records"
     return errors.broker_error(

@@ -1,7 +1,7 @@
-"""RequestLedger: the steps of a poll, and the tokens of the requests among them.
+"""RequestLedger: the steps that a poll returns to the driver, and the tokens of their requests.
 
-Every request has a token that is never used again. An answer is matched by its link and token; an
-answer to a request that is not (or no longer) outstanding on that link is ignored.
+Every request has a token that is never used again. An answer is matched with its request by link
+(connection) and token. If no such request is outstanding on that link, the answer is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RequestLedger:
         self._steps: list[Step] = []
 
     def begin_poll(self) -> list[Step]:
-        """Begin a new list of steps, and return it; later calls add to this list."""
+        """Begin a new list of steps and return it; the other methods add steps to this list."""
         self._steps = []
         return self._steps
 
@@ -92,7 +92,7 @@ class RequestLedger:
         return None if request is None else (link, request)
 
     def withdrawn(self, link_id: int, token: int) -> tuple[Link, Outstanding] | None:
-        """Take out a request that was not written or expects no answer, with its connection.
+        """Take out a request that was not written or gets no answer, with its connection.
 
         Returns:
             None if no such request is outstanding on that connection.

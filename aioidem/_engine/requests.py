@@ -67,15 +67,17 @@ class Outstanding:
         self.token = token
         self.kind = kind
         self.sent_at = sent_at
-        # An answer is matched with the contents of *its* request, never with the present metadata:
-        # topic ids can have changed meanwhile (KAFKA-19397).
+        # The batches by topic and partition, and the topic names by topic id, as in the request. An
+        # answer is matched with these, never with the present metadata, because topic ids may have
+        # changed since the request was sent (KAFKA-19397).
         self.entries = entries or {}
         self.names = names or {}
         self.nbytes = nbytes
-        # The bytes that the connection had delivered when this request was sent.
+        # The bytes that had been acknowledged on the connection when this request was sent (for the
+        # estimate of goodput).
         self.delivered_at_send = 0
         self.version = version
-        # The partition that the request is about, or the size limit of its topic; None for other
-        # requests.
+        # The partition or the topic's size limit that the request asks about; None for requests
+        # that ask about something else.
         self.subject = subject
         self.topic_limit = topic_limit

@@ -20,7 +20,8 @@ batch sent is at distance 1.
 A refusal before such a proof shows nothing. A batch that was never appended is refused as well,
 because it is ahead of the log; and a later recognition does not say when the batch was stored,
 because requests of a lost connection may still be served while their batches are resent on this
-one. Such a batch may be resent once more: a refused attempt has appended nothing.
+one. A batch refused too early may be resent as evidence again: the refused attempt has appended
+nothing.
 
 Why a restart is no explanation: after a restart, clean or not, a broker remembers the newest batch
 of each producer and nothing else, so a refusal alone proves nothing. Only batches count whose
@@ -83,7 +84,7 @@ class Disproof(NamedTuple):
 
 
 class _Retry(NamedTuple):
-    """A retry that was sent on the present connection and is not answered yet."""
+    """A resent batch that the leader has not answered yet, on the present connection."""
 
     link: int
     """The one connection on which the batch may have been appended before."""
@@ -99,40 +100,43 @@ class Witness(NamedTuple):
 
 
 class RetentionEvidence:
-    """What the retries of one partition have shown about the leader, on the present connection."""
+    """The evidence, from the retries of one partition, of how many batches its leader retains.
+
+    It is collected on one connection.
+    """
 
     __slots__ = ("_awaited", "_early", "_recognised", "_refused")
 
     def __init__(self) -> None:
         # The retries that are not answered yet, by the `id` of the batch.
         self._awaited: dict[int, _Retry] = {}
-        # Retries that were refused before two later batches were recognised: the connection of
-        # their earlier attempts (`_Retry.link`), by the batch's ordinal.
+        # By a batch's ordinal: the connection of its earlier attempts (`_Retry.link`). These are
+        # the retries refused too early to count, before two later batches were recognised.
         self._early: dict[int, int] = {}
-        # The retries that were recognised, and the distances of those refused, each by the one
-        # connection on which all earlier attempts were made.
+        # The recognised retries, and the distances of the refused ones. The keys are the ids of the
+        # connections on which all earlier attempts at those batches were made.
         self._recognised: dict[int, list[Witness]] = {}
         self._refused: dict[int, list[int]] = {}
 
     def clear(self) -> None:
-        """Forget everything: the connection, the leader or the identity is another one."""
+        """Forget all evidence: the connection, leader or identity changed, or ordinals shifted."""
         self._awaited.clear()
         self._early.clear()
         self._recognised.clear()
         self._refused.clear()
 
     def sent(self, batch: Batch, distance: int) -> None:
-        """Note that a batch is sent, if it is a retry that can be evidence.
+        """Note that a batch is being sent, if it is a retry that can be evidence.
 
         Args:
             batch: the batch.
-            distance: from the newest batch sent so far.
+            distance: its distance from the newest batch sent so far, in batches; that one has 1.
         """
         if batch.attempt is None:
             return
         link = batch.attempt.earlier_link
-        # An attempt that was refused on this connection has appended nothing, so what was known
-        # before it still holds.
+        # A retry that was refused too early may be tried again: the refused attempt appended
+        # nothing, so all attempts that can have appended were still made on that one connection.
         link = self._early.pop(batch.ordinal, None) if link is None else link
         if link is not None:
             self._awaited[id(batch)] = _Retry(link, distance)
@@ -142,7 +146,8 @@ class RetentionEvidence:
 
         Args:
             batch: the batch.
-            distance: from the newest batch that is known to be stored.
+            distance: its distance from the newest batch known to be stored, in batches; that one
+            has 1.
         """
         retry = self._awaited.pop(id(batch), None)
         if retry is not None and distance > 1:
@@ -161,11 +166,14 @@ class RetentionEvidence:
             self._early[batch.ordinal] = retry.link
 
     def ended(self, batch: Batch) -> None:
-        """Note that an attempt ended without showing anything about the broker's memory."""
+        """Note that an attempt ended without showing how many batches the broker retains."""
         self._awaited.pop(id(batch), None)
 
     def verdict(self, said: int) -> Disproof | None:
-        """Return what is proved once every retry is answered; None if nothing is.
+        """Return the proof that the broker retains fewer batches than it says; None without one.
+
+        There is no proof before every retry is answered. A call that judges the answered retries
+        also forgets them.
 
         Args:
             said: the number of batches that the broker says it retains now.
@@ -183,7 +191,10 @@ class RetentionEvidence:
 
 
 class BrokerMemory:
-    """The number of batches that one broker is believed to retain, across its connections."""
+    """The limit on the window of one broker that was seen to retain fewer batches than it says.
+
+    The limit ends after some time, and outlasts the broker's connections. Usually there is none.
+    """
 
     __slots__ = ("_backoff", "_told", "_until", "limit")
 
@@ -194,10 +205,10 @@ class BrokerMemory:
         self._backoff = Backoff(_FIRST_DOUBT, _LONGEST_DOUBT, random)
 
     def believed(self, said: int | None, now: float) -> int | None:
-        """Return the window to use for the one that an answer names.
+        """Return the window to use: the broker's own number, or the limit if that is lower.
 
         Args:
-            said: the number of batches that the answer names; None if it names none.
+            said: the number of batches that the broker's answer names; None if it names none.
             now: seconds.
         """
         if self.limit is not None and now >= self._until:
@@ -207,7 +218,10 @@ class BrokerMemory:
         return min(said, self.limit)
 
     def disprove(self, disproof: Disproof, now: float) -> bool:
-        """Limit the window of this broker for some time; return whether the limit is a new one."""
+        """Limit the broker's window for some time; return whether the limit differs from the last.
+
+        An unchanged limit need not be reported again.
+        """
         self.limit = max(DEFAULT_BATCHES_RETAINED, disproof.proved)
         self._until = now + self._backoff.next_delay()
         news, self._told = self.limit != self._told, self.limit
@@ -217,11 +231,12 @@ class BrokerMemory:
 def earlier_link(batch: Batch, leader: tuple[int, int]) -> int | None:
     """Return the id of the one connection on which all attempts at a batch were made.
 
-    None if there were several or none, or if the attempts went to another leader or epoch.
+    None if there were no attempts or several connections, or if the attempts went to another leader
+    or were made in another leader epoch.
 
     Args:
         batch: the batch.
-        leader: the present leader's id and epoch.
+        leader: the present leader's id and leader epoch.
     """
     first: Attempt | None = batch.first_attempt
     last: Attempt | None = batch.attempt

@@ -3,14 +3,14 @@
 Late sealing decides how large a batch may be. While the window is open a batch has at most
 `batch_size` bytes, as in Java. Records that piled up while the window was full may leave as one
 larger batch. Its size is bounded by what a request may carry, by what the topic is known to accept,
-and by the measured goodput, at which all bytes in flight must move within a quarter of the request
-timeout. So five batches in flight use a connection with a long round trip fully without tuning, and
-a slow connection is not blocked by its own batches.
+and by the measured goodput (bytes per second): at that rate all bytes in flight must be transferred
+within a quarter of the request timeout. So five batches in flight use a connection with a long
+round trip fully without tuning, and a slow connection is not blocked by its own batches.
 
 Invariants: a sealed batch is sent in the same poll, so sequence numbers are taken only for batches
-that are sent. A batch of more than one record is never larger, as it is on the wire, than `most`
-returns, and no batch is larger than the rest of a request that has another batch already: the
-compression ratio is estimated before, and the size is checked after the batch is built.
+that are sent. On the wire a batch of more than one record is never larger than `most` permits, and
+no batch is larger than the room left in a request that has another batch already. To hold these
+limits, the compression ratio is estimated before a batch is built, and its size checked after.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_RECORDS = SEQUENCE_CAP // 4
 
 
 class Sealer:
-    """Builds the batches of one producer as its options demand."""
+    """The builder of one producer's batches, by its options for sizes and compression."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -98,8 +98,8 @@ class Sealer:
             alone: whether the request is empty so far; a single record may then exceed `room`.
 
         Returns:
-            The batch; None if it would not fit into the request, whose other batches leave less
-            room than its records take after compression. They are in the queue again.
+            The batch; None if it does not fit into the room that the request's other batches leave.
+            Its records are put back into the queue then.
         """
         most = self.most(topic, link, now)
         limit = min(self.limit(state, link, most), room)
@@ -129,10 +129,10 @@ class Sealer:
         return _batch(built, records, identity, base, state.next_ordinal)
 
     def split(self, state: PartitionState, batch: Batch, most: int) -> list[Batch]:
-        """Divide a batch of several records that is too large into smaller batches.
+        """Divide a batch of several records that is too large into at least two smaller batches.
 
-        Each has at most `batch_size` and at most `most` bytes before compression, if it has more
-        than one record. Together they carry the sequence numbers of the batch.
+        A part of more than one record has at most `batch_size` and at most `most` bytes before
+        compression. Together the parts carry the sequence numbers of the whole batch.
         """
         records = list(batch.records)
         if self._codec is not Codec.NONE:
@@ -148,7 +148,7 @@ class Sealer:
         return parts
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
-        """Rebuild a batch without the records at these places; None if no record is left.
+        """Rebuild a batch without the records at the indexes `culprits`; None if none is left.
 
         The new batch has the same base sequence, and a lower last sequence.
         """
@@ -196,9 +196,9 @@ def _batch(
 
 
 def _chunks(records: list[PendingRecord], target: int) -> list[list[PendingRecord]]:
-    """Divide records into pieces of at most `target` bytes before compression.
+    """Divide records into pieces of at most `target` bytes before compression, or of one record.
 
-    If one piece could hold all of them, they are divided into halves.
+    If one piece could hold all records, they are divided into halves.
     """
     chunks: list[list[PendingRecord]] = [[]]
     size = BATCH_OVERHEAD

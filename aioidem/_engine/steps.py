@@ -50,7 +50,7 @@ class OpenLink:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """The step to close a connection, for whose requests the engine has already accounted."""
+    """The step to close a connection; the engine has dealt with its outstanding requests."""
 
     link_id: int
     reason: str
@@ -169,7 +169,10 @@ class FindCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class InitTransactions:
-    """The request for an identity; with `existing`, for the one that follows it (KIP-360)."""
+    """The InitProducerId request of a transactional id, for a producer id and epoch.
+
+    With `existing`, it asks for the epoch that follows that identity (KIP-360).
+    """
 
     link_id: int
     token: int

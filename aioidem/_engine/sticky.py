@@ -1,8 +1,8 @@
-"""StickyPartitioner: the partitions of records without a key, switched by bytes (KIP-480, KIP-794).
+"""StickyPartitioner: the choice of a partition for records without a key (KIP-480, KIP-794).
 
-One partition gets such records until a batch's worth of bytes went to it. Then another one is drawn
-at random from those that have a leader. Choosing a partition per record in turn would divide every
-batch into as many pieces as there are partitions.
+One partition gets all such records until it has got a batch's worth of bytes. Then another one is
+drawn at random from the partitions that have a leader. If each record went to the next partition,
+every batch would be divided into as many pieces as there are partitions.
 """
 
 from __future__ import annotations

@@ -48,25 +48,25 @@ class Suspicion:
         self.suspect = False
 
     def acked(self, created_ms: int, appended_ms: int) -> None:
-        """Handle error NONE: the leader's state is as young as the acknowledged batch.
+        """Handle error NONE: the leader dates the producer's state by the acknowledged batch.
 
         Args:
-            created_ms: the batch's maximum timestamp.
-            appended_ms: the answer's log append time, or -1.
+            created_ms: the batch's maximum timestamp, in milliseconds since the Unix epoch.
+            appended_ms: the log append time that the answer names, in the same unit, or -1.
         """
-        # The answer to a duplicate names the stored timestamp, which with CreateTime is the batch's
-        # own.
+        # An answer to a duplicate also names a time on a topic with CreateTime. That is the stored
+        # timestamp, equal to the batch's own, and no log append time.
         by_log = appended_ms >= 0 and appended_ms != created_ms
         self._appended_ms = appended_ms if by_log else None
         self._acked_stamp_ms = appended_ms if by_log else created_ms
         self._carried = False
 
     def leader_changed(self) -> None:
-        """Note that another leader took over, which may have forgotten the producer as well."""
+        """Keep the suspicion for a new leader: it may have forgotten the producer as well."""
         self._carried = self._carried or self.suspect
 
     def renewed(self) -> None:
-        """Forget all suspicion: under another identity the old state does not matter any more."""
+        """End the suspicion: the producer has a new identity, for which old state is irrelevant."""
         self._acked_stamp_ms = None
         self._carried = self.suspect = False
 

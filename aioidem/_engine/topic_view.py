@@ -1,8 +1,8 @@
 """TopicView: a topic's partitions, their leaders, and the lists of partitions for a partitioner.
 
 The lists are kept until the topic gains a partition, or a partition gains or loses its leader.
-Sorting them for each record would take longer than all other work for the record. They are tuples,
-because a user's partitioner receives them.
+Making and sorting them for each record would take longer than all other work for the record. The
+lists are tuples, because a user's partitioner receives them and must not change them.
 
 A topic may have hundreds of thousands of partitions, of which a producer uses few. So only
 partitions that are asked for get a `PartitionView` object. The others are kept as numbers, which
@@ -51,7 +51,7 @@ class TopicView:
     _available: tuple[int, ...] | None = None
 
     def view(self, index: int) -> PartitionView | None:
-        """Return the leader of a partition; None if there is no such partition."""
+        """Return the leader and leader epoch of a partition; None if there is no such partition."""
         view = self._views.get(index)
         if view is None and index in self.leaders:
             view = self._views[index] = PartitionView(self.leaders[index], self._epochs[index])
@@ -75,7 +75,7 @@ class TopicView:
         return self._available
 
     def merge(self, update: PartitionUpdate) -> None:
-        """Record what Metadata says about one partition, unless its leader epoch is older."""
+        """Record a partition's leader from metadata, unless a newer leader epoch is known."""
         index, epoch = update.index, update.leader_epoch
         known = self._epochs.get(index)
         if known is None:
@@ -103,7 +103,7 @@ class TopicView:
             view.leader_id, view.leader_epoch = leader_id, epoch
 
     def adopt(self, grown: TopicView) -> None:
-        """Add the partitions of another view of the topic, of which this view has none."""
+        """Add the partitions of another view of the same topic; this view has none of them."""
         if grown.leaders:
             self.leaders.update(grown.leaders)
             self._epochs.update(grown._epochs)

@@ -1,8 +1,4 @@
-"""TopicState: what the producer keeps for each topic name.
-
-This is the records that have no partition yet, what metadata says about the topic, and how large a
-batch of the topic may be.
-"""
+"""TopicState: a topic's records without a partition, its metadata, and its limit on batch sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ CEILING_MEMORY = 3600.0
 
 
 class TopicState:
-    """The state of one topic, by name."""
+    """The records without a partition, the metadata error and the batch size limit of one topic."""
 
     __slots__ = (
         "_ceiling",
@@ -44,7 +40,8 @@ class TopicState:
         # The number of callers that wait until the topic's partitions are known.
         self.waiting = 0
         self.error_code = 0
-        # The error if the cluster permanently refuses the topic, by the last metadata; else None.
+        # The error if the last metadata says that the cluster permanently refuses the topic; else
+        # None.
         self.refused: KafkaError | None = None
         self._ceiling: int | None = None
         self._ceiling_until = 0.0
@@ -56,8 +53,8 @@ class TopicState:
 
         Args:
             error_code: the topic's error code, 0 for none.
-            told_by: the number of the request if its answer names the topic's partitions; else
-            None.
+            told_by: the number of the Metadata request, if its answer names the topic's partitions;
+            otherwise None.
         """
         self.error_code = error_code
         self.refused = None
@@ -99,8 +96,9 @@ class TopicState:
         Args:
             default: the limit if no batch was refused recently, in bytes.
             now: seconds.
-            told: the limit that the topic's leader named, in bytes. If it is below the size of all
-            refused batches, it explains the refusals, and applies in place of half that size.
+            told: the limit that the topic's leader named, in bytes; None if not known. If it is
+            below the size of every refused batch, it explains the refusals, and applies instead of
+            half the size of the smallest refused batch.
         """
         if self._ceiling is None or now >= self._ceiling_until:
             return default

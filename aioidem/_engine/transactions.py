@@ -118,9 +118,10 @@ TRANSACTION_TRANSITIONS: dict[tuple[TransactionState, TransactionEvent], Transac
 
 
 class Call(NamedTuple):
-    """A request to a coordinator that is due.
+    """A request that is due, to a coordinator or about one.
 
-    `coordinator` is the one that gets the request, or for FIND, the one whose broker is unknown.
+    `coordinator` is the one that gets the request. For FIND (FindCoordinator, which any broker
+    answers) it is the coordinator to be found.
     """
 
     kind: CallKind
@@ -140,8 +141,8 @@ class Outcome:
 
     def __init__(self) -> None:
         self.committed: bool | None = None
-        # Whether a caller has received the outcome: it may have been cancelled before the
-        # transaction ended.
+        # Whether a caller has received the outcome. The caller that began the commit or abort may
+        # have been cancelled before the transaction ended.
         self.told = False
 
 
@@ -203,14 +204,14 @@ class Transactions:
         self.coordinators: dict[str, Coordinator] = {}
         self.added: set[tuple[str, int]] = set()
         self.offsets: list[OffsetCommit] = []
-        # The error why the transaction can only be aborted, or the fatal error; None otherwise.
+        # The reason why the transaction can only be aborted, or the fatal error; None otherwise.
         self.cause: errors.KafkaError | None = None
         # The outcome of the open transaction, or of the last one.
         self.outcome = Outcome()
         self.outcome.told = True
         self.retry_at = 0.0
-        # The last error from a coordinator, which is the reason if a call takes too long; else
-        # None.
+        # The last error code of a coordinator, as an error; None after a success. It is named as
+        # the reason if a caller waits in vain.
         self.last_refusal: errors.KafkaError | None = None
         self._identity = identity
         self._backoff = backoff
@@ -248,7 +249,7 @@ class Transactions:
 
         Raises:
             IllegalStateError: a transaction is open or being ended, or there is no identity yet.
-            KafkaError: as `check`.
+            KafkaError: an error of `check`.
         """
         self._need("begin a transaction", TransactionState.READY)
         self._move(TransactionEvent.BEGIN)
@@ -263,14 +264,16 @@ class Transactions:
         self._backoff.reset()
 
     def commit(self) -> Outcome:
-        """Begin to commit: the transaction ends when every record is acknowledged.
+        """Begin to commit: EndTxn is sent when every record is acknowledged.
+
+        If an earlier caller began the commit and was cancelled, this caller takes its place.
 
         Returns:
-            The outcome to wait for. It may be known already, if an earlier caller was cancelled.
+            The outcome to wait for, which may be known already.
 
         Raises:
             IllegalStateError: no transaction is open.
-            KafkaError: as `check`.
+            KafkaError: an error of `check`.
         """
         waited_for = (TransactionState.COMMITTING, TransactionState.DECIDING)
         if self.state not in waited_for and not self._untold(committed=True):
@@ -281,8 +284,10 @@ class Transactions:
     def abort(self) -> Outcome:
         """Begin to abort the transaction.
 
+        If an earlier caller began the abort and was cancelled, this caller takes its place.
+
         Returns:
-            The outcome to wait for. It may be known already, if an earlier caller was cancelled.
+            The outcome to wait for, which may be known already.
 
         Raises:
             IllegalStateError: no transaction is open, or its commit may have taken place.
@@ -302,18 +307,22 @@ class Transactions:
         return self.outcome
 
     def _untold(self, *, committed: bool) -> bool:
-        """Return whether the transaction ended so, and no caller has received the outcome."""
+        """Return whether the transaction was committed (or aborted), and no caller knows it yet.
+
+        Args:
+            committed: True asks about a commit, False about an abort.
+        """
         return self.outcome.committed is committed and not self.outcome.told
 
     def commit_offsets(self, commit: OffsetCommit) -> OffsetCommit:
         """Make a group's offsets part of the transaction.
 
         Returns:
-            The commit to wait for: an earlier one, if that commits the same offsets.
+            The commit to wait for: an earlier one, if that has the same offsets.
 
         Raises:
             IllegalStateError: no transaction is open.
-            KafkaError: as `check`.
+            KafkaError: an error of `check`.
         """
         self._need("send offsets", TransactionState.OPEN)
         self._check_stray(commit)
@@ -325,9 +334,9 @@ class Transactions:
         return commit
 
     def _check_stray(self, commit: OffsetCommit) -> None:
-        """Make the transaction abortable if an unanswered TxnOffsetCommit had other offsets.
+        """Make the transaction abortable if a TxnOffsetCommit with older offsets was not answered.
 
-        The coordinator may still carry it out, and so overwrite the newer offsets of the group.
+        The coordinator may carry out that request late, and so overwrite the group's new offsets.
         """
         stray = self._stray_offsets.get(commit.group.group_id)
         if stray is not None and not stray.same_as(commit):
@@ -343,7 +352,7 @@ class Transactions:
 
         Raises:
             IllegalOperation: no transaction is open.
-            KafkaError: as `check`.
+            KafkaError: an error of `check`.
         """
         if self.state is not TransactionState.OPEN:
             self.check()
@@ -379,7 +388,7 @@ class Transactions:
 
     @property
     def ending(self) -> bool:
-        """Whether the end of the transaction waits for batches."""
+        """Whether the transaction is being aborted, or committed with its EndTxn not sent yet."""
         return self.state in (TransactionState.COMMITTING, TransactionState.ABORTING)
 
     @property
@@ -388,7 +397,10 @@ class Transactions:
         return self.state in (TransactionState.OPEN, TransactionState.COMMITTING)
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Return whether a partition may be written to now; if not, have it added (v1)."""
+        """Return whether a partition may be written to now.
+
+        In v1 a partition must be part of the transaction first; if it is not, have it added.
+        """
         if not self.may_send:
             return False
         which = topic, partition
@@ -403,28 +415,38 @@ class Transactions:
 
     @property
     def gated(self) -> bool:
-        """Whether first-ack gates apply, as in v1: a leader without state accepts any sequence."""
+        """Whether first-ack gates (one batch in flight until the first ack) apply: only in v1.
+
+        In v1 a leader without the producer's state accepts any sequence.
+        """
         return self.version < V2
 
     def produce_version(self, offered: int) -> int:
-        """Return the Produce version to use, given the highest one that can be used (KIP-890)."""
+        """Return the Produce version to use: in v1, one that adds no partitions (KIP-890).
+
+        Args:
+            offered: the highest version that the connection supports.
+        """
         return offered if self.version >= V2 else min(offered, _LAST_PRODUCE_OF_V1)
 
     # -- what happens to it ------------------------------------------------------------------------
 
     def fail(self, error: errors.KafkaError | None) -> None:
-        """Make the transaction abortable, and keep the first cause."""
+        """Make the transaction abortable; a later error does not replace the first cause."""
         if self.may_send:
             self._move(TransactionEvent.FAIL)
             self.cause = error
             self.offsets.clear()
 
     def on_produced(self, error_code: int | None) -> None:
-        """Note that a batch of the transaction was answered, or may be unanswered for ever (None).
+        """Note that the coordinator may know this transaction now: a write was answered or lost.
 
-        In v2 the first write begins the transaction at the coordinator. The exception is
-        CONCURRENT_TRANSACTIONS: the markers of the previous transaction are still being written,
-        nothing was added, and EndTxn would get this producer fenced.
+        In v2 the first write adds its partition and so begins the transaction at the coordinator.
+        A write answered CONCURRENT_TRANSACTIONS does not: the markers of the previous transaction
+        are still being written, and an EndTxn now would get this producer fenced.
+
+        Args:
+            error_code: the error code of the answer; None if no answer came.
         """
         self._begun = self._begun or error_code != _CONCURRENT
 
@@ -457,19 +479,20 @@ class Transactions:
             self.fail(errors.UnknownTopicId(f"topic {topic!r} was deleted and recreated"))
 
     def on_node_lost(self, node_id: int) -> None:
-        """Forget the coordinators at a broker whose connection ended: they may have moved."""
+        """Forget which coordinators are at a broker: its connection ended, so they may move."""
         for each in (self.coordinator, *self.coordinators.values()):
             if each.node_id == node_id:
                 each.node_id = None
 
     def renew(self) -> None:
-        """Have another epoch requested before the next transaction, as numbers were given up."""
+        """Have another epoch requested before the next transaction begins."""
         self._renew = True
 
     def die(self, error: errors.KafkaError) -> None:
         """End the producer with a fatal error.
 
-        The status of `cause` says what happened to a commit: NOT_WRITTEN or UNKNOWN.
+        If a commit was begun, the status of `cause` is its outcome: UNKNOWN if EndTxn(commit) may
+        have been carried out, otherwise NOT_WRITTEN.
         """
         if self.state is TransactionState.FATAL:
             return
@@ -508,9 +531,9 @@ class Transactions:
             case TransactionState.DECIDING:
                 return Call(CallKind.END, self.coordinator, commit=True)
             case TransactionState.ABORTING if quiet:
-                # Until the last transaction is completed, InitProducerId with a new producer id is
-                # answered as fenced. So EndTxn is sent first, even if this transaction has not
-                # begun.
+                # After a change of the producer id, InitProducerId is answered as fenced until the
+                # previous transaction is completed. So EndTxn is sent before it, even if the
+                # coordinator has no transaction to abort.
                 if self._begun or (self._rotated and self._renew):
                     return Call(CallKind.END, self.coordinator, commit=False)
                 self._finish(committed=False)
@@ -564,7 +587,8 @@ class Transactions:
         call.coordinator.node_id = None
         self._wait(now)
         if written and call.kind not in (CallKind.FIND, CallKind.INIT):
-            # In v2 the end of the transaction raises the epoch, which fences a late call.
+            # In v2 the end of each transaction raises the epoch, which fences the written call if
+            # it arrives late. In v1 another epoch must be requested for that.
             self._renew = self._renew or self.version < V2
             self._decision_in_doubt = self._decision_in_doubt or call.commit
             if call.kind is CallKind.COMMIT_OFFSETS and call.offsets is not None:
@@ -606,7 +630,7 @@ class Transactions:
             self._refused(call, error_code, now)
 
     def on_partitions_added(self, codes: Mapping[tuple[str, int], int], now: float) -> None:
-        """Handle the answer to AddPartitionsToTxn; add partitions that it leaves out again."""
+        """Handle the answer to AddPartitionsToTxn; request partitions again that it leaves out."""
         call, self._calling = self._calling, None
         if call is None:
             return
@@ -631,7 +655,7 @@ class Transactions:
             self._heard()
 
     def on_offsets_committed(self, codes: Mapping[tuple[str, int], int], now: float) -> None:
-        """Handle the answer to TxnOffsetCommit; commit offsets that it leaves out again."""
+        """Handle the answer to TxnOffsetCommit; send offsets again that it leaves out."""
         call, self._calling = self._calling, None
         if call is None or call.offsets is None:
             return
@@ -648,7 +672,7 @@ class Transactions:
         self._take_codes(call, {each: codes.get(each, _LEFT_OUT) for each in asked}, now)
 
     def _take_codes(self, call: Call, codes: Mapping[tuple[str, int], int], now: float) -> None:
-        """Act on the gravest of the error codes of several partitions."""
+        """Act on the gravest of the error codes that an answer gives to partitions."""
         refused = [code for code in codes.values() if code]
         if not refused:
             self._heard()
@@ -662,9 +686,9 @@ class Transactions:
         if call is None or self.state is TransactionState.FATAL:
             return
         if error_code and not call.commit and self._has_nothing(error_code):
-            # The next epoch fences a request that may still begin the transaction, and aborts the
-            # transaction if one did. A producer that was fenced itself learns so when it requests
-            # that epoch.
+            # There is nothing to abort. If a late request can still begin the transaction, another
+            # epoch is requested: it fences the request, or aborts the transaction that it began. If
+            # the code means that this producer was fenced, the request for the epoch fails, too.
             self._heard()
             self._finish(committed=False)
             return
@@ -686,10 +710,10 @@ class Transactions:
         self._finish(committed=call.commit)
 
     def _has_nothing(self, error_code: int) -> bool:
-        """Return whether the coordinator says that it has no transaction of this producer to abort.
+        """Return whether an error code means that the coordinator has no transaction to abort.
 
-        In v2 it answers PRODUCER_FENCED if a producer aborts a transaction that the coordinator
-        does not know, until the previous one is completed.
+        In v2 that may be PRODUCER_FENCED: a coordinator that still completes the previous
+        transaction answers so to the EndTxn of one that it does not know.
         """
         if self._decision_in_doubt or self.finishing(error_code):
             return False
@@ -704,9 +728,10 @@ class Transactions:
         return False
 
     def finishing(self, error_code: int) -> bool:
-        """Return whether an answer says only that the previous transaction is not completed yet.
+        """Return whether an error code means only that the previous transaction is not completed.
 
-        Until it is, the coordinator does not know the producer's new id.
+        If the end of that transaction changed the producer id, the coordinator does not know the
+        new id until the transaction is completed.
         """
         return self._rotated and error_code == ErrorCode.invalid_producer_id_mapping
 
@@ -786,7 +811,7 @@ class Transactions:
             self.die(error)
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """Handle that the broker does not support the next call: it was not sent."""
+        """Handle that a call was not sent, because the broker does not support the request."""
         self._calling = None
         self._refuse(error)
 
