@@ -6,14 +6,15 @@ mirror that Spark's variable ``DEFAULT_ARTIFACT_REPOSITORY`` names. The jars are
 needs the network.
 
 Invariants
-    While Maven Central answers, files that other programs left on the machine have no influence.
-    Only when it does not answer, Maven's own repository (``M2_REPO``, default ``~/.m2/repository``)
-    is read, and a broken file there is ignored. Ivy's cache and Maven's settings are never read.
+    While our folder and Maven Central have every file, files that other programs left on the
+    machine have no influence. Only if one is missing or Maven Central does not answer, Maven's own
+    repository (``M2_REPO``, default ``~/.m2/repository``) is read too, and a broken jar there
+    counts as missing. Ivy's cache and Maven's settings are never read.
     A file that a broken download left in our folder is removed and fetched again.
-    Only our folder is written to, by one process at a time.
+    Only our folder is written to, by one process at a time (except on Windows, without a lock).
     An error says in one line which file is missing, why, and what to do.
 
-Functions here block (files, network): call them from a thread where an event loop runs.
+The functions block (files, network): a program with an event loop calls them in another thread.
 
 Rejected
     Maven's repository as our folder: it may contain a POM without its jar, or half of a file.
@@ -45,14 +46,14 @@ _READ_SECONDS: Final = 60
 
 
 class JarsUnavailableError(KafkaError):
-    """Jars could not be found: jgo or the network is missing, or there is no such version."""
+    """Jars could not be had: jgo or the network is missing, or no such version was published."""
 
 
 def jar_folder() -> Path:
     """Return the folder where the jars are kept, laid out as a Maven repository.
 
     Raises:
-        JarsUnavailableError: There is no home directory to put it into.
+        JarsUnavailableError: There is no home directory to put the folder into.
     """
     told = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -91,16 +92,18 @@ def resolve_jars(
         raise
     except Exception as error:  # noqa: BLE001 - jgo passes on whatever its libraries raise
         told = _in_one_line(error, folder)
-        # The address of a mirror may contain a password, and these errors show it.
+        # With a mirror the cause is left out: it shows the address, which may contain a password.
         raise JarsUnavailableError(told) from (None if _mirror() else error)
 
 
 def _resolve_somehow(
     maven: Any, folder: Path, wanted: Sequence[str], present: Callable[[str], bool]
 ) -> tuple[Path, ...]:
-    """Resolve from our folder and Maven Central; if both fail, from Maven's folder too.
+    """Return the jars, in up to three attempts.
 
-    Broken files in our folder are removed before the second try.
+    The first attempt uses our folder and Maven Central. If it fails, broken files are removed from
+    our folder, and if there were any, the attempt is repeated. The last attempt uses Maven's own
+    repository too.
     """
     try:
         return _resolve(maven, folder, [], wanted, present)
@@ -146,7 +149,10 @@ def _resolve(
 
 
 def _failures_of(resolver: Any) -> list[Exception]:
-    """Collect failed downloads, because jgo ignores a missing POM of a dependency."""
+    """Return a list to which each failed download of the resolver adds its error.
+
+    jgo itself raises nothing if the POM of a dependency is missing.
+    """
     failures: list[Exception] = []
     download = resolver.download
 
@@ -172,10 +178,10 @@ def _maven_repository() -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes.
+    """Lock the folder against other processes, except on Windows.
 
-    jgo fails if a file exists that it is about to download, and a file exists from the first byte
-    of its download on.
+    Otherwise two processes could download the same file: the file exists from the first byte of the
+    first download on, and jgo fails if a file exists that it is about to download.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".aioidem.lock").open("w") as lock:
@@ -185,7 +191,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _remove_broken(folder: Path) -> int:
-    """Remove what broken downloads left behind, and return how many files that were."""
+    """Remove the jars and POMs that are not whole, and return their number."""
     broken = [each for each in folder.rglob("*.jar") if not zipfile.is_zipfile(each)]
     broken += [each for each in folder.rglob("*.pom") if not _is_xml(each)]
     for each in broken:
@@ -202,11 +208,11 @@ def _is_xml(file: Path) -> bool:
 
 
 def _in_one_line(error: Exception, folder: Path) -> str:
-    """Return what is missing, why, and what to do, in one line."""
+    """Return one line for the user about an error of jgo: what is missing, why, and what to do."""
     source = "the mirror that DEFAULT_ARTIFACT_REPOSITORY names" if _mirror() else "Maven Central"
     url = getattr(getattr(error, "request", None), "url", None)
     if url is not None:
-        # The first exception of the chain has the cause; the others only wrap it.
+        # The innermost exception of the chain names the cause; the others only wrap it.
         return (
             f"{url.rpartition('/')[2]} did not come from {source}"
             f" ({type(error).__name__}: {_root(error)}), and neither {folder} nor"

@@ -1,7 +1,8 @@
 """The load that `aioidem perf` generates, in this process or in Spark's tasks.
 
-`plan` checks what was asked for, `load` sends the records, `measure` counts their outcomes, and the
-other modules show the results.
+`plan` checks the flags (`properties` reads those that are producer properties), `perf` makes the
+runs, `load` sends the records of a run, `measure` counts their outcomes, and `screen`, `render` and
+`report` show the results.
 """
 
 from __future__ import annotations

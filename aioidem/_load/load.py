@@ -1,4 +1,4 @@
-"""The load loop: queue records as fast as the producer accepts them, and record each outcome.
+"""The load loop: queue records as fast as the producer and `throughput` allow, and count outcomes.
 
 Invariants:
 
@@ -6,13 +6,14 @@ Invariants:
   awaits a single record, so that it measures the producer and not itself.
 - The loop ends after a number of records or seconds, even while it waits for room. Then it calls
   `flush`, whose timeout is longer than any record's own deadline.
-- The clock is read once when a record is sent and once when its outcome is known. The tally and the
-  journal get these two times, so their latencies are equal.
+- The clock is read once when a record is sent and once when its outcome is known. Both the tally
+  (`measure.Tally`, which counts) and the journal (`Journal`, which stores each record's outcome)
+  get these two times, so their latencies are equal.
 - With transactions, every record belongs to a transaction, and the last transaction is committed
   before the run ends. A commit waits until no batch is in flight; that time is part of the
   measurement.
-- An error of the client ends the run and is returned, never raised, because what was measured until
-  then is still a result.
+- A KafkaError that the producer raises ends the run and is returned, never raised, because what was
+  measured until then is still a result. A failed record is only counted.
 
 Rejected: one task per record; `send_many` (it has one outcome per call, but latencies are measured
 per record).
@@ -38,20 +39,20 @@ __all__ = ["Clock", "Journal", "LoadDelivery", "LoadProducer", "Pace", "Workload
 
 Clock = Callable[[], float]
 
-# How many seconds the loop queues records before other tasks may run. With a large buffer it would
-# otherwise fill all of it while the network is idle. A millisecond is short enough not to delay the
-# reading of answers, and long enough for batches to fill.
+# How many seconds the loop queues records before it lets other tasks run. Without a limit the loop
+# would fill a large buffer to the end while the network is idle. A millisecond is short enough not
+# to delay the reading of answers, and long enough for batches to fill.
 _LONGEST_TURN = 0.001
 _FIRST_TURN = 0.05  # nothing is in flight yet, so no answer can be delayed
 _SHORTEST_NAP = 0.001
 
 
 class LoadDelivery(Protocol):
-    """What the loop and a journal use of `aioidem.Delivery`."""
+    """The members of `aioidem.Delivery` that the load loop and a journal use."""
 
     @property
     def status(self) -> DeliveryStatus:
-        """The outcome of the record so far."""
+        """The outcome of the record; PENDING until it is known."""
         ...
 
     @property
@@ -68,7 +69,7 @@ class LoadDelivery(Protocol):
 
 
 class LoadProducer(Protocol):
-    """What the loop uses of `aioidem.Producer`."""
+    """The methods of `aioidem.Producer` that the load loop uses."""
 
     def send_nowait(
         self, topic: str, value: bytes, *, timestamp: float | None = None
@@ -83,7 +84,7 @@ class LoadProducer(Protocol):
         """Wait until every record queued so far has an outcome."""
 
     async def begin_transaction(self) -> object:
-        """Begin a transaction."""
+        """Begin a transaction, to which the next records belong."""
 
     async def commit_transaction(self, timeout: float | None = None) -> object:
         """Commit the transaction, and wait until it is committed."""
@@ -94,10 +95,10 @@ class LoadProducer(Protocol):
 
 
 class Journal(Protocol):
-    """Makes the records of a run, and stores the outcome of each.
+    """An object that makes the records of a run and stores the outcome of each.
 
-    Records are numbered from 0 in the order in which they are sent. Times are in seconds on the
-    loop's clock: the same numbers that the tally gets.
+    Records are numbered from 0 in the order in which they are sent. `sent_at` and `ended_at` are in
+    seconds on the clock of `run_load`: the same numbers that the tally gets.
     """
 
     def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
@@ -110,7 +111,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """An even rate: record number n is due at start + n / rate.
+    """An even rate: record number n, counted from 0, is due at start + n / rate.
 
     Attributes:
         records_per_sec: the rate; `math.inf` for as fast as possible.
@@ -121,10 +122,11 @@ class Pace:
     start: float
 
     def delay(self, sent: int, now: float) -> float:
-        """Return the seconds until the next record is due, or 0, when `sent` records were sent.
+        """Return how many seconds remain until the next record is due, after `sent` records.
 
-        A wait below the resolution of a timer becomes one millisecond; the records that become due
-        meanwhile are then sent at once.
+        The result is 0 if the record is due. A shorter wait than one millisecond, which a timer
+        cannot resolve, becomes one millisecond; the records that become due meanwhile are then sent
+        at once.
         """
         if self.records_per_sec == math.inf:
             return 0.0
@@ -146,7 +148,11 @@ class Workload:
 
 
 class _Transactions:
-    """Begins a transaction when a record is due, and commits it after its duration."""
+    """The transactions of a run.
+
+    Each begins before a record, and is committed before the first record that comes
+    `transaction_duration` later, or at the end of the run.
+    """
 
     def __init__(self, producer: LoadProducer, work: Workload, tally: Tally, clock: Clock) -> None:
         self._producer = producer
@@ -160,10 +166,10 @@ class _Transactions:
         self._before = 0
 
     async def turn(self, now: float) -> float:
-        """Commit the open transaction if it is old enough, and make sure that one is open.
+        """Commit the open transaction if its duration is over, and begin one if none is open.
 
         Returns:
-            The time afterwards: `now` if there was nothing to do.
+            The time afterwards, in seconds: `now` if nothing was done.
         """
         if self._begun_at is not None and now - self._begun_at >= self._duration:
             await self.end()
@@ -184,10 +190,12 @@ class _Transactions:
 
 
 class _Outcomes:
-    """Enters the end of each record into the tally and the journal, with one reading of the clock.
+    """The receiver of each record's outcome, which it enters into the tally and the journal.
+
+    The clock is read once per outcome, so both get the same time.
 
     Attributes:
-        first: set by the first acknowledgement.
+        first: the event of the first acknowledgement.
     """
 
     def __init__(self, tally: Tally, clock: Clock, journal: Journal | None) -> None:
@@ -210,7 +218,7 @@ class _Outcomes:
             self._journal.ended(number, delivery, sent_at, now)
 
     async def close_first_batch(self) -> None:
-        """Tell the tally when the first batch is over.
+        """Tell the tally when all records of the first batch are acknowledged.
 
         All records of a batch end before another task runs. So when this task runs, the records
         acknowledged by then are those of the first batch.
@@ -246,7 +254,7 @@ async def run_load(
         transactions = _Transactions(producer, work, tally, clock)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(outcomes.close_first_batch)
-        # Caught inside the task group, which would wrap it in an exception group.
+        # The error is caught inside the task group, which would wrap it in an ExceptionGroup.
         try:
             await _fill(producer, work, tally, clock, outcomes, transactions, journal)
             if transactions is not None:
@@ -300,7 +308,7 @@ async def _fill(
 
 
 async def _wait_for_room(producer: LoadProducer, tally: Tally) -> None:
-    """Wait for room; a timeout is an error only if no record got an outcome meanwhile."""
+    """Wait for room in the buffer; a timeout is an error only if no record ended meanwhile."""
     before = tally.open
     try:
         await producer.wait_for_room()

@@ -6,20 +6,21 @@ Invariants:
   microseconds and no memory.
 - Every queued record ends as exactly one of acked, not_written and unknown. Records without an
   outcome at the end of the run count as unknown, because they may have been written.
-- The tallies of several processes can be added up (`merged`). Each is passed as plain data
-  (`state()`), with times of one common clock, the wall clock. The histograms are added, so the
-  percentiles are those of all records.
-- The steady rate runs from the first acknowledgement to the last, and leaves out the records of the
-  first batch. The time before was spent on connecting, discovering the window and the first round
-  trip; counting these records without that time would make a short run look better than it is.
+- The tallies of several processes can be added up (`merged`). Each process passes its tally as
+  plain data (`state()`), with times of a clock common to all, the wall clock. The histograms are
+  added, so the percentiles are those of all records.
+- The steady rate counts from the end of the first batch to the last acknowledgement, without the
+  records of the first batch. The time before was spent on connecting, discovering the window and
+  the first round trip; counting these records without that time would make a short run look better
+  than it is.
 
 Rejected:
 
 - A sorted list of latencies: it needs 8 bytes per record and a sort. An HDR histogram keeps three
-  digits in constant memory.
-- Recognising the first batch by elapsed time: without a round-trip time one large batch takes
-  longer than several small ones. The caller knows when its event loop has run other tasks, and
-  calls `first_batch_over`.
+  significant digits in constant memory.
+- Recognising the first batch by elapsed time: on a link with almost no round-trip time, one large
+  batch takes longer than several small ones. The caller knows when its event loop has run other
+  tasks, and calls `first_batch_over`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One interval of a running load; rates in records or MiB per second, times in milliseconds."""
+    """The progress of a running load at the end of one interval.
+
+    `elapsed` (seconds), `records`, `acked` and `failed` count from the start of the run; the rates
+    (records and MiB per second) and the latencies (milliseconds) are those of the interval.
+    """
 
     elapsed: float
     records: int
@@ -122,11 +127,11 @@ class RunLabel:
 class RunResult:
     """One row of results: what was run, and its outcome.
 
-    `None` stands for an unknown value: a rate without two acknowledgements, a window that the
-    client does not report, a span that was not counted. `seconds` runs from the first queued record
-    to the last outcome. MB are 2**20 bytes, as in Kafka's own tool. `timeline` counts the
-    acknowledgements in each interval of `timeline_step` seconds, `curve` has pairs of percentile
-    and milliseconds.
+    `None` stands for an unknown value: a steady rate without an acknowledgement after the first
+    batch, a window that the client does not report, a span that was not counted. `seconds` lasts
+    from the start of the run to the last outcome or commit. MB are 2**20 bytes, as in Kafka's own
+    tool. `timeline` counts the acknowledgements in each interval of `timeline_step` seconds.
+    `curve` has pairs of a percentile and the latency there, in milliseconds.
     """
 
     label: RunLabel
@@ -159,7 +164,7 @@ class RunResult:
         return self.failure is None and 0 < self.records == self.acked
 
     def as_json(self) -> dict[str, object]:
-        """Return the documented JSON object, with its keys in the documented order."""
+        """Return the row as a JSON object, whose keys and their order do not change."""
         steady = self.steady_records_per_sec
         return {
             "client": self.label.client,
@@ -183,7 +188,7 @@ class RunResult:
 
 
 class Tally:
-    """Counts one run.
+    """The counts and latencies of one run.
 
     Args:
         started: when the run began, in seconds of the clock that all other times come from.
@@ -247,7 +252,7 @@ class Tally:
 
     @property
     def failure(self) -> str | None:
-        """The first failure, as text."""
+        """The first failure, as text; None if nothing has failed."""
         return self._failure
 
     def queued(self) -> None:
@@ -306,7 +311,7 @@ class Tally:
             self._first_batch_over = True
 
     def state(self) -> dict[str, Any]:
-        """Return all counts but those of the current interval, as JSON values, for `merged`."""
+        """Return the tally as JSON values for `merged`, without commits and current interval."""
         return {
             **{name: getattr(self, name) for name in _STATE},
             "_histogram": self._histogram.encode().decode(),
@@ -314,10 +319,11 @@ class Tally:
 
     @classmethod
     def merged(cls, states: Iterable[Mapping[str, Any]]) -> Self:
-        """Add up tallies that used the same clock, from the first start to the last outcome.
+        """Add up the states of tallies that used the same clock.
 
-        The steady rate leaves out the first batch of each tally, and its time begins when the first
-        of these batches was over. So the rate is never higher than the true one.
+        The whole lasts from the first start to the last outcome. Its steady rate leaves out the
+        records of each tally's first batch, but its time begins when the earliest of these batches
+        was over. So the rate is never higher than the true one.
 
         Raises:
             ValueError: there are no tallies.
@@ -351,7 +357,7 @@ class Tally:
                 self._mark(late + step * part["_timeline_step"], count)
 
     def progress(self, now: float) -> Progress:
-        """Return what happened since the last call, and begin a new interval."""
+        """Return the progress, with the rates since the last call, and begin a new interval."""
         seconds = now - self._interval_at
         acked, size = self._interval_acked, self._interval_bytes
         progress = Progress(
@@ -417,7 +423,7 @@ class Tally:
         return counted / seconds if seconds > 0 else None
 
     def _curve(self) -> dict[float, float]:
-        """Return percentiles in milliseconds; empty without an acknowledgement."""
+        """Return the latency in milliseconds by percentile; empty if nothing was acknowledged."""
         if not self.acked:
             return {}
         found = self._histogram.get_percentile_to_value_dict(list(_CURVE_PERCENTILES))
@@ -438,7 +444,7 @@ class Tally:
         )
 
     def _mark(self, elapsed: float, count: int = 1) -> None:
-        """Count acknowledgements on the timeline, whose step doubles when it is full."""
+        """Count acknowledgements on the timeline, whose step doubles when all points are used."""
         index = max(0, int(elapsed / self._timeline_step))
         while index >= _TIMELINE_POINTS:
             points = self._timeline + [0] * (len(self._timeline) % 2)

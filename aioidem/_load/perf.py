@@ -60,7 +60,7 @@ _FLUSH_MARGIN = 10.0
 
 
 class PerfProducer(LoadProducer, Protocol):
-    """What a run uses of `aioidem.Producer`."""
+    """The methods of `aioidem.Producer` that a run uses."""
 
     async def start(self) -> object:
         """Connect to the cluster."""
@@ -78,11 +78,11 @@ ProducerFactory = Callable[[ProducerConfig, Connector | None], PerfProducer]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the runs write to.
+    """The cluster and the topics that the runs write to.
 
     Attributes:
         topics: one per run.
-        max_span: returns the broker's own count for a topic; None on a real cluster.
+        max_span: returns a topic's largest span as the broker counted it; None on a real cluster.
     """
 
     bootstrap: str
@@ -101,14 +101,14 @@ class PerfOutcome:
 
     @property
     def exit_status(self) -> int:
-        """128 + the signal's number, else 0 if all runs acknowledged every record, else 1."""
+        """128 + the signal's number; without a signal 0 if all runs are complete, else 1."""
         if self.signal_number is not None:
             return 128 + self.signal_number
         return 0 if self.results and all(row.complete for row in self.results) else 1
 
 
 class Interrupt:
-    """Cancels the scope of the current run at the first signal, and all runs at the second."""
+    """The effect of signals: the first one cancels the current run, the second all runs."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -118,14 +118,14 @@ class Interrupt:
     async def watch(
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Wait for SIGINT and SIGTERM until cancelled."""
+        """Deliver each SIGINT and SIGTERM, until this task is cancelled."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
                 self.deliver(number)
 
     def deliver(self, number: int) -> None:
-        """Handle one signal."""
+        """Cancel the current run at the first signal, and everything at the second."""
         if self.number is None:
             self.number = number
             self._run.cancel()
@@ -175,7 +175,7 @@ def write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) ->
         if plan.json_file is not None:
             render.write_json(plan.json_file, results)
         if plan.report_file is not None:
-            # Imported here, because its library comes with another extra.
+            # Imported only here: the module needs plotly, which may be missing (extra `report`).
             from aioidem._load.report import write_report
 
             write_report(plan.report_file, results)
@@ -186,7 +186,7 @@ def write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) ->
 
 
 async def perform(plan: PerfPlan, screen: Screen) -> PerfOutcome:
-    """Make the runs of a plan.
+    """Make the runs of a plan, until a signal comes, and return their results.
 
     Raises:
         OSError: the embedded cluster cannot listen.
@@ -197,7 +197,7 @@ async def perform(plan: PerfPlan, screen: Screen) -> PerfOutcome:
     async with anyio.create_task_group() as tasks:
         await tasks.start(interrupt.watch)
         with interrupt.everything:
-            # Caught inside the task group, which would wrap it in an exception group.
+            # The error is caught inside the task group, which would wrap it in an ExceptionGroup.
             try:
                 async with open_target(plan) as target:
                     await _run_each(plan, target, screen, interrupt, results)
@@ -211,7 +211,7 @@ async def perform(plan: PerfPlan, screen: Screen) -> PerfOutcome:
 
 @asynccontextmanager
 async def open_target(plan: PerfPlan) -> AsyncIterator[Target]:
-    """Yield the plan's servers, or an embedded cluster with a new topic for each run.
+    """Yield the servers that the plan names, or an embedded cluster with a new topic per run.
 
     Raises:
         OSError: the embedded cluster cannot listen.
@@ -247,8 +247,8 @@ async def _run_each(
     for in_flight, topic in zip(plan.in_flight, target.topics, strict=True):
         result = await run_once(plan, target, topic, in_flight, screen, interrupt)
         results.append(result)
-        # If a run sent nothing, the target is unreachable, and the next run would only wait for it
-        # again.
+        # If a run sent no record, the cluster cannot be reached, and the next run would only wait
+        # for it again.
         if interrupt.number is not None or result.records == 0:
             return
 
@@ -268,7 +268,7 @@ async def run_once(
     make_producer: ProducerFactory = _make_producer,
     clock: Clock = time.perf_counter,
 ) -> RunResult:
-    """Make one run with a producer of its own; it never raises KafkaError."""
+    """Make one run with a producer of its own; a KafkaError becomes the result's `failure`."""
     _, result = await run_tallied(
         plan, target, topic, in_flight, screen, interrupt, make_producer=make_producer, clock=clock
     )
@@ -287,9 +287,10 @@ async def run_tallied(
     clock: Clock = time.perf_counter,
     journal: Journal | None = None,
 ) -> tuple[Tally, RunResult]:
-    """Make one run, and return its tally too, to be merged with those of other processes.
+    """Make one run; return its result, and its tally to merge with those of other processes.
 
-    A journal makes the records, instead of the plan's values, and notes how each one ended.
+    If there is a journal, the journal makes the records, instead of the plan's values, and stores
+    the outcome of each.
     """
     config = plan.config(in_flight, target.bootstrap)
     name = f"{in_flight} in flight"
@@ -335,7 +336,8 @@ async def _measured_load(
         duration=plan.duration,
         throughput=plan.throughput,
         transaction_duration=plan.transaction_duration,
-        # Longer than any record's deadline and its grace, so flush ends because the records do.
+        # Longer than any record can take: a batch in doubt has `request_timeout` more after its
+        # deadline. So `flush` ends because every record has an outcome, and never by its timeout.
         flush_timeout=config.delivery_timeout + config.request_timeout + _FLUSH_MARGIN,
     )
     screen.begin(name, plan.num_records if plan.duration is None else plan.duration)
