@@ -72,6 +72,8 @@ BATCH_TRANSITIONS: dict[tuple[BatchState, BatchEvent], BatchState] = {
     (_S.SEALED, _E.SEND): _S.IN_FLIGHT,
     (_S.SEALED, _E.REJECT): _S.NOT_WRITTEN,
     (_S.SEALED, _E.RENUMBER): _S.SEALED,
+    # A batch in doubt was renumbered (`in_doubt="resend"`), and ends before it is sent again.
+    (_S.SEALED, _E.GIVE_UP): _S.UNKNOWN,
     (_S.SEALED, _E.SPLIT): _S.SPLIT,
     (_S.IN_FLIGHT, _E.ACK): _S.ACKED,
     (_S.IN_FLIGHT, _E.RETRY): _S.WAITING,

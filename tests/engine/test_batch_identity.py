@@ -116,6 +116,24 @@ def test_only_under_resend_a_batch_in_doubt_ever_gets_another_identity(in_doubt:
     rig.assert_drained()
 
 
+def test_a_batch_in_doubt_that_expires_before_its_resend_under_another_identity_is_unknown() -> None:
+    """Under `in_doubt="resend"` a renumbered batch that is never sent again ends UNKNOWN."""
+    rig, requests = pipelined(3, in_doubt="resend", delivery_timeout=60.0, request_timeout=5.0)
+    rig.lose()
+    for _ in range(200):
+        if rig.core.epoch_bumps:
+            break
+        for request in rig.outstanding():
+            rig.fail(request, OUT_OF_ORDER)
+        rig.tick(0.25)
+    assert rig.core.epoch_bumps == 1
+    rig.down = {1}
+    rig.lose(unwritten=rig.outstanding())
+    rig.tick(70.0)
+    assert rig.statuses[1:] == [UNKNOWN] * len(requests)
+    rig.assert_drained()
+
+
 @pytest.mark.parametrize("code", [UNKNOWN_PRODUCER_ID, OUT_OF_ORDER])
 def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next_epoch(
     code: int,

@@ -181,13 +181,16 @@ def test_a_final_batch_state_is_final() -> None:
 
 
 def test_every_unfinished_batch_state_leads_to_each_verdict_that_is_true_of_it() -> None:
-    """A batch that was sent leads to each verdict; one that never was, not to ACKED or UNKNOWN."""
+    """A batch that was sent can get each verdict; a sealed one, which waits to be sent, not ACKED.
+
+    Only a batch that was in doubt when it was renumbered is both sealed and to be given up.
+    """
     verdicts = {
         state: {to for (at, _), to in BATCH_TRANSITIONS.items() if at is state and to in FINAL}
         for state in set(BatchState) - FINAL
     }
     assert verdicts == {
-        BatchState.SEALED: {BatchState.NOT_WRITTEN, BatchState.SPLIT},
+        BatchState.SEALED: FINAL - {BatchState.ACKED},
         BatchState.IN_FLIGHT: FINAL,
         BatchState.WAITING: FINAL,
     }
