@@ -107,6 +107,8 @@ def _named(module: str) -> str:
     match module.split("."):
         case [first, *_] if first in sys.stdlib_module_names:
             return ""
+        case [first] if first == "cython_runtime" or first.startswith("_cython_"):
+            return ""  # Cython's own, which the compiled hot path registers
         case ["aioidem"] | ["kio", "schema"]:
             return ""
         case ["aioidem", "_network", "sasl", *rest]:
