@@ -1,8 +1,9 @@
 """Coordination: the producer's side of a transaction, between its records and its coordinators.
 
-`Transactions` decides what to request next. This module turns its calls into steps, finds the
-connections to its coordinators, and applies the state of the transaction to the records: records of
-a failed transaction are settled, and a fatal error ends the producer.
+`Transactions` decides which request (call) a coordinator needs next. This module turns that call
+into a step for the driver, and finds the connection to the coordinator. It also applies the state
+of the transaction: records of a failed transaction are settled, and a fatal error ends the
+producer.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class Coordination:
         cluster: the view of the cluster, for its brokers.
         connections: all connections, among them those to coordinators.
         metadata: says whether the cluster is known; before that no call is made.
-        partitions: their first-ack gates close when a transaction begins.
-        accumulator: its records are settled when the transaction fails or is aborted.
-        requests: the ledger by which calls are sent.
+        partitions: the partitions; when a transaction begins, their first-ack gates close: at most
+        one batch of each is in flight until its leader shows that it holds the producer's state.
+        accumulator: holds the records that are settled when the transaction fails or is aborted.
+        requests: the ledger that registers calls and adds the steps that send them.
         effects: ends the producer after a fatal error.
     """
 
@@ -91,7 +93,7 @@ class Coordination:
         self._finalised = finalised
 
     def init(self) -> None:
-        """Request an identity; after a refusal, request it again."""
+        """Request an identity (producer id and epoch), for the first time or after a refusal."""
         self._transactions.init()
         self._identity_request.report(None)
 
@@ -131,7 +133,10 @@ class Coordination:
         return outcome
 
     def follow(self) -> None:
-        """Apply the state of the transaction to its records and to the producer."""
+        """Settle the records of a failed or aborted transaction; end the producer if it must end.
+
+        The reason why the coordinator granted no identity is passed to `IdentityRequest`.
+        """
         transactions = self._transactions
         match transactions.state:
             case TransactionState.FATAL if transactions.cause is not None:
@@ -212,7 +217,7 @@ class Coordination:
     # -- answers -----------------------------------------------------------------------------------
 
     def on_coordinator(self, link: Link, answer: CoordinatorAnswer, now: float) -> None:
-        """Record which broker the coordinator is, as FindCoordinator answers."""
+        """Record the broker that FindCoordinator names as the coordinator, or the refusal."""
         link.throttle(answer.throttle_ms, now)
         code, node_id = answer.error_code, answer.node_id
         if code == ErrorCode.none and node_id >= 0:
@@ -256,6 +261,6 @@ class Coordination:
         self.follow()
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """Handle that the broker does not support the transaction's next call: it was not sent."""
+        """Handle a call that was not sent, because the broker supports no version of its API."""
         self._transactions.on_unsupported(error)
         self.follow()

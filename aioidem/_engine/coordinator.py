@@ -1,10 +1,11 @@
 """Coordinator: the broker that keeps a transactional id or a group, and what its error codes mean.
 
-`classify_call` is the table of error codes from coordinators, as `classify` is for leaders. A code
-without a row makes the transaction abortable, if the call is one inside a transaction. After
-FindCoordinator and EndTxn such a code is retried if it may pass by itself (`unlisted.py`).
-Otherwise FindCoordinator and InitProducerId are refused with an error for the caller, and EndTxn
-ends the producer with the outcome UNKNOWN: the outcome of a transaction is never guessed.
+`classify_call` reads the tables of error codes from coordinators, as `classify` does for leaders.
+For a code without a row the request (call) decides. A call that adds partitions or offsets to a
+transaction makes the transaction abortable. FindCoordinator and EndTxn are sent again if the code
+may be temporary (`unlisted.py`). Otherwise FindCoordinator fails with an error for the caller, as
+InitProducerId always does, and EndTxn ends the producer with the outcome UNKNOWN: the outcome of a
+transaction is never guessed.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
         ErrorCode.invalid_producer_epoch,
     ): Verdict.FATAL,  # old brokers' PRODUCER_FENCED
     (CallKind.INIT, ErrorCode.transactional_id_authorization_failed): Verdict.REFUSED,
-    # While a transaction is open, an old epoch can also mean that the transaction timed out
-    # (KIP-588). The answer to EndTxn shows whether it did, or whether another producer has the
-    # transactional id.
+    # Within a transaction, fatal for EndTxn only. In answers to earlier calls this code makes the
+    # transaction abortable, because it can also mean that the transaction timed out (KIP-588). The
+    # answer to the EndTxn that aborts it shows whether another producer has the transactional id.
     (CallKind.END, ErrorCode.invalid_producer_epoch): Verdict.FATAL,
     (CallKind.END, ErrorCode.invalid_txn_state): Verdict.WRONG_STATE,
     (CallKind.END, ErrorCode.invalid_producer_id_mapping): Verdict.FATAL,
@@ -81,7 +82,7 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
     # The broker that checks the topic may not have learned of it yet.
     (CallKind.ADD_PARTITIONS, ErrorCode.unknown_topic_or_partition): Verdict.RETRY,
     (CallKind.COMMIT_OFFSETS, ErrorCode.unknown_topic_or_partition): Verdict.RETRY,
-    # This partition was not added because another one was refused; the code of that one decides.
+    # This partition was not added because another partition was refused, whose code decides.
     (CallKind.ADD_PARTITIONS, ErrorCode.operation_not_attempted): Verdict.RETRY,
 }
 
@@ -93,8 +94,8 @@ _ANYTHING_ELSE: dict[CallKind, Verdict] = {
     CallKind.COMMIT_OFFSETS: Verdict.ABORTABLE,
     CallKind.END: Verdict.FATAL,
 }
-# After these calls a code without a row is retried if it may pass by itself. Only the caller's
-# deadline ends the retries.
+# The calls that are sent again after a code without a row, if that code may be temporary. Only the
+# caller's deadline ends the retries.
 _ASKED_AGAIN = frozenset({CallKind.FIND, CallKind.END})
 
 
@@ -104,7 +105,7 @@ def is_listed(kind: CallKind, error_code: int) -> bool:
 
 
 def classify_call(kind: CallKind, error_code: int) -> Verdict:
-    """Return what a coordinator's error code means."""
+    """Return what a coordinator's error code in the answer to such a call means."""
     verdict = _BY_KIND.get((kind, error_code)) or _COMMON.get(error_code)
     if verdict is None and kind in _ASKED_AGAIN and may_pass(error_code):
         verdict = Verdict.RETRY

@@ -261,11 +261,12 @@ class ProducerCore:
             merge: for a long Metadata answer, the result of `merge_of`.
 
         Returns:
-            An error if this cannot be an answer to the request. The driver then closes the
-            connection, whose end the engine has already accounted for.
+            An error if a Produce answer does not fit its request. The driver must then close the
+            connection; the engine has already dropped it, so `on_link_lost` need not be called.
 
         Raises:
-            ProtocolError: the answer is malformed; the driver closes the connection.
+            ProtocolError: the answer is malformed. The driver must close the connection, and report
+            its end by `on_link_lost`.
         """
         answered = self._requests.answered(step.link_id, step.token, now)
         if answered is None:
@@ -310,16 +311,16 @@ class ProducerCore:
         return None
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
-        """Begin the merge of a long Metadata answer; return None for the answers to other steps.
+        """Begin the merge of a long Metadata answer; return None for the answers to other requests.
 
-        The driver merges the answer in pieces before it calls `on_answer`.
+        The driver merges the answer in pieces, and then passes the merge to `on_answer`.
         """
         if isinstance(step, steps.FetchMetadata):
             return self._metadata_requests.merge_of(answer)
         return None
 
     def on_unsupported(self, step: steps.Request, error: errors.KafkaError, now: float) -> None:
-        """Handle that a broker supports no usable version of an API: the request was not sent."""
+        """Withdraw a request that was not sent, because the broker supports no usable version."""
         withdrawn = self._requests.withdrawn(step.link_id, step.token)
         if withdrawn is None:
             return
@@ -410,7 +411,7 @@ class ProducerCore:
 
     @property
     def fatal_error(self) -> errors.KafkaError | None:
-        """Why no later send can succeed; None while one may."""
+        """The error that ended the producer for good; None while sends may succeed."""
         return self._effects.fatal_error
 
     @property
@@ -430,7 +431,7 @@ class ProducerCore:
 
     @property
     def expiration(self) -> float:
-        """Seconds after which brokers forget a producer, as far as they have named it (KIP-854)."""
+        """Seconds after which brokers forget a producer (KIP-854); a default until they answer."""
         return self._inquiries.expiration
 
     @property

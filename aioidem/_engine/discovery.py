@@ -1,23 +1,24 @@
 """Discovery: whether Produce v14, whose answers name the window, is used with a broker (KIP-1269).
 
-There is one `Discovery` per node, and it outlives the node's connections. It says which Produce
-version may be used on the present connection, whether the broker must be asked for its config
-first, and why a window stays at 5.
+There is one `Discovery` per node (broker address), and it outlives the node's connections. It says
+which Produce version may be used on the present connection, whether the broker must first be asked
+whether a topic has the config of KIP-1269 (the question, a DescribeConfigs request), and why the
+window stays at 5 batches.
 
 After each of these v14 is not used for some time, never for good:
 
-- DescribeConfigs was refused, mostly for a missing permission. The question is sent again on the
-  same connection after a back-off, while batches go on in v13; and at once on the next connection.
-- v14 was refused, or answered in a way that cannot be decoded. v13 is used for a back-off, across
-  connections; then v14 is tried again on whatever connection there is.
+- The question was refused, mostly for a missing permission. It is sent again on the same connection
+  after a back-off, while batches are sent in v13; and at once on the next connection.
+- v14 was refused, or answered in a way that cannot be decoded. v13 is used until a back-off has
+  passed, across connections; then v14 is tried again on whatever connection there is.
 - Two connections in a row ended before the broker answered the question, or the first request in
-  v14. A broker that closes the connection upon v14 looks the same as a bad network. v13 is used for
-  a back-off here too.
+  v14. A broker that closes the connection upon v14 looks the same as a bad network. v13 is used
+  until a back-off has passed here, too.
 
-A broker that has once answered in v14 does not close a connection because of it. If connections to
-such a broker end without an answer, the network is at fault, and v14 stays in use. But if two in a
-row ended so, the question about the config is not sent on the next connection, because it could
-hold up every batch.
+A broker that has once answered in v14 does not close a connection because of v14. If connections to
+such a broker end without an answer, the network is at fault, and v14 stays in use. But if two
+connections in a row ended so, the question is not sent on the next one, because batches wait for
+its answer.
 
 Back-offs start at one second and double, up to 5 minutes, or up to 15 seconds if `window_discovery`
 is "on" (the user says that the brokers have KIP-1269). The first answer in v14 resets them.
@@ -178,8 +179,8 @@ class Discovery:
         self._hold = Backoff(_FIRST_WAIT, longest, random)
         self._grant = Backoff(_FIRST_WAIT, longest, random)
         self._again_at = 0.0
-        # Whether the broker has ever answered in v14, and how many connections in a row ended while
-        # the question or the first v14 request was unanswered.
+        # `_proven`: whether the broker has ever answered in v14. `_unanswered`: how many
+        # connections in a row ended while DescribeConfigs or the first v14 request was unanswered.
         self._proven = False
         self._unanswered = 0
         self._finding: Finding | None = None
@@ -199,13 +200,13 @@ class Discovery:
     def holds_up(self) -> bool:
         """Whether batches wait for the answer about the broker's config.
 
-        If the first batch were sent in v13 meanwhile, its acknowledgement would not name the
-        window, which would stay at 5 for one more round trip.
+        If the first batch were sent in v13 before that answer, its acknowledgement would not name
+        the window, which would stay at 5 for one more round trip.
         """
         return self.state is DiscoveryState.ASKING
 
     def again_at(self) -> float | None:
-        """Return when a question or v14 is tried again, in seconds; None without a back-off."""
+        """Return when DescribeConfigs or v14 is tried again, in seconds; None: no back-off."""
         waits = (DiscoveryState.NOT_GRANTED, DiscoveryState.HELD_BACK)
         return self._again_at if self.state in waits else None
 
@@ -215,10 +216,10 @@ class Discovery:
         return self.state is DiscoveryState.UNASKED or (again_at is not None and now >= again_at)
 
     def begin(self) -> bool:
-        """Move on to asking about the config, or to v14 at once if no question is needed.
+        """Begin to ask for a topic's config, or use v14 at once if that is not needed.
 
         Returns:
-            Whether the caller must send the question now.
+            Whether the caller must send the DescribeConfigs request now.
         """
         unheard = self._proven and self._unanswered >= _STRIKES
         ask = self.state is DiscoveryState.NOT_GRANTED or (self._ask and not unheard)
@@ -368,6 +369,6 @@ class Discovery:
             self._finding = Finding(text, warning)
 
     def take_finding(self) -> Finding | None:
-        """Take out what a user should know of the changes since the last call; None if nothing."""
+        """Take out the latest finding that was not reported yet; None if there is none."""
         finding, self._finding = self._finding, None
         return finding

@@ -1,10 +1,12 @@
 """DoubtResolution: how batches in doubt are resolved when resending them is not enough.
 
 In each poll every partition takes the decisions that had to wait until none of its batches was
-outstanding, and its leader gets the question that the partition has: what the leader knows of the
-producer id (DescribeProducers, KIP-664), or, where a resend could be appended twice (KIP-854), what
-its log holds (Fetch). A deposed leader that has outstanding requests and is silent is disconnected,
-because nothing is sent to its successor before.
+outstanding. If the partition needs to know what its leader has stored, the leader is asked: by
+DescribeProducers (KIP-664) for the last sequence of the producer id, or, where a resend could be
+appended twice (KIP-854), by Fetch for the log itself.
+
+A deposed leader is disconnected if it is silent while batches of the partition are outstanding at
+it, because the partition sends nothing to the new leader before those batches have an answer.
 """
 
 from __future__ import annotations
@@ -51,10 +53,10 @@ class DoubtResolution:
         config: validated options.
         cluster: the view of the cluster, for leaders.
         connections: the connections on which batches are sent.
-        inquiries: knows after what time brokers forget producers.
-        requests: the ledger by which questions are sent.
+        inquiries: holds the time after which brokers forget producers.
+        requests: the ledger that registers requests and adds the steps that send them.
         outcomes: receives events for the operator.
-        effects: receives what changes beyond a partition.
+        effects: receives what must change outside of the partition, such as the producer's epoch.
     """
 
     def __init__(
@@ -74,8 +76,9 @@ class DoubtResolution:
         self._requests = requests
         self._outcomes = outcomes
         self._effects = effects
-        # Milliseconds by which the clock that stamps records is ahead of the engine's clock. None:
-        # the former is not known, and no broker is assumed to have forgotten the producer.
+        # Milliseconds by which the clock that stamps records is ahead of the engine's clock. None
+        # until `see_clock` gets a time; before that no broker is assumed to have forgotten the
+        # producer.
         self._wall_ahead: float | None = None
         self._warned_suspect = False
         self._next_pages: list[tuple[PartitionState, Link, int]] = []
@@ -83,14 +86,17 @@ class DoubtResolution:
     def see_clock(self, wall_ms: float | None, now: float) -> None:
         """Record the time by the clock that stamps records, in milliseconds since 1970."""
         if wall_ms is not None:
-            # A clock that was set back gives records timestamps that are old for a broker, whose
-            # clock is right. So the largest difference ever seen counts.
+            # If the clock is set back, records get timestamps that are too old by the broker's
+            # clock, which is right. So the largest difference ever seen counts.
             ahead = wall_ms - now * 1000.0
             if self._wall_ahead is None or ahead > self._wall_ahead:
                 self._wall_ahead = ahead
 
     def prepare(self, state: PartitionState, now: float) -> None:
-        """Let a partition take the decisions that waited, and send its question to its leader."""
+        """Let a partition take the decisions that are due, and ask its leader what it has stored.
+
+        Decisions wait until no batch of the partition is outstanding.
+        """
         route = state.route
         link = None if route is None else self._links.get(route.link_id)
         if self._wall_ahead is not None:
@@ -110,7 +116,7 @@ class DoubtResolution:
             self._ask_leader(state, link, now)
 
     def _ask_leader(self, state: PartitionState, link: Link, now: float) -> None:
-        """Send a partition's question to its leader, if the partition has one."""
+        """Send a partition's leader DescribeProducers or Fetch, if the partition needs it."""
         if state.wants_producers and link.admits(now):
             state.recovery.ask()
             token = self._requests.register(link, RequestKind.DESCRIBE_PRODUCERS, now, state)
@@ -173,7 +179,10 @@ class DoubtResolution:
     def on_producers(
         self, link: Link, state: PartitionState, answer: ProducersAnswer, now: float
     ) -> None:
-        """Record what a leader knows of the producer id; after a refusal for good, ask no more."""
+        """Record the last sequence that a leader has of the producer id.
+
+        After a permanent refusal, DescribeProducers is not sent on this connection again.
+        """
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:
             link.note_producers(worth_asking=answer.error_code in RETRIABLE_TOPIC_ERRORS)
@@ -186,7 +195,7 @@ class DoubtResolution:
     # -- deposed leaders
 
     def silent_leaders(self, states: Iterable[PartitionState], now: float) -> Iterator[Leaving]:
-        """Yield the connections to deposed leaders that are silent and hold up their successors."""
+        """Yield the connections to silent deposed leaders at which batches are outstanding."""
         for state in states:
             if not state.outstanding:
                 continue
@@ -211,7 +220,7 @@ class DoubtResolution:
         return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
 
     def awaits(self, state: PartitionState) -> float | None:
-        """Return when a deposed leader that a partition waits for has been silent for too long.
+        """Return when the deposed leader that a partition waits for will have been silent too long.
 
         Returns:
             The time in seconds; None if the partition waits for no deposed leader.

@@ -26,7 +26,7 @@ class Effects:
         outcomes: receives the outcomes of records, and events for the operator.
         metadata: is requested when the view of the cluster turns out to be stale.
         identity: its epoch is raised when sequence numbers were given up.
-        transactions: the open transaction fails with what is reported.
+        transactions: holds the open transaction, which fails with the reported error.
         accusations: keeps verdicts that a broker retains fewer batches than it says.
     """
 
@@ -55,7 +55,7 @@ class Effects:
         self._identity = identity
         self._transactions = transactions
         self._accusations = accusations
-        # Why no later send can succeed; None while one may.
+        # The error that ended the producer for good; None while sends may succeed.
         self.fatal_error: errors.KafkaError | None = None
 
     def refresh_metadata(self) -> None:
@@ -102,8 +102,8 @@ class Effects:
     ) -> None:
         """Keep the verdict that a leader retains fewer batches than it says, and request metadata.
 
-        That metadata shows whether the leader was deposed meanwhile, which would explain its
-        answers.
+        The metadata shows whether the leader was deposed before it gave the answers that led to the
+        verdict, which would explain them.
         """
         if route is not None:
             self._accusations.add(Accusation(topic, partition, route, disproof, now))

@@ -43,16 +43,16 @@ class FirstAckGate:
         self._heard: SentAs | None = None
         self._heard_at = 0.0
         self._transaction = 0
-        # Whether a code that no table names came since then. Such a code may mean that the leader
-        # has lost the producer's state, so that the earlier NONE proves nothing any more.
+        # Whether an error code that is not in the table of `classify` came since the last NONE. The
+        # leader may then have lost the producer's state, so that NONE proves nothing any more.
         self.questioned = False
 
     def begin(self, transaction: int, *, applies: bool) -> None:
-        """Close the gate for a transaction, unless it was closed for that one before.
+        """Close the gate when a transaction begins; a second call for the same one does nothing.
 
         Args:
             transaction: the number of the transaction.
-            applies: whether the gate applies: in transactions that depends on their version.
+            applies: whether there is a gate in this transaction; in transactions v2 there is none.
         """
         if self._transaction != transaction:
             self._transaction = transaction
@@ -60,11 +60,15 @@ class FirstAckGate:
             self.opened_for = None
 
     def is_open(self, sent_as: SentAs) -> bool:
-        """Return whether more than the oldest unresolved batch may be in flight."""
+        """Return whether more than the oldest unresolved batch may be in flight.
+
+        Args:
+            sent_as: the identity and the route under which the batches are sent.
+        """
         return not self.applies or self.opened_for == sent_as
 
     def passed(self, sent_as: SentAs) -> bool:
-        """Return whether the leader has shown that it holds the state, even if no gate applies."""
+        """Return whether the leader has shown that it holds the producer's state for `sent_as`."""
         return self.opened_for == sent_as
 
     def close(self) -> None:
@@ -77,7 +81,7 @@ class FirstAckGate:
             self.opened_for = None
 
     def restart(self) -> None:
-        """Close the gate and forget doubts, for another leader, connection or identity."""
+        """Close the gate and clear `questioned`: the leader, connection or identity has changed."""
         self.opened_for = None
         self.questioned = False
 
@@ -92,12 +96,13 @@ class FirstAckGate:
         self.questioned = False
 
     def question(self) -> None:
-        """Note an error code that no table names: the leader may have lost the producer's state."""
+        """Note an error code without a row in `classify`: the leader may have lost the state."""
         self.questioned = True
 
     def has_heard(self, sent_as: SentAs) -> bool:
-        """Return whether error NONE last came under this identity and route.
+        """Return whether the last error NONE came under this identity and route.
 
-        If it did, the leader would recognise another copy of the batch.
+        If it did, the leader holds the producer's state, and so would recognise a second copy of a
+        batch.
         """
         return self._heard == sent_as

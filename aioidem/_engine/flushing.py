@@ -1,4 +1,4 @@
-"""FlushCount: the outcomes of the records that one flush waits for, as numbers."""
+"""FlushCount: how many of the records that one flush waits for had each outcome."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class FlushCount:
     """Counts the outcomes of the records that one flush waits for.
 
     Args:
-        generation: the generation that the flush closed (see `RecordAccumulator.begin_flush`);
-        records of this one and of earlier ones are counted.
+        generation: the generation (records queued between two flushes) that the flush closed, see
+        `RecordAccumulator.begin_flush`; records of earlier generations are counted too.
     """
 
     __slots__ = ("_by_status", "generation")
@@ -36,7 +36,7 @@ class FlushCount:
 
     @property
     def counts(self) -> DeliveryCounts:
-        """The numbers of outcomes so far."""
+        """How many records have had each outcome so far."""
         by_status = self._by_status
         return DeliveryCounts(
             by_status[DeliveryStatus.ACKED],

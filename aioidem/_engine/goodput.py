@@ -36,8 +36,8 @@ class Goodput:
 
         Args:
             nbytes: size of the request's batches.
-            sent_at: when it was sent, in seconds.
-            delivered_at_send: the value of `delivered` at that time, in bytes.
+            sent_at: when the request was sent, in seconds.
+            delivered_at_send: the value of `delivered` when the request was sent, in bytes.
             now: seconds.
         """
         self.delivered += nbytes

@@ -1,6 +1,7 @@
-"""HomeCluster: closing connections to other clusters, and moving to the bootstrap's new cluster.
+"""HomeCluster: closes connections to other clusters, and moves the producer to a new cluster.
 
-`cluster_change` has the rules; this module applies them to the connections of one producer.
+The producer moves if a bootstrap address leads to another cluster than before. `cluster_change` has
+the rules; this module applies them to the connections of one producer.
 """
 
 from __future__ import annotations
@@ -79,14 +80,19 @@ class HomeCluster:
         self._heard_at = 0.0
 
     def lost(self, link: Link) -> None:
-        """Record when the last byte came from the cluster: a connection to it ended."""
+        """Record when the last byte moved on a connection that has ended.
+
+        Connections on which no broker had named its cluster are left out.
+        """
         if link.identified:
             self._heard_at = max(self._heard_at, link.last_progress)
 
     def leave_strangers(self, now: float) -> Iterator[Leaving]:
-        """Yield the connections that lead to another cluster, or move to that cluster.
+        """Yield the connections to close because a connection leads to another cluster.
 
-        The caller drops each connection before it asks for the next one.
+        If a bootstrap address leads to another cluster and no connection to the known cluster is
+        left, the producer moves to the other cluster, and every other connection is yielded. The
+        caller must drop each connection before it takes the next one.
         """
         home = self._cluster.cluster_id
         for link in self._connections.strangers(home):
@@ -113,9 +119,9 @@ class HomeCluster:
     def _move(self, link: Link, was: str, to: str, address: str, now: float) -> Iterator[Leaving]:
         """Move to the cluster that the bootstrap address leads to now, or end the producer.
 
-        Everything known about the old cluster is forgotten. Records that were never appended are
-        carried along, unless the option `on_cluster_change` is "fail" or there is a transactional
-        id: then the producer ends.
+        The producer ends if the option `on_cluster_change` is "fail", or if it has a transactional
+        id. Otherwise everything known about the old cluster is forgotten, records in doubt end
+        UNKNOWN, and records that were never appended are written to the new cluster.
         """
         for other in [each for each in self._connections.links.values() if each is not link]:
             yield Leaving(other, f"the producer leaves this cluster for {printable(to)}", None)

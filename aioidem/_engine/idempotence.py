@@ -6,10 +6,10 @@ value, so the engine never orders wire values.
 
 The life cycle of the identity is a table: ABSENT -> REQUESTED -> READY. It goes back to ABSENT when
 the epochs of a producer id are used up (an idempotent producer without a transactional id raises
-its epoch by itself, KIP-360; after 32767 it needs a new id), or when the id turns out to belong to
-another producer: after INVALID_PRODUCER_EPOCH, because only this producer would raise the epoch of
-its own id, and after a move to another cluster. A transactional producer gets each of its
-identities from the coordinator, and never raises an epoch by itself.
+its epoch by itself, KIP-360; after 32767 it needs a new id), or when another producer has the same
+id: after INVALID_PRODUCER_EPOCH (an epoch that this producer has not raised, so another one has),
+and after a move to another cluster. A transactional producer gets each of its identities from the
+coordinator, and never raises an epoch by itself.
 
 Rejected: one "transaction manager" for transactions and idempotence. An idempotent producer without
 transactions has no use for it, and clients that have one test `txn_manager is not None` to find out
@@ -131,7 +131,7 @@ class IdentityLedger:
     def bump(self) -> None:
         """Raise the epoch by one, or give up the producer id if its epochs are used up.
 
-        A producer without a transactional id may do so by itself (KIP-360).
+        Only a producer without a transactional id may raise its epoch by itself (KIP-360).
         """
         identity = self.current
         if identity is None:

@@ -1,7 +1,7 @@
 """IdentityRequest: requesting a producer id from any broker, for producers without transactions.
 
 A refusal is not fatal (KAFKA-13668): the permission may be granted later, so the id is requested
-again after a back-off. But the records that wait at that moment end at once.
+again after a back-off. But the records that are waiting when the refusal comes end at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class IdentityRequest:
         config: validated options.
         identity: receives the identity that is granted.
         metadata: says whether the cluster is known; before that no id is requested.
-        requests: the ledger by which the request is sent.
+        requests: the ledger that registers the request and adds the step that sends it.
         backoff: the delays between attempts.
     """
 
@@ -123,7 +123,7 @@ class IdentityRequest:
         return None
 
     def failed(self, now: float) -> None:
-        """Back off before the next request: no answer came, or an answer without an id."""
+        """Begin a back-off, because the request got no answer, or an answer without an id."""
         self._identity.refuse()
         self._not_before = now + self._backoff.next_delay()
 

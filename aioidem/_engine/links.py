@@ -111,8 +111,9 @@ class Link:
         self.state = LinkState.CONNECTING
         self.window = ConnectionWindow(max_in_flight)
         self.outstanding: OrderedDict[int, Outstanding] = OrderedDict()
-        # The highest Produce version below v14 that both sides support; then the node's state of
-        # Produce v14, and the number of batches that the node is believed to retain.
+        # `plain_version`: the highest Produce version below v14 that client and broker support.
+        # `discovery`: the node's support for v14. `memory`: how many batches the node's broker is
+        # believed to retain per producer and partition.
         self.plain_version = 0
         self.discovery = discovery
         self.memory = memory
@@ -131,7 +132,8 @@ class Link:
         # sent on it.
         self.asked_cluster = self.identified = False
         self.cluster_id: str | None = None
-        # Whether DescribeProducers and Fetch may be sent on this connection; False after a refusal.
+        # Whether DescribeProducers (`knows_producers`) and Fetch (`may_read`) may be sent on this
+        # connection; False after a refusal.
         self.knows_producers = True
         self.may_read = True
         self.limits = BatchLimits()
@@ -239,7 +241,7 @@ class Link:
     def throttle(self, throttle_ms: int, now: float) -> None:
         """Obey a throttle time (KIP-219): no new request is sent until it has passed.
 
-        The timeout of the outstanding requests is extended by as much.
+        The timeout of outstanding requests is counted from the end of the throttle time.
         """
         self.last_throttle = min(max(throttle_ms, 0) / 1000.0, MAX_THROTTLE)
         if throttle_ms > 0:
@@ -265,7 +267,7 @@ class Link:
 
 
 class Leaving(NamedTuple):
-    """A connection to be closed, the reason for the log, and the error if the cause is one."""
+    """A connection to close, the reason for the log, and the error; None if there is no error."""
 
     link: Link
     reason: str
@@ -309,12 +311,13 @@ class Node:
         self.last_error: Exception | None = None
         # The other cluster that the address was last seen to lead to; None if to none.
         self.misrouted_to: str | None = None
-        # Whether the last connection ended while DescribeProducers was unanswered (an answer larger
-        # than the frame limit, or none). The next connection does not send that question, which is
-        # only a hint: otherwise batches in doubt might never be resolved.
+        # Whether the last connection ended before DescribeProducers was answered (perhaps because
+        # the answer was larger than the frame limit). Then the next connection does not send it:
+        # that connection might end for the same reason, and so on, and batches in doubt would never
+        # be resolved. The engine can do without the answer, which is only a hint.
         self.question_lost = False
-        # Whether the last connection ended while the question for a topic's size limit was
-        # unanswered.
+        # Whether the last connection ended before the request for a topic's size limit was
+        # answered. Then that request is not sent on the next connection (`BatchLimits.may_ask`).
         self.limit_lost = False
 
     def misrouted(self, cluster_id: str) -> bool:

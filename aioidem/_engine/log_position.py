@@ -1,8 +1,8 @@
 """LogPosition: how far the log of a partition is known to reach, from the answers to its batches.
 
 The offset of a later batch is above that of an earlier one, as long as the leader keeps what it has
-acknowledged. If it is not, the log has lost its end (an unclean election, a deleted disk). Such a
-loss is reported once: batches missing below that batch belong to the same loss.
+acknowledged. If the offset is not above, the log has lost its end (an unclean election, a deleted
+disk). Such a loss is reported once: gaps found at earlier batches belong to the same loss.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class LogPosition:
     def __init__(self) -> None:
         # The offset of the last record that is known to be stored; -1 if none is.
         self.offset = -1
-        # The ordinal of the newest batch that is known to be stored under this identity; -1 if none
-        # is.
+        # The ordinal of the newest batch that is known to be stored under the partition's present
+        # identity; -1 if none is.
         self.ordinal = -1
         # The ordinal of the newest batch whose offset showed a loss; -1 if none did.
         self._lost_before = -1
@@ -31,7 +31,7 @@ class LogPosition:
         return batch.ordinal > self.ordinal and 0 <= base_offset <= self.offset
 
     def accept_loss(self, batch: Batch, base_offset: int) -> None:
-        """Set the end of the log to this batch, so that the loss before it is reported once."""
+        """Take this batch as the end of the log, so that the loss before it is reported once."""
         self.offset = base_offset + batch.count - 1
         self._lost_before = batch.ordinal
 

@@ -26,13 +26,13 @@ class LostLinks:
     """Accounts for connections that end, and for their outstanding requests.
 
     Args:
-        connections: from which the connection and its outstanding requests are removed.
-        requests: the ledger that takes the step to close the connection.
-        home: records when the last byte came from the cluster.
-        transactions: note that a call, or the connection to a coordinator, was lost.
-        produce: notes which batches are in doubt.
-        metadata: is requested again.
-        identity_request: requests an identity again.
+        connections: all connections; a lost one is removed with its outstanding requests.
+        requests: the ledger of requests, to which the step that closes a connection is added.
+        home: records when the last byte moved on a connection.
+        transactions: records that a call, or the connection to a coordinator, was lost.
+        produce: records that the batches of lost Produce requests are in doubt.
+        metadata: repeats a lost Metadata request.
+        identity_request: repeats a lost InitProducerId request.
     """
 
     __slots__ = (

@@ -57,8 +57,8 @@ class ByteBudget:
 
     def fits(self, size: int) -> bool:
         """Return whether there is room for `size` bytes, not counting callers that wait."""
-        # A record larger than the whole budget is admitted if no other record is in it. The option
-        # `max_request_size` limits the size of such a record before.
+        # Records that are queued together may exceed the whole budget; they are admitted if the
+        # budget is empty. A single record of that size was refused before it came here.
         return self.used + size <= self.capacity or self.used == 0
 
     def wait(self, size: int, wake: Callable[[], None]) -> MemoryWaiter:
@@ -75,14 +75,14 @@ class ByteBudget:
         return waiter
 
     def claim(self, waiter: MemoryWaiter) -> None:
-        """Grant room to the next waiter: this one has put its record into the granted bytes."""
+        """Note that a waiter has used the room that it was granted, and grant room to the next."""
         if self._granted is waiter:
             self._granted = None
             self.waiting -= 1
             self._grant()
 
     def abandon(self, waiter: MemoryWaiter) -> None:
-        """Leave the queue (timeout, cancellation), and give back bytes granted meanwhile."""
+        """Remove a waiter (timeout, cancellation), and take back any bytes that it was granted."""
         if waiter.abandoned:
             return
         waiter.abandoned = True

@@ -1,4 +1,4 @@
-"""MetadataRefresher: when metadata is requested, apart from the view of the cluster it updates.
+"""MetadataRefresher: decides when metadata is requested; `cluster` holds the metadata itself.
 
 Metadata is requested when a topic is wanted that is not known, when an answer or a lost connection
 shows that the view is stale, and when the view is older than `metadata_max_age`. One request is
@@ -33,9 +33,9 @@ class MetadataRefresher:
         self._next_at = 0.0
         self.wanted = True
         self.in_flight = False
-        # The number of requests sent, by which requests are numbered. An answer is certainly
-        # younger than an event only if its request was sent after the event, and so has a higher
-        # number than the one noted then.
+        # The number of Metadata requests sent so far, which is also the number of the latest one. A
+        # record that waits for metadata notes this number when it comes. Only the answer to a
+        # request with a higher number is certainly younger than the record.
         self.requests = 0
         self.refreshed_at: float | None = None
 
@@ -63,7 +63,7 @@ class MetadataRefresher:
         self.wanted = False
 
     def failed(self, now: float) -> None:
-        """Note that the request got no answer, or one of another cluster; back off."""
+        """Begin a back-off: the request got no answer, or the answer came from another cluster."""
         self.in_flight = False
         self.wanted = True
         self._next_at = now + self._backoff.next_delay()

@@ -5,8 +5,8 @@ loop. So `slices` merges them in pieces, and `finish` puts the result into the v
 
 Invariants:
 
-- Until `finish`, each topic of the view keeps its set of partitions: a key is hashed modulo the
-  number of partitions, which must never have a value that the topic never had.
+- Until `finish`, each topic of the view keeps its set of partitions. A key is hashed modulo the
+  number of partitions, so no half-merged number, which the topic never had, must be visible.
 - Before `finish` only the leaders of known partitions change; each change is correct by itself.
 - `finish` does little work, however long the answer was.
 
@@ -44,7 +44,7 @@ class MergeResult:
 
 @dataclass(slots=True)
 class _Merging:
-    """A topic that is being merged: its present view, and a second one that is added at the end."""
+    """A topic that is being merged: its present view, and a view of its new partitions."""
 
     update: TopicUpdate
     known: TopicView | None
@@ -66,8 +66,8 @@ class MetadataMerge:
     ) -> None:
         self.update = update
         self._view = view
-        # The topics of the cluster that the answer is about: the view may change to another cluster
-        # meanwhile.
+        # The topics of the cluster that the answer describes. The view gets another mapping if the
+        # producer moves to another cluster before `finish`.
         self._known = view.topics
         self._brokers = update.brokers
         self._merging: list[_Merging] = []
@@ -75,7 +75,7 @@ class MetadataMerge:
         # By name: if an answer describes a topic twice, the last description counts.
         named = {topic.name: topic for topic in update.topics}
         self.topics = [each for each in named.values() if wanted is None or each.name in wanted]
-        """The descriptions of the topics to merge, each by the last one in the answer."""
+        """The descriptions of the topics to merge, one per topic."""
         self._slices = self._merge()
 
     @property
@@ -132,8 +132,8 @@ class MetadataMerge:
 def _merge_piece(
     updates: Sequence[PartitionUpdate], places: range, known: TopicView | None, grown: TopicView
 ) -> None:
-    # Partitions are merged one by one: creating thousands of objects at once would trigger a
-    # garbage collection.
+    # Partitions are merged one by one, without a list of objects in between: thousands of new
+    # objects would trigger a garbage collection.
     if known is None:
         for place in places:
             grown.merge(updates[place])
