@@ -3,16 +3,17 @@
 anyio's stream lets its transport read only while a task is in `receive`: each frame costs two
 changes of the selector's registration and one pass of the event loop, and each `send` costs a
 cancel scope and another pass. `EagerStream` replaces the protocol of the same transport: it keeps
-bytes that arrive, up to a limit, and its `send` waits only while the transport's buffer is full. A
-plain function can send too (`try_send`), in the pass of the loop in which it is called.
+bytes that arrive, up to a limit, and its `send` waits only if the kernel does not take all bytes at
+once. A plain function can send too (`try_send`), in the pass of the loop in which it is called.
 
 Invariants: at most `_READ_AHEAD` bytes plus one read are kept unread. `send` returns once the
 kernel has its bytes. Data received before the end of the stream is returned before the end is
 reported. If anyio's stream has already received something, or does not have the attributes that
-this module expects, `eager` returns it unchanged: only speed depends on this module.
+this module expects, `eager` returns that stream unchanged: only speed depends on this module.
 
-Rejected: using asyncio's own connection racing (RFC 8305) to avoid two private names of anyio.
-uvloop does not have it, so a host with one dead address would be unreachable there.
+Rejected: opening connections with asyncio itself, which would avoid two private names of anyio.
+uvloop does not race a host's addresses (RFC 8305), so one dead address would make a host
+unreachable.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class DirectStream(Protocol):
 
 
 def eager(stream: ByteStream) -> ByteStream:
-    """Return the stream that anyio has just opened, wrapped in `EagerStream` if asyncio runs it."""
+    """Wrap a stream that anyio has just opened in `EagerStream`; on trio return it unchanged."""
     transport: Any = getattr(stream, "_transport", None)
     heard = getattr(getattr(stream, "_protocol", None), "read_event", None)
     if heard is None or heard.is_set() or not hasattr(transport, "set_protocol"):
@@ -102,7 +103,7 @@ class EagerStream(ByteStream, asyncio.Protocol):
     async def send(self, item: bytes) -> None:
         """Send bytes, and return once the kernel has all of them.
 
-        If the kernel accepts them at once, no other task runs in between.
+        If the kernel accepts the bytes at once, no other task runs before `send` returns.
         """
         await self.drain()
         if self._transport.is_closing():
@@ -199,11 +200,11 @@ class EagerStream(ByteStream, asyncio.Protocol):
         self._wake_reader()
 
     def pause_writing(self) -> None:
-        """Note that the transport's buffer is full."""
+        """Note that the transport keeps bytes which the kernel has not taken yet."""
         self._room = asyncio.Event()
 
     def resume_writing(self) -> None:
-        """Note that the transport's buffer has room again."""
+        """Note that the kernel has taken every byte that the transport kept."""
         room, self._room = self._room, None
         if room is not None:
             room.set()

@@ -12,7 +12,7 @@ __all__ = ["Listening"]
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A listener and the cancel scope in which its accept loop runs."""
+    """A listener, the cancel scope of its accept loop, and an event set when the loop has ended."""
 
     listener: Listener[ByteStream]
     scope: anyio.CancelScope

@@ -9,9 +9,9 @@ Invariants:
 - Certificates and keys are read again for each connection, in a thread, so replaced files take
   effect. An encrypted key without a password is an error; OpenSSL alone would prompt on the
   terminal.
-- The end of a stream is always a lost connection, with close_notify and without, so an attacker who
-  cuts the connection cannot make the data look complete.
-- A peer that does not speak TLS is reported as such.
+- The end of a stream always counts as a lost connection, whether the peer sent close_notify or not,
+  so an attacker who cuts the connection cannot make the data look complete.
+- If the peer does not speak TLS, the error says so.
 
 Rejected: Java's key stores (JKS and PKCS #12 need a library of their own; `keytool` exports PEM).
 """
@@ -219,7 +219,8 @@ class TlsConnector:
 def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError | None:
     """Return the error to raise if TLS itself has failed, else None.
 
-    With TLS 1.3 this can happen after the handshake, when the server rejects our certificate.
+    With TLS 1.3 the server may reject our certificate only after the handshake, so that a later
+    `receive` raises `error`.
     """
     reason: Any = error if isinstance(error, ssl.SSLError) else error.__cause__
     if isinstance(reason, ssl.SSLCertVerificationError):
@@ -238,7 +239,7 @@ def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError 
 class OneAtATime(ByteStream):
     """A stream that carries out one `send` at a time.
 
-    TLS may have to send a message of its own while a request is being written.
+    TLS may have to send a message of its own while another task writes a request.
     """
 
     def __init__(self, stream: ByteStream) -> None:

@@ -1,6 +1,6 @@
-"""Find out which protocol a peer speaks, if it is not Kafka as configured, for the error message.
+"""Find out which protocol a peer speaks that does not answer as expected, for the error message.
 
-Plaintext sent to TLS: Kafka's own TLS listener answers with a TLS alert, which the frame splitter
+Plaintext sent to TLS: Kafka's own TLS listener answers with a TLS alert, which `frames.py`
 recognises. A TLS listener of OpenSSL (a proxy, a load balancer) closes the connection without an
 answer, and so does a broker that is shutting down. To such a peer this module sends a ClientHello
 on a second connection: if the answer is a TLS record, the peer speaks TLS. Nothing is negotiated,
@@ -64,7 +64,7 @@ async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
 
 
 async def speaks(connector: Connector, host: str, port: int) -> str | None:
-    """Return "TLS" or "HTTP" if a silent peer answers that protocol within two seconds, or None."""
+    """Return "TLS" or "HTTP", whichever a silent peer answers first within two seconds, or None."""
     found: list[str] = []
 
     async def over_tls() -> None:
@@ -84,7 +84,7 @@ async def speaks(connector: Connector, host: str, port: int) -> str | None:
 
 
 async def _answer(connector: Connector, host: str, port: int, said: bytes, wanted: int) -> bytes:
-    """Return the first bytes of the peer's answer; fewer than wanted if it closes early."""
+    """Return the answer's first `wanted` bytes, or fewer if the peer closes or time runs out."""
     heard = b""
     with anyio.move_on_after(PROBE_SECONDS):
         try:

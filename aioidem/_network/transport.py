@@ -31,7 +31,7 @@ class Connector(Protocol):
     async def connect(self, host: str, port: int) -> ByteStream:
         """Open a stream to this address, given as the cluster advertises it.
 
-        There is no timeout of its own: the caller cancels the call when it takes too long.
+        This method has no timeout: the caller cancels a call that takes too long.
 
         Raises:
             KafkaConnectionError: The address cannot be reached.
@@ -68,7 +68,7 @@ def address(host: str, port: int) -> str:
 
 
 def _underlying(error: BaseException) -> BaseException:
-    """Return the system's errors behind anyio's "All connection attempts failed", maybe a group."""
+    """Return the OSError, or the group of them, behind anyio's "All connection attempts failed"."""
     below = error.__cause__
     return below if isinstance(below, OSError | BaseExceptionGroup) else error
 

@@ -1,7 +1,7 @@
 """Events that a plain function can set: a faster `anyio.Event` for asyncio.
 
 Making an `anyio.Event` looks up the running loop and wraps asyncio's event, which wraps a future. A
-record that is awaited by itself needs four events, which took a sixth of the record's time. So on
+`send` that is awaited before the next one needs four events, which took a sixth of its time. So on
 asyncio a `Signal` consists of the futures only; on trio it is anyio's event.
 
 Invariants: cancelling one waiter does not affect another; waiting for a signal that is already set

@@ -1,17 +1,18 @@
 """Authenticate one connection, and decide when its session must be renewed (KIP-368).
 
 The connection does the IO: `run` receives a function that sends one frame and returns the answer.
-This works on a new connection and on one whose other requests were paused.
+`run` authenticates a new connection, or renews the session of an open one, whose other requests the
+connection holds back meanwhile.
 
-Invariants: the exchange has at most ten rounds. A session is renewed on the same connection before
-it ends, and only for the same principal: brokers refuse another one, which therefore needs a new
-connection. No message is kept in a local variable while something else may fail. An exception of a
+Invariants: the exchange has at most ten rounds. A session is renewed on the same connection and for
+the same principal only: brokers refuse another principal, which therefore needs a new connection.
+Messages are wrapped in `Secret`, because a traceback's frames would show them. An exception of a
 mechanism ends this exchange and nothing else.
 
-Renewal is lazy, as in Java's client: it happens before the next request, once 85 to 95 % of the
-session's lifetime have passed. The exact share is random, so that a thousand producers do not renew
-at the same moment. An idle connection fetches no tokens. A broker refuses a renewal less than a
-second after the last authentication, so a renewal waits for that long.
+Renewal is lazy, as in Java's client: once 85 to 95 % of the session's lifetime have passed, a
+renewal precedes the next request. The exact share is random, so that a thousand producers do not
+renew at the same moment. An idle connection fetches no tokens. A broker refuses a renewal less than
+a second after the last authentication, so a renewal waits until that second has passed.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Authentication:
         new_correlation_id: Returns an unused correlation id of the connection.
 
     Raises:
-        IncompatibleBrokerVersion: The broker is too old for SASL inside Kafka's frames.
+        IncompatibleBrokerVersion: The broker does not offer SaslHandshake and SaslAuthenticate in
+            versions that this client speaks.
     """
 
     __slots__ = (
@@ -107,7 +109,7 @@ class Authentication:
         return self._renew_at is not None and anyio.current_time() >= self._renew_at
 
     async def run(self, ask: Ask) -> None:
-        """Authenticate.
+        """Authenticate the connection, for the first time or to renew its session.
 
         Args:
             ask: Sends a frame on the connection and returns the answer.
@@ -152,8 +154,8 @@ class Authentication:
         raise AuthenticationFailedError(f"{mechanism.name}: no end after {_MAX_ROUNDS} rounds")
 
     def _expect_end(self, sent_at: float, lifetime: float | None) -> None:
-        # The broker measures the lifetime from the arrival of our last message, which is not before
-        # `sent_at`.
+        # The lifetime begins when our last message reaches the broker, after `sent_at`. So the
+        # session lasts at least as long as computed here.
         part = _RANDOM.uniform(_EARLIEST, _LATEST)
         self._renew_at = None if lifetime is None else sent_at + lifetime * part
 
@@ -194,8 +196,8 @@ async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:
 async def _typed(name: str, step: Callable[[], Awaitable[T]]) -> T:
     """Await a step that handles credentials, and turn each of its failures into a `KafkaError`.
 
-    The message shows only the class of another library's exception, because the exception's text
-    and frames may contain the credentials, as those of a UnicodeEncodeError do.
+    Of an exception that is not a `KafkaError` the message shows only the class, because its text
+    and its frames may contain the credentials, as those of a UnicodeEncodeError do.
     """
     try:
         return await step()

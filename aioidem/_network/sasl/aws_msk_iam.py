@@ -30,7 +30,7 @@ _VERSION: Final = "2020_10_22"
 
 
 def region_of(host: str) -> str | None:
-    """Return the region in a host name (``b-1.x.kafka.eu-west-1.amazonaws.com``), or None."""
+    """Return the AWS region in a host name (``b-1.x.kafka.eu-west-1.amazonaws.com``), or None."""
     parts = host.removesuffix(".").split(".")
     for at, part in enumerate(parts[:-1]):
         if part in {"kafka", "kafka-serverless"} and "amazonaws" in parts[at + 2 :]:

@@ -1,10 +1,10 @@
 """Make the mechanism that the options name, with the credentials that are valid now.
 
-Invariants: credentials are looked up for each exchange, so that the newest ones of a callable, or
-of `set_credentials`, are used. An exception of the user's callable becomes an
-AuthenticationFailedError. A password or token that the callable returns is wrapped in `Secret` at
-once. A mechanism and its library are imported when it is first used, because each producer uses one
-at most.
+Invariants: each exchange looks the credentials up again, so it uses those that the user's callable
+returns now, or those of the last `set_credentials`. An exception of the callable becomes an
+AuthenticationFailedError, unless it is a `KafkaError` already. A password or token that the
+callable returns is wrapped in `Secret` at once. The module of a mechanism, with its library, is
+imported when the mechanism is first used, because each producer uses at most one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PASSWORD: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def sasl_client(config: ProducerConfig) -> SaslClient | None:
-    """Make the object that authenticates connections; None if SASL is not configured."""
+    """Make the source of a producer's mechanisms; return None if SASL is not configured."""
     return SaslClient(config) if config.security_protocol.startswith("SASL_") else None
 
 
@@ -49,7 +49,7 @@ class SaslClient:
 
         Raises:
             ConfigError: The mechanism does not use passwords, the credentials come from a callable,
-                or one of the two arguments is empty or not a text in UTF-8.
+                or one of the two arguments is empty or not a text that UTF-8 can encode.
         """
         if self.name not in _PASSWORD or self._config.sasl_credentials is not None:
             raise ConfigError(
@@ -65,7 +65,7 @@ class SaslClient:
         """Make the mechanism for one exchange with this broker.
 
         Raises:
-            AuthenticationFailedError: There are no credentials.
+            AuthenticationFailedError: There are no credentials, or none that can be used.
             KafkaConnectionError: The credentials cannot be fetched at the moment.
         """
         match self.name:
@@ -133,7 +133,7 @@ class SaslClient:
 
 
 def _usable(given: object) -> bool:
-    """Return whether this is a text that is not empty and can be encoded in UTF-8."""
+    """Return whether `given` is a text, maybe in a `Secret`, not empty, that UTF-8 can encode."""
     text = given.reveal() if isinstance(given, Secret) else given
     return isinstance(text, str) and bool(text) and in_utf8(text)
 

@@ -1,9 +1,9 @@
 """GSSAPI (RFC 4752): Kerberos, through the package ``gssapi``, which an extra installs.
 
 First both sides exchange tokens until the security context is complete. Then the broker sends, in a
-wrapped message, the security layers it offers and a maximum size. This client chooses no layer,
-because TLS protects the connection, and asks for no other user name than the ticket's. The
-credentials are those of the process: a ticket cache or a keytab.
+wrapped message, the security layers it offers and a maximum size. This client chooses no layer, so
+only TLS protects the connection, and asks for no other user name than the ticket's. The credentials
+are those of the process: a ticket cache or a keytab.
 
 The library may wait for a ticket server, so this mechanism runs in a thread. The library's error
 messages contain no secret, so they are shown.
@@ -32,7 +32,7 @@ class SecurityContext(Protocol):
         ...
 
     def step(self, token: bytes | None) -> bytes | None:
-        """Process the broker's token, and return this client's next one if there is one."""
+        """Process the broker's token (None at first), and return this client's next one, if any."""
         ...
 
     def unwrap(self, message: bytes) -> bytes:
@@ -40,7 +40,7 @@ class SecurityContext(Protocol):
         ...
 
     def wrap(self, message: bytes) -> bytes:
-        """Protect a message's integrity."""
+        """Return a message with a checksum that protects its integrity."""
         ...
 
 
@@ -50,7 +50,7 @@ def kerberos_context(service: str, host: str) -> SecurityContext:
     Raises:
         ImportError: The package, or the Kerberos library it needs, is not installed.
     """
-    # Imported by its name as text, because type checkers take `import gssapi` for this module.
+    # `importlib` imports the package, because type checkers take `import gssapi` for this module.
     gssapi: Any = importlib.import_module("gssapi")
     name = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
     canonical = name.canonicalize(gssapi.MechType.kerberos)
@@ -66,7 +66,7 @@ def kerberos_context(service: str, host: str) -> SecurityContext:
 
 
 class _Library:
-    """An adapter around the library's security context."""
+    """The library's security context, adapted to the methods of `SecurityContext`."""
 
     def __init__(self, context: object) -> None:
         self._context: object = context

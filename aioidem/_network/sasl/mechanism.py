@@ -11,7 +11,7 @@ __all__ = ["Mechanism"]
 
 
 class Mechanism(Protocol):
-    """One exchange of one mechanism; after an exception it must not be used again."""
+    """One authentication exchange; after a method has raised, none may be called again."""
 
     @property
     def name(self) -> str:
@@ -20,7 +20,7 @@ class Mechanism(Protocol):
 
     @property
     def principal(self) -> str | None:
-        """The user name, or None if the client does not know it; a session keeps it (KIP-368)."""
+        """The user name, which a renewal must keep (KIP-368); None if the client has none."""
         ...
 
     @property
@@ -29,7 +29,7 @@ class Mechanism(Protocol):
         ...
 
     def first(self) -> bytes:
-        """Return the first message.
+        """Return the client's first message.
 
         Raises:
             AuthenticationFailedError: The mechanism cannot use these credentials.

@@ -1,16 +1,16 @@
 """Access tokens from an OpenID provider, by the client-credentials grant (RFC 6749, 4.4; KIP-768).
 
 A token is used until a fifth of its lifetime is left, and all connections of a producer share it.
-They also share the request for a token: while one task's request is under way, the others wait for
-its result, which is a token or an error. If the requesting task is cancelled, one of the waiting
-tasks sends a new request.
+The connections also share the request for a token: while one task's request is under way, the other
+tasks wait for its result, a token or an error. If the requesting task is cancelled, one of the
+waiting tasks sends a new request.
 
 Invariants: at most one request is under way at a time. `timeout` limits the whole request
 (connecting, headers and body together), however slowly the provider answers. No thread waits for
 the provider, so none outlives the producer. Client id and secret are sent to the configured URL
-only; redirects are not followed. The answer's size is limited. Error messages show only the error
-code of an answer, without the client secret if the provider repeats it, and of the URL only what
-comes before a question mark. A token is returned at least once, however short its lifetime.
+only; redirects are not followed. The answer's size is limited. Error messages show the URL up to
+its question mark and, of an answer, only the status and the error code; a client secret that the
+provider repeats is replaced. A token is returned at least once, however short its lifetime.
 
 The HTTP client logs the URL and the status line of each request; those log records are dropped.
 
@@ -56,14 +56,14 @@ _USED_UP: Final = 0.8
 
 
 class _Answer(NamedTuple):
-    """The provider's answer."""
+    """The HTTP status and the body of the provider's answer."""
 
     status: int
     body: Secret[bytes]
 
 
 class _HttpClient(NamedTuple):
-    """The HTTP library, and the authorities it trusts."""
+    """The imported HTTP library, and a TLS context with the authorities to trust."""
 
     module: ModuleType
     tls: ssl.SSLContext
@@ -76,7 +76,8 @@ class _Request:
 
     def __init__(self) -> None:
         self.ended: Signal = new_signal()
-        # Both are None while the request is under way, and if the requesting task was cancelled.
+        # `token` and `failure` are None while the request is under way, and for ever if the
+        # requesting task was cancelled.
         self.token: Secret[str] | None = None
         self.failure: KafkaError | None = None
 
@@ -229,7 +230,7 @@ class ClientCredentials:
 
 
 def _load_http_client() -> _HttpClient:
-    """Import the HTTP client and load the system's CAs: 0.1 s, to be spent in a thread."""
+    """Import the HTTP client and load the system's CAs; it takes 0.1 s, so a thread calls it."""
     import httpx2
 
     tls = httpx2.create_ssl_context()
@@ -239,7 +240,7 @@ def _load_http_client() -> _HttpClient:
 
 
 def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
-    """Return the token and its lifetime in seconds; an empty token if there is none."""
+    """Return an answer's token and the token's lifetime in seconds; an empty token for none."""
     try:
         answer = json.loads(body.reveal())
         lifetime = float(answer.get("expires_in", 300))

@@ -36,11 +36,11 @@ class Plain:
             )
 
     def first(self) -> bytes:
-        """Return the only message."""
+        """Return the user name and the password, the client's only message."""
         return b"\0%b\0%b" % (self.principal.encode(), self._password.reveal().encode())
 
     def next(self, challenge: bytes) -> bytes | None:
-        """Check that the broker sent nothing more, which means that it accepts the password."""
+        """Check that the challenge is empty, which means that the broker accepts the password."""
         if challenge:
             raise AuthenticationFailedError(
                 "PLAIN: the broker sent another challenge, which PLAIN does not have"
