@@ -76,8 +76,8 @@ MAX_PARTITIONS = 1_000
 _POOL_VALUES = 64
 _POOL_BYTES = 4 << 20
 
-# Typical values of a batch that fills while a window is in flight. They change the size of a record
-# in the batch by one or two bytes.
+# The deltas that the estimate of a record's size assumes: those of a typical record in a batch that
+# fills while a window is in flight. As varints they make a difference of one or two bytes.
 _OFFSET_DELTA = 15
 _TIMESTAMP_DELTA = 100
 
@@ -88,15 +88,15 @@ _ESCAPES: Mapping[str, str] = MappingProxyType({r"\n": "\n", r"\r\n": "\r\n", r"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfPlan:
-    """The checked flags of one `aioidem perf`.
+    """The checked flags of one call of `aioidem perf`.
 
     Attributes:
         topic: the topic to write to; on the embedded cluster the prefix of one new topic per run.
-        in_flight: the requests in flight, with one run per entry, in this order.
+        in_flight: the largest number of requests in flight in each run, in the order of the runs.
         num_records: the records of each run, or None if `duration` (seconds) ends it.
         values: the record values, sent in turn.
         throughput: the limit in records per second; `math.inf` for none.
-        transaction_duration: the seconds after which a transaction is committed; None: no
+        transaction_duration: the seconds after which a transaction is committed; None for no
             transactions.
         properties: the producer's properties by their Java names, without the servers and the
             in-flight limit, which differ per run.
@@ -131,12 +131,12 @@ class PerfPlan:
     def config(self, in_flight: int, bootstrap: str) -> ProducerConfig:
         """Return the configuration of the run with `in_flight` requests, against `bootstrap`.
 
-        A run with a duration that seals batches at `batch.size` gets a buffer of two windows,
-        unless the user has set its size. Kafka's 32 MiB would contain the records of minutes on a
-        long link, and after the end of the run each of them would still have to be sent or to
-        expire. Two windows keep the pipeline full; being a whole number of windows, they need no
-        extra round trip at the end. With late sealing the whole buffer is needed to fill batches,
-        and is emptied quickly.
+        If a run ends after a duration and seals batches at `batch.size`, its buffer has room for
+        two windows, unless the user has set `buffer.memory`. On a long link, Kafka's default of 32
+        MiB would contain the records of minutes, and after the end of the run each of them would
+        still have to be sent or to expire. Two windows keep the pipeline full; being a whole number
+        of windows, they need no extra round trip at the end. With late sealing (batches outgrow
+        `batch.size` while the window is full) batches need the whole buffer, and empty it quickly.
 
         Raises:
             ConfigError: a property is unknown, malformed or contradicts another.
@@ -156,7 +156,7 @@ class PerfPlan:
         value = max(self.values, key=len)
         encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
         per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
-        # The buffer counts the upper bound of a record's size, a batch its actual size.
+        # `buffer.memory` limits the upper bounds of the records' sizes, `batch.size` their sizes.
         batch = per_batch * record_size_bound(None, value, ())
         batches = 2 * config.max_in_flight_requests_per_connection
         return min(config.buffer_memory, batches * batch * self.partitions)
@@ -197,7 +197,7 @@ def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
         raise UsageError(f"--payload-file: {path}: {reason(error)}") from error
     if len(content) > MAX_PAYLOAD_FILE:
         raise UsageError(f"--payload-file: {path} is larger than {MAX_PAYLOAD_FILE >> 20} MiB")
-    # The delimiter in the bytes that the shell passed, which need not be valid UTF-8.
+    # fsencode restores the bytes that the shell passed, which need not be valid UTF-8.
     separator = os.fsencode(_ESCAPES.get(delimiter, delimiter))
     values = tuple(value for value in content.split(separator) if value)
     if not values:
@@ -236,7 +236,7 @@ def plan_perf(
     json_file: Path | None = None,
     report_file: Path | None = None,
 ) -> PerfPlan:
-    """Check all flags of `aioidem perf`; None means that a flag was not given.
+    """Check all flags of `aioidem perf`, and return the plan; None stands for an absent flag.
 
     Raises:
         UsageError: a flag is malformed, out of range, or contradicts another.
@@ -264,7 +264,7 @@ def plan_perf(
         properties=MappingProxyType(properties),
         bootstrap=bootstrap,
         rtt=_between("--rtt", 0.0 if rtt_ms is None else rtt_ms, 0.0, MAX_RTT_MS) / 1000,
-        # The broker itself refuses a value below 5.
+        # The default is also the minimum: the broker refuses a value below 5.
         retain=_whole("--retain", retain, DEFAULT_RETAIN, DEFAULT_RETAIN, MAX_RETAIN),
         brokers=_whole("--brokers", brokers, 1, 1, MAX_BROKERS),
         partitions=_whole("--partitions", partitions, 1, 1, MAX_PARTITIONS),
@@ -283,7 +283,8 @@ def _transactions(
 ) -> float | None:
     """Return the duration of a transaction in seconds, or None without transactions.
 
-    The id is put into `properties`, taken from either flag, or made up as Kafka's own tool does.
+    The transactional id is put into `properties`. It comes from `--transactional-id` or from the
+    producer's properties; if only a duration was given, it is made up as Kafka's own tool does.
     """
     prop = properties.get(_TRANSACTIONAL_ID)
     if flag is not None and prop is not None and flag != prop:
@@ -301,7 +302,7 @@ def _transactions(
 
 
 def _bootstrap(flag: str | None, properties: dict[str, str]) -> str | None:
-    """Return the servers from either flag; the property is removed from `properties`."""
+    """Return the servers that the flag or a property names, and remove the property."""
     prop = properties.pop("bootstrap.servers", None)
     if flag is not None and prop is not None and flag != prop:
         raise UsageError(
@@ -351,7 +352,7 @@ def _limits(
 
 
 def _in_flight(text: str | None, properties: dict[str, str]) -> tuple[int, ...]:
-    """Return one entry per run from either flag; the property is removed from `properties`."""
+    """Return the limit of each run, from the flag or a property, and remove the property."""
     prop = properties.pop(_IN_FLIGHT_PROPERTY, None)
     if prop is None:
         return (DEFAULT_IN_FLIGHT,) if text is None else parse_in_flight(text)
@@ -382,7 +383,7 @@ def _values(size: int | None, path: Path | None, delimiter: str | None) -> tuple
 
 
 def _random_values(size: int) -> tuple[bytes, ...]:
-    """Make random capital letters from a fixed seed, as Kafka's tool does."""
+    """Return values of `size` random capital letters, from a fixed seed, as Kafka's tool does."""
     letters = string.ascii_uppercase.encode()
     table = bytes(letters[byte % len(letters)] for byte in range(256))
     source = random.Random(size)  # noqa: S311 (it protects nothing)
@@ -402,7 +403,7 @@ def _throughput(records_per_second: float) -> float:
 
 
 def _check_configs(plan: PerfPlan, flag: str) -> None:
-    """Build the configuration of every run, to find a wrong property before the first run."""
+    """Find, before the first run, a property that is wrong or does not suit the flags."""
     bootstrap = "localhost:9092" if plan.bootstrap is None else plan.bootstrap
     try:
         configs = [plan.config(in_flight, bootstrap) for in_flight in plan.in_flight]
@@ -431,7 +432,7 @@ def _check_report_extra(report_file: Path | None) -> None:
 
 
 def _output(flag: str, path: Path | None) -> Path | None:
-    """Check that a file can be written, without creating it."""
+    """Return the path after a check that a file can be written there, without creating it."""
     if path is None:
         return None
     if path.is_dir():

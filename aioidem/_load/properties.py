@@ -33,18 +33,18 @@ __all__ = [
 
 _FLAGS: Final = ("--producer-props", "--command-property", "--consumer-props", "--spark-conf")
 _SECRET: Final = re.compile(r"password|secret|jaas\.config$|keystore\.key$", re.IGNORECASE)
-# The names of Kafka's properties contain a dot, except for two of the producer.
+# The names of Kafka's properties contain a dot, except for these two of the producer.
 _NAME: Final = re.compile(r"acks|retries|[\w-]+(\.[\w-]+)+", re.ASCII)
 _MARK: Final = b"\xef\xbb\xbf"
 _MAX_FILE: Final = 1 << 20
 
 
 class Properties(NamedTuple):
-    """The properties that were found.
+    """The properties from a command's flag and file, with references replaced by their values.
 
     Attributes:
         values: the properties by their Java names. They may be passwords: never print them.
-        warnings: one line for each secret that other users of this machine can read.
+        warnings: one line for each place where other users of this machine can read a secret.
     """
 
     values: Mapping[str, str]
@@ -161,7 +161,7 @@ def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[st
 
 
 def _look_up(name: str, text: str) -> str:
-    """Return the value, or for `env:NAME` and `file:PATH` the value that it refers to."""
+    """Return the text itself, or for `env:NAME` and `file:PATH` the value that it refers to."""
     try:
         return look_up(text)
     except NamedValueError as error:
@@ -169,7 +169,7 @@ def _look_up(name: str, text: str) -> str:
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Return whether the property is a secret whose value is given, and not a reference."""
+    """Return whether the property is a secret that is given in full, not as a reference."""
     return bool(value and _SECRET.search(name)) and not is_named(value)
 
 

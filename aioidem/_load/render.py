@@ -6,7 +6,7 @@ Invariants:
   that rich can print.
 - Output to a pipe is plain ASCII, with one line per interval and a table as wide as its content, so
   that `grep` finds whole lines and logs are readable.
-- The JSON has the documented keys and no others; an unknown value is null.
+- The objects in the JSON have the keys of `RunResult.as_json`; an unknown value is null.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BREAKS = re.compile(r" |(?=/s)|(?<=-)")  # where a heading may be broken into l
 
 
 def progress_line(name: str, progress: Progress) -> str:
-    """Format one interval as one line, in the words of Kafka's own tool."""
+    """Format the progress of one interval as a line, in the words of Kafka's own tool."""
     line = (
         f"{name}: {progress.acked} records acknowledged,"
         f" {progress.records_per_sec:.1f} records/sec ({progress.mb_per_sec:.2f} MB/sec)"
@@ -80,8 +80,9 @@ def failures(name: str, result: RunResult) -> list[str]:
 
 
 def results_table(results: Sequence[RunResult], *, plain: bool = False) -> Table:
-    """Put the runs into a table; the speed-up is each steady rate over the first row's."""
-    # A terminal may have 80 columns. In a pipe a heading stays on one line, for grep.
+    """Put the results into a table, one row per run; `plain` is for a pipe."""
+    # Headings are broken into lines, because a terminal may have only 80 columns. In a pipe each
+    # heading stays on one line, so that grep finds it.
     table = Table(
         box=box.ASCII if plain else box.SIMPLE_HEAD, pad_edge=False, collapse_padding=not plain
     )
@@ -105,8 +106,8 @@ def table_text(results: Sequence[RunResult]) -> str:
 def results_columns(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
     """Return the table's columns, each with its heading and one cell per run.
 
-    Columns without information are left out: the client if there is only one, failures if there are
-    none.
+    Columns without information are left out: clients if there is only one, transactions and
+    failures if there are none. The speed-up is a run's steady rate divided by that of the first.
     """
     columns = [
         ("in flight", [str(row.label.in_flight) for row in results]),
@@ -159,7 +160,7 @@ def write_json(path: Path, results: Sequence[RunResult]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file atomically; write directly to one that is not regular, such as `/dev/stdout`.
+    """Replace a regular file atomically; write to any other, such as `/dev/stdout`, directly.
 
     Raises:
         OSError: the file cannot be written.
@@ -167,7 +168,8 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    # In the same folder, because a rename is atomic only within one file system.
+    # The text is first written to a temporary file in the same folder, because a rename is atomic
+    # only within one file system.
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
@@ -175,8 +177,8 @@ def write_whole(path: Path, text: str) -> None:
         try:
             file.write(text)
             file.flush()
-            # A temporary file is private; the result gets the permissions of any new file of this
-            # user.
+            # Only the owner may read a temporary file; the result gets the permissions of any new
+            # file of this user.
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(path)
         except BaseException:

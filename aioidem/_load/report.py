@@ -33,7 +33,7 @@ th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd 
 
 
 def write_report(path: Path, results: Sequence[RunResult]) -> None:
-    """Write the page.
+    """Write the results as an HTML file.
 
     Raises:
         OSError: the file cannot be written.
@@ -42,7 +42,7 @@ def write_report(path: Path, results: Sequence[RunResult]) -> None:
 
 
 def report_html(results: Sequence[RunResult]) -> str:
-    """Make the whole page: the table and three charts."""
+    """Return the HTML page: the table of results and three charts."""
     figures = [_rates(results), _latencies(results), _timelines(results)]
     drawings = [
         figure.to_html(full_html=False, include_plotlyjs=index == 0)

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- Both screens have the methods `begin`, `update` and `end`, whose arguments are plain data; neither
-  reads a clock or uses a producer.
-- Results go to standard output, errors to standard error, one line each.
+- Both screens (`LiveScreen` and `PlainScreen`) have the methods `begin`, `update` and `end`, whose
+  arguments are plain data; neither uses a producer.
+- Results go to standard output, errors to standard error, each error in one line.
 
-Rejected: rich's live display in a pipe. It prints one blank frame at the end and nothing before.
+Rejected: rich's live display in a pipe. It prints nothing until the end, and then a blank frame.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen", "silence"]
 
 
 class Screen(Protocol):
-    """Shows the progress of runs; call `update` every `interval` seconds."""
+    """A display of the progress of runs; callers call `update` every `interval` seconds."""
 
     interval: float
 
     def begin(self, name: str, total: float | None) -> None:
-        """Show that a run starts; `total` is its records or seconds, in the unit of `update`."""
+        """Show that a run starts; `total` is its records or its seconds, None if not known."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Show an interval; `done` is how much of the total is over."""
+        """Show an interval; `done` is how many of the total records or seconds are over."""
 
     def end(self, name: str, result: RunResult) -> None:
         """Show that the run is over."""
@@ -61,10 +61,10 @@ class Screen(Protocol):
 
 
 class _PatientConsole(Console):
-    """A console that becomes silent when its reader closes the pipe (`| head`).
+    """A console that becomes silent when the reader of the pipe closes it (`| head`).
 
-    Rich would exit the process at the next print, while a producer has records in flight. With this
-    console the run goes on, so that its files are written and its exit status is right.
+    Rich's own console would then end the process at the next print, while a producer has records in
+    flight. With this console the run goes on, writes its files and returns the right exit status.
     """
 
     def on_broken_pipe(self) -> None:
@@ -74,7 +74,7 @@ class _PatientConsole(Console):
 
 
 def silence(file: IO[str]) -> None:
-    """Redirect a file's descriptor to /dev/null, so that Python reports no error on exit.
+    """Redirect a file's descriptor to /dev/null, so that Python reports no broken pipe on exit.
 
     A file without a descriptor is left as it is.
     """
@@ -88,7 +88,7 @@ def silence(file: IO[str]) -> None:
 
 
 class PlainScreen:
-    """Shows lines, for pipes and logs."""
+    """A screen that prints lines, for pipes and logs."""
 
     interval = 1.0
 
@@ -100,12 +100,12 @@ class PlainScreen:
         """Print nothing; the first line is printed after the first interval."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Print one line per interval; it does not say how much is left."""
+        """Print one line about the interval, without how much of the run is left."""
         del done
         self.note(render.progress_line(name, progress))
 
     def end(self, name: str, result: RunResult) -> None:
-        """Print one line per run."""
+        """Print one line about the finished run."""
         self.note(render.summary_line(name, result))
 
     def note(self, line: str) -> None:
@@ -134,7 +134,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """Shows a moving bar per run, for terminals."""
+    """A screen with a moving bar per run, for terminals."""
 
     interval = 0.2
 
@@ -152,16 +152,16 @@ class LiveScreen:
         self._tasks: dict[str, TaskID] = {}
 
     def begin(self, name: str, total: float | None) -> None:
-        """Add a bar."""
+        """Add a bar for the run."""
         self._tasks[name] = self._progress.add_task(name, total=total, rate="")
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Move the bar."""
+        """Move the run's bar to `done`, and show the rate beside it."""
         rate = f"{progress.acked} acked, {progress.records_per_sec:,.0f}/s"
         self._progress.update(self._tasks[name], completed=done, rate=rate)
 
     def end(self, name: str, result: RunResult) -> None:
-        """Stop the bar, and show the steady rate with it."""
+        """Fill and stop the bar, and show the steady rate (or the overall one) beside it."""
         steady = result.steady_records_per_sec or result.records_per_sec
         task = self._tasks[name]
         total = next(bar.total for bar in self._progress.tasks if bar.id == task)
@@ -174,7 +174,7 @@ class LiveScreen:
         _line(self._out, line)
 
     def trouble(self, line: str) -> None:
-        """Print a line to standard error, apart from the bars."""
+        """Print a line to standard error, which the bars do not use."""
         _line(self._errors, line)
 
     def table(self, results: Sequence[RunResult]) -> None:
@@ -196,7 +196,7 @@ class LiveScreen:
 
 
 def choose_screen() -> Screen:
-    """Choose the screen by whether standard output is a terminal."""
+    """Return a live screen if standard output is a terminal, else a plain one."""
     out = _PatientConsole(highlight=False)
     errors = _PatientConsole(stderr=True, highlight=False)
     return LiveScreen(out, errors) if out.is_terminal else PlainScreen(out, errors)

@@ -1,4 +1,4 @@
-"""Report mistakes in a command line, each in one line."""
+"""Errors in a command line, and helpers to word each as one line that a terminal can show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_LINE: Final = 2500
 
 
 class UsageError(ValueError):
-    """The command line is wrong; the message is one line and names the flag."""
+    """The command line is wrong; the message is one line that names the flag or property."""
 
 
 def shown(text: str, limit: int = 60) -> str:
@@ -21,12 +21,12 @@ def shown(text: str, limit: int = 60) -> str:
 
 
 def reason(error: OSError) -> str:
-    """Return the operating system's reason for which a file could not be read."""
+    """Return why a file could not be read, as the operating system says it."""
     return error.strerror or type(error).__name__
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's text on one line, without its class."""
+    """Return an error's text on one line, without the name of its class."""
     text = " ".join(str(error).split())
     return text.removeprefix(f"{type(error).__name__}: ") or type(error).__name__
 
@@ -34,8 +34,8 @@ def one_line(error: Exception) -> str:
 def terminal_line(text: str) -> str:
     """Turn any text into one line that is safe to print on a terminal.
 
-    Messages quote files, paths and servers, whose text must not move the cursor. A very long text
-    is shortened.
+    Messages quote text from files, paths and servers, which must not move the cursor. A text of
+    more than 2500 characters is shortened.
     """
     line = printable(" ".join(text.split()), len(text))
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."

@@ -79,11 +79,12 @@ class AllowedConnector:
         )
 
     def _in_a_domain(self, name: str) -> bool:
-        # A host with a colon or a percent sign is an IPv6 address; its zone may look like a domain.
+        # A host with a colon or a percent sign is an IPv6 address. The zone after the percent sign
+        # may look like a domain and must not count as one.
         return name.isascii() and not {":", "%"} & {*name} and name.endswith((*self._domains,))
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """Return the IP addresses of a host, which is an address itself or a name to look up."""
+        """Return the host's IP addresses, or none if there are no networks to compare them with."""
         if not self._networks:
             return []
         if _is_network(host):

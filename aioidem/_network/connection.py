@@ -10,8 +10,8 @@ Invariants:
 - A response is accepted only if it belongs to the oldest unanswered request, that is, carries its
   correlation id. Anything else ends the connection: a response matched to the wrong request would
   acknowledge the wrong records.
-- The request determines how long its response may be. A response whose length prefix announces more
-  ends the connection before any of it is kept.
+- Each request has a limit on the bytes of its response. A response whose length prefix announces
+  more ends the connection before any of it is kept.
 - A request has *started* once it was handed to the stream; from then on a response is due.
   `started` never returns False for a request of which a byte may have been sent. It can still be
   called after the connection has ended, because only a batch whose request has not started may be
@@ -103,7 +103,7 @@ Cause = KafkaConnectionError | ProtocolError | AuthenticationFailedError
 
 
 class Connection:
-    """A connection on which any number of requests may be outstanding; `open` makes one.
+    """A connection to a broker, opened by `open`, with any number of requests outstanding.
 
     A connection belongs to one event loop; no method may be called from another thread.
     """
@@ -166,8 +166,8 @@ class Connection:
         self._cause: Cause | None = None
         self._authentication: Authentication | None = None
         self._setup_timeout = setup_timeout
-        # While the session is renewed: what the renewal waits for, which is one response or all
-        # outstanding ones. Otherwise None.
+        # What a renewal of the session waits for: one response, or all outstanding ones. None while
+        # no renewal waits.
         self._exchange: _Exchange | None = None
         self._answered = False
         self._crash: Exception | None = None
@@ -219,11 +219,11 @@ class Connection:
                         connection = await cls._open(
                             peer, client_id, setup_timeout, max_frame_bytes, sasl
                         )
-                # Raised in the task group, the error would leave it in an ExceptionGroup.
+                # Raised after the task group, which would wrap the error in an ExceptionGroup.
                 except KafkaError as error:
                     failure = error
                 tasks.cancel_scope.cancel()
-        # The call may be cancelled after the connection was opened, while `probe` ends.
+        # If the call is cancelled while `probe` ends, the open connection gets no owner: close it.
         except BaseException:
             if connection is not None:
                 await _close(connection._stream)  # noqa: SLF001 - our own class
@@ -352,7 +352,7 @@ class Connection:
             frame: The request, with its length prefix.
             correlation_id: The id inside the frame, from `next_correlation_id`.
             expects_response: False for a request that brokers do not answer (Produce with acks=0).
-            limit: How long the response may be; None means as long as the splitter allows.
+            limit: How many bytes the response may have; None means `max_frame_bytes` of `open`.
 
         Returns:
             True if the kernel has the whole request. Then the caller reports the progress itself;
@@ -465,7 +465,7 @@ class Connection:
         return address(self.host, self.port)
 
     def _end(self, cause: Cause) -> Cause:
-        """Accept no more requests, and return the first cause that was given."""
+        """Accept no more requests; keep and return the cause, or an earlier one if there is one."""
         if self._cause is None:
             self._cause = cause
         return self._cause
@@ -477,7 +477,7 @@ class Connection:
             self._scope.cancel()
 
     def _fail(self, error: Exception) -> None:
-        """End the connection because the reading or the writing task failed."""
+        """End the connection because reading or writing failed with this error."""
         cause = _placed(error, self._where)
         if isinstance(cause, Cause):
             self._end(cause)
@@ -587,11 +587,15 @@ class Connection:
                 raise self._splitter.error
 
     def _limit_of(self, place: int) -> FrameLimit:
-        """Return how long a response may be, by its place among the outstanding ones from 0 on."""
+        """Return the limit for the response to the outstanding request at this place, from 0 on."""
         return self._due[place][1] if place < len(self._due) else _UNASKED_LIMIT
 
     def _due_next(self, frame: bytes) -> int:
-        """Return a response's correlation id if it is that of the oldest outstanding request."""
+        """Match a response with the oldest outstanding request, and return its correlation id.
+
+        Raises:
+            ProtocolError: The response has another correlation id, or no request is outstanding.
+        """
         came = correlation_id_of(frame)
         if not self._due:
             raise ProtocolError(
@@ -611,7 +615,11 @@ class Connection:
 
 
 class _Exchange:
-    """What a session renewal waits for: the response with this id; for None, all that are due."""
+    """What a renewal of the session waits for.
+
+    This is the response with the given correlation id, or, if the id is None, the moment when no
+    response is due any more.
+    """
 
     __slots__ = ("_correlation_id", "_frame", "_over")
 
@@ -621,7 +629,7 @@ class _Exchange:
         self._over = anyio.Event()
 
     def takes(self, correlation_id: int, frame: bytes) -> bool:
-        """Return whether this response is the awaited one, and keep it if so."""
+        """Keep the response if it is the awaited one, and return whether it is."""
         if correlation_id != self._correlation_id:
             return False
         self._frame = frame
@@ -629,12 +637,12 @@ class _Exchange:
         return True
 
     def quiet(self) -> None:
-        """End the wait for all responses that were due."""
+        """Note that no response is due any more, which ends a wait for all of them."""
         if self._correlation_id is None:
             self._over.set()
 
     async def wait(self) -> bytes:
-        """Wait for the response, and return it."""
+        """Wait, and return the awaited response; empty after a wait for all that were due."""
         await self._over.wait()
         return self._frame
 
@@ -642,8 +650,8 @@ class _Exchange:
 async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
     """Send a frame that contains credentials, and return its length in bytes.
 
-    A failure becomes a new error, which is not chained to the first one: the frames of that one's
-    traceback have the data in a local variable.
+    If the stream fails, a new error is raised, not chained to the stream's own error: the traceback
+    of that error holds the credentials in a local variable.
     """
     try:
         await stream.send(frame.reveal())
@@ -657,7 +665,7 @@ async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
 async def _only_frame(
     stream: ByteStream, splitter: FrameSplitter, asked: str = "for its API versions"
 ) -> bytes:
-    """Return a peer's answer to the only request that was sent to it."""
+    """Return a peer's answer to a request that is the only one outstanding."""
     while True:
         try:
             data = await stream.receive(_READ_BYTES)
@@ -699,7 +707,7 @@ class _Stage(Enum):
 
 
 class _Peer:
-    """The peer that a connection is being opened to, and the error if that takes too long."""
+    """The peer of a connection that is being opened, and how far the opening has come."""
 
     def __init__(self, connector: Connector, host: str, port: int) -> None:
         self.connector = connector
@@ -759,7 +767,11 @@ async def _close(stream: ByteStream) -> None:
 
 
 def _placed(error: BaseException, where: str) -> BaseException:
-    """Return an error as users see it: of one of our classes, and with the peer's address."""
+    """Return the error to show to users: with the peer's address in front of its text.
+
+    An error of the stream becomes a KafkaError; any other exception that is no KafkaError is
+    returned unchanged.
+    """
     if isinstance(error, _STREAM_ERRORS):
         refusal = tls_failure(error)
         if refusal is not None:
