@@ -63,7 +63,7 @@ class Option:
         text: What the option means, for users. Other options appear under their native names.
         java: The name of the property; None if a property cannot express the value.
         aiokafka: The name of the argument of aiokafka's producer; None if aiokafka has none.
-        own: True if Java's producer has no such property, and its name only follows Java's style.
+        own: True if Java's producer has no such property: `java` is our name, in Java's style.
     """
 
     kind: Kind

@@ -178,7 +178,7 @@ class ProducerConfig:
     @classmethod
     @without_frames
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """Return the configuration for Java's properties: texts, with times in milliseconds.
+        """Return the configuration for Java's properties: strings, with times in milliseconds.
 
         ``{"bootstrap.servers": "h:9092", "linger.ms": "5"}``. Options that Java lacks have names
         in its style: ``late.sealing``, ``window.discovery``.
@@ -212,7 +212,7 @@ class ProducerConfig:
         return cls(**read_keywords(keywords))  # type: ignore[arg-type]
 
 
-# The arguments of the constructor that dataclass generates may be passwords, too.
+# The arguments of the generated constructor may be passwords, which no traceback may show.
 ProducerConfig.__init__ = without_frames(ProducerConfig.__init__)  # type: ignore[method-assign]
 
 

@@ -6,9 +6,9 @@ methods receive what happened to connections. The driver takes the outcomes (`ta
 messages for the operator (`take_events`) outside of the engine, so that a user's callback never
 runs in the middle of a decision.
 
-The way of a record: `RecordAccumulator.append` queues it; `RecordAccumulator.drain` puts it into a
-batch, which `ProduceRequests.send` puts into a request; `ProduceRequests.on_answer` gives the
-partition's answer to its `PartitionState`, which reports the outcome to `Outcomes`.
+What happens to a record: `RecordAccumulator.append` queues it; `RecordAccumulator.drain` puts it
+into a batch, which `ProduceRequests.send` puts into a request; `ProduceRequests.on_answer` gives
+the partition's answer to its `PartitionState`, which reports the outcome to `Outcomes`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ProducerCore:
 
         self.config = config
         self.wake_at: float | None = None
-        # Parts that hold state, and do not call the parts below.
+        # Parts that hold state; they never call the parts that are created below.
         self.budget = ByteBudget(config.buffer_memory)
         self.cluster = ClusterView()
         self.connections = Connections(config, random)
@@ -78,7 +78,7 @@ class ProducerCore:
         self._effects = Effects(
             self.outcomes, self.metadata, self.identity, self.transactions, accusations
         )
-        # Parts that act, each after the parts that it uses.
+        # Parts that act; each is created after the parts that it uses.
         self._partitions = Partitions(config, random, self.cluster, self.connections, self._effects)
         # For observers only: the state of each partition, and the connection that it uses.
         self.partitions, self.link_of = self._partitions.live, self._partitions.link_of
