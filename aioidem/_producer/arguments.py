@@ -1,4 +1,4 @@
-"""Checks of the parts of a record, shared by the native producer and the drop-in.
+"""Checks of a record's parts, shared by `Producer` and the drop-in for aiokafka's producer.
 
 Invariant: whatever passes these checks can be encoded. A wrong type raises TypeError, a value that
 Kafka does not accept raises `RecordError`, both before anything is queued.
@@ -33,7 +33,7 @@ def checked_payload(name: str, data: object) -> bytes | None:
     """Return a key or value as bytes, or None.
 
     Raises:
-        TypeError: The value is neither bytes-like nor None.
+        TypeError: `data` is neither bytes, bytearray or memoryview, nor None.
     """
     if data is None or type(data) is bytes:
         return data
@@ -46,7 +46,7 @@ def checked_headers(headers: Headers) -> Headers:
     """Return headers as a tuple of pairs.
 
     Raises:
-        TypeError: The headers are not pairs of str and bytes or None.
+        TypeError: A header is not a pair of a str with bytes or None.
     """
     checked = []
     if not isinstance(headers, Iterable):

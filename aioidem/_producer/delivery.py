@@ -192,7 +192,7 @@ def _own_copy(error: Exception) -> KafkaError:
 
 
 class Deliveries(Sequence[Delivery]):
-    """The outcomes of `send_many`: a sequence of `Delivery` in call order, with counts."""
+    """The deliveries of one call with several records, in the order of the records."""
 
     __slots__ = ("_event", "_home", "_items", "_pending", "watched")
 

@@ -1,7 +1,7 @@
 """HomeLoop: the event loop and thread on which a producer was started, and must be used.
 
-The engine is plain functions that one event loop calls. A second thread would enter it in the
-middle of a decision, and a task of another loop would wait for a signal that never reaches it.
+The engine is plain functions that one event loop calls. A second thread would call the engine in
+the middle of a decision, and a task of another loop would wait for a signal that never reaches it.
 
 Every call of the producer makes this check, so the check must be cheap. It looks up the running
 loop only (40 ns): if that is the producer's loop, the thread is the producer's too.
@@ -48,7 +48,7 @@ class HomeLoop:
 
     @property
     def closed(self) -> bool:
-        """Whether asyncio's loop is closed; False on trio, which ends all its tasks first."""
+        """Whether asyncio's loop is closed; False on trio, which first ends the producer's task."""
         return self._loop is not None and self._loop.is_closed()
 
     def check(self, awaits: bool) -> None:
@@ -71,7 +71,7 @@ class HomeLoop:
             if here and (home is None or not (awaits or home.is_closed())):
                 return
         else:
-            # Trio may run as a guest on asyncio's loop.
+            # On trio `home` is None, but an asyncio loop runs too if trio is a guest on that loop.
             if running is home or (home is None and threading.get_ident() == self._thread):
                 return
         raise self._refusal()

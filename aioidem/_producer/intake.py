@@ -1,8 +1,8 @@
 """RecordIntake: from the arguments of a send to a record in the engine's accumulator.
 
 `RecordIntake` checks the arguments, waits for room in `buffer_memory`, and queues the record.
-`Producer` uses it for its own sends. The drop-in's `send`, which must return before the record has
-its outcome, uses it directly.
+`Producer` uses it for its own sends. So does the `send` of the drop-in for aiokafka's producer,
+which must return before the record has its outcome.
 
 Invariants: bad arguments raise before a record exists; a call that is cancelled while it waits for
 room has queued nothing; between the end of a wait and the queueing nothing is awaited, so that
@@ -47,7 +47,7 @@ _ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
 
 
 class RecordIntake:
-    """The way in for a producer's records.
+    """Checks a producer's records, waits for room, and queues the records in the engine.
 
     Args:
         core: The engine that takes the records.
@@ -104,7 +104,8 @@ class RecordIntake:
             raises the error that says why not.
 
         Raises:
-            KafkaError: The topic was refused, or the partitioner has failed; nothing was queued.
+            KafkaError: The transaction's state forbids records, or the partitioner has failed;
+                nothing was queued.
         """
         life, budget = self._life, self._budget
         try:
@@ -284,7 +285,8 @@ class RecordIntake:
                 None if `max_block` begins now.
 
         Raises:
-            KafkaError: The topic was refused. The record's bytes have been given back.
+            KafkaError: The producer has ended, the transaction's state forbids records, or the
+                partitioner has failed. Nothing was queued; the bytes are back in the budget.
         """
         try:
             self._accumulator.append(topic, record, self._life.clock(), block_until)
@@ -296,7 +298,7 @@ class RecordIntake:
     async def wait_for_bytes(
         self, size: int, topic: str, partition: int | None, block_until: float | None = None
     ) -> float:
-        """Wait until the buffer has room for a record, and reserve the room.
+        """Wait until the buffer has room for `size` bytes, and reserve them.
 
         Returns:
             The time at which the caller's `max_block` ends, on the event loop's clock.
@@ -335,7 +337,8 @@ class RecordIntake:
                 f"no room for {size} bytes within max_block ({self._config.max_block:g} s): "
                 f"{budget.used} of {budget.capacity} are in use; nothing was queued"
             )
-        # Nothing is awaited between this and the queueing, so that records keep the calls' order.
+        # From `claim` until the record is queued nothing is awaited, so that records keep the order
+        # of the calls.
         budget.claim(waiter)
 
     async def wait_for_room(self, nbytes: int = 0) -> None:

@@ -36,7 +36,7 @@ class ProducerLife:
     """The state of one producer between its start and its end.
 
     Attributes:
-        home: The event loop and thread of the start.
+        home: The event loop and thread on which the producer was started.
         background: The task that sends; None before the start and after `abandon`.
         closed: Whether the producer was closed, or is being closed.
         clock: The event loop's clock, in seconds; before the start `time.monotonic`.

@@ -109,7 +109,7 @@ class ProducerStatistics:
 
 
 def snapshot(core: ProducerCore) -> ProducerStatistics:
-    """Return the engine's state as plain data."""
+    """Return the statistics of a producer, as plain data that does not change any more."""
     identity, counters, budget = core.current_identity, core.counters, core.budget
     partitions, connections = core.partitions, core.connections
     return ProducerStatistics(

@@ -107,7 +107,7 @@ class Producer(TransactionCalls):
     async def start(self) -> None:
         """Connect to the cluster and, with idempotence, get a producer id.
 
-        With a `transactional_id` this fences an older producer that has the same one.
+        With a `transactional_id`, `start` fences an older producer that has the same id.
 
         Raises:
             AuthenticationFailedError: The broker rejected the client, or the client the broker.
@@ -171,18 +171,19 @@ class Producer(TransactionCalls):
 
         Raises:
             ConfigError: The producer does not authenticate with `sasl_username` and
-                `sasl_password`, or one of the arguments is empty or not text in UTF-8.
+                `sasl_password`, or one of the arguments is empty or not a text that UTF-8 can
+                encode.
         """
         if self._sender.sasl is None:
             raise errors.ConfigError("this producer uses no SASL")
         self._sender.sasl.set_credentials(username, password)
 
     async def stop(self) -> None:
-        """Deliver what is queued, then end; the same as `close()` without a timeout."""
+        """Deliver the queued records, then end the producer: `close()` without a timeout."""
         await self.close()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Deliver what is queued, then end the producer. An open transaction is aborted.
+        """Deliver the queued records, then end the producer. An open transaction is aborted.
 
         Records that fail raise nothing here: their deliveries have the errors, and errors that the
         caller never looks at are logged. If the producer's event loop was closed before, records
@@ -194,8 +195,9 @@ class Producer(TransactionCalls):
                 `delivery_timeout`.
 
         Raises:
-            WrongLoopError: The call comes from another thread or event loop. The producer was not
-                closed.
+            WrongLoopError: The call comes from another thread or event loop. The producer stays
+                open.
+            ForkedProducerError: The call comes from a child process.
         """
         life, background = self._life, self._life.background
         if life.closed:
@@ -224,7 +226,7 @@ class Producer(TransactionCalls):
             await self._end()
 
     async def _await_end(self, background: BackgroundTask, timeout: float | None) -> None:
-        """Wait until another call of `close` is done; end the producer if it takes too long."""
+        """Wait for another task's `close`; end the producer if that takes more than `timeout`."""
         if background.finished or self._life.home.closed:
             await anyio.lowlevel.checkpoint()
             return
@@ -237,7 +239,8 @@ class Producer(TransactionCalls):
     async def _end(self) -> None:
         """Give every record an outcome and end the background task.
 
-        The outcomes come from a plain function, so that a cancelled call cannot skip them.
+        A plain function (`Sender.shut`) sets the outcomes, so that cancelling the call cannot skip
+        them.
         """
         self._life.close_calls()
         self._sender.shut()
@@ -387,8 +390,8 @@ class Producer(TransactionCalls):
 
         Raises:
             PartialDeliveryError: Some records failed, or the call had to stop before the last one
-                (no room within `max_block`, a bad value). Its `deliveries` has the outcome of each
-                record that was queued.
+                (no room within `max_block`, a bad value). The error's `deliveries` has the outcome
+                of each record that was queued.
             KafkaError: As for `send`; nothing was queued.
             TypeError: An argument has the wrong type; nothing was queued.
         """
@@ -425,8 +428,8 @@ class Producer(TransactionCalls):
     async def wait_for_room(self, nbytes: int = 0) -> None:
         """Wait until `send_nowait` has room again, after it raised BufferFullError.
 
-        The wait ends when a quarter of the buffer is free, so that callers send in bursts instead
-        of record by record, and when no `send` waits for room.
+        The wait ends once no `send` waits for room and a quarter of the buffer is free. With a
+        quarter free, callers send in bursts instead of record by record.
 
         Args:
             nbytes: The size in bytes of the next record (key, value and headers). It matters only
@@ -450,7 +453,7 @@ class Producer(TransactionCalls):
                 `delivery_timeout`.
 
         Returns:
-            How the records ended that had no outcome when the call began: a count for each status.
+            A count for each status, of the records that had no outcome when the call began.
 
         Raises:
             KafkaTimeoutError: Some records have no outcome after `timeout` seconds.
@@ -519,7 +522,7 @@ add_section(
 
 
 class Internals(NamedTuple):
-    """The parts of a producer that the drop-in uses and users do not."""
+    """The parts of a producer that the drop-in for aiokafka's producer uses, and users do not."""
 
     life: ProducerLife
     intake: RecordIntake
@@ -529,7 +532,7 @@ class Internals(NamedTuple):
 
 
 def internals(producer: Producer) -> Internals:
-    """Return the parts of a producer that the drop-in uses and users do not."""
+    """Return the parts that the drop-in for aiokafka's producer uses, and users do not."""
     return Internals(
         producer._life,  # noqa: SLF001 - the one way in from outside
         producer._intake,  # noqa: SLF001

@@ -1,7 +1,7 @@
 """Observer: what a producer reports of its batches, for metrics.
 
-`Observer` and the facts that it receives are public. `BatchReporter` makes those facts of the
-engine's batches and outcomes.
+`Observer` and the facts that it receives are public. `BatchReporter` converts the engine's batches
+and outcomes to those facts.
 
 Invariants: an observer's exception is logged and goes no further. `BatchReporter` forgets a batch
 when its records have their outcome.
@@ -46,7 +46,7 @@ class SentBatch(NamedTuple):
 
 
 class SettledBatch(NamedTuple):
-    """Records of one partition that have their outcome, the same for all of them.
+    """Records of one partition that got the same outcome at the same time.
 
     Times are seconds on the event loop's clock.
     """
@@ -87,7 +87,7 @@ class Observer(Protocol):
         ...
 
     def on_batch_settled(self, batch: SettledBatch, /) -> None:
-        """Take note of records that have their outcome."""
+        """Take note of records that have just got their outcome."""
         ...
 
     def on_waited(self, topic: str, partition: int | None, seconds: float, /) -> None:
@@ -110,7 +110,7 @@ class BatchReporter:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        # By a batch's first record: when the batch was sent last.
+        # When each batch was last sent; the key is the batch's first record.
         self._sent_at: dict[PendingRecord, float] = {}
 
     def on_dispatched(self, entry: Entry) -> None:
@@ -134,7 +134,7 @@ class BatchReporter:
         )
 
     def on_settled(self, settlement: Settlement, now: float) -> None:
-        """Report records that have their outcome."""
+        """Report records that have just got their outcome."""
         first, outcome = settlement.records[0], settlement.outcome
         error = outcome.error
         if error is not None and not isinstance(error, KafkaError):

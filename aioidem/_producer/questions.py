@@ -1,7 +1,8 @@
 """Questions: for every step of the engine but Produce, its request and the reader of its answer.
 
-There is one function for each kind of step. The functions decide nothing and do no IO. They are not
-in the Sender, so that a new API is one function here, and not in the engine, which has no schemas.
+There is one function for each kind of step. The functions decide nothing and do no IO. They are
+neither in the Sender, which only picks the function for a step, nor in the engine, which has no
+schemas.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def producer_id() -> Question:
 
 
 def config_of_topic(step: steps.DescribeTopicConfig) -> Question:
-    """Ask whether a broker names the config that comes with Produce v14."""
+    """Ask whether a broker knows the topic config that comes with Produce v14 (KIP-1269)."""
     return Question(
         ApiKey.DESCRIBE_CONFIGS,
         lambda version: topic_config_request(version, step.topic),
@@ -156,7 +157,7 @@ def producers(step: steps.AskProducers) -> Question:
 
 
 def read_back(step: steps.ReadBack) -> Question:
-    """Ask for a part of a partition's log."""
+    """Ask for committed batches of a partition from an offset on, to resolve doubt."""
     return Question(
         ApiKey.FETCH,
         lambda version: read_back_request(

@@ -80,11 +80,11 @@ class QueuedDelivery(Delivery, PendingRecord):
         self._looking = 0
 
     def settle(self, outcome: Outcome, place: int) -> None:
-        """Set the outcome, and wake the tasks that wait for it. It is called once.
+        """Set the outcome, and wake the tasks that wait for it. The engine calls this once.
 
         Args:
-            outcome: What the record shares with others of its partition.
-            place: This record's place among them.
+            outcome: What is common to the records that were settled together.
+            place: This record's place among those records, from 0 on.
         """
         self._place = place
         self._outcome = outcome
@@ -119,7 +119,7 @@ class QueuedDelivery(Delivery, PendingRecord):
     def _count_if_unseen(self, topic: str, error: Exception) -> None:
         siblings = self._siblings
         watched = self._looking or (siblings is not None and siblings.watched)
-        # The caller that aborts a transaction knows what becomes of its records.
+        # The caller that aborts a transaction knows that its records fail, so they are not counted.
         asked_for = isinstance(error, TransactionAborted)
         if not watched and not asked_for:
             shown = error if isinstance(error, KafkaError) else InternalError(error)
@@ -164,8 +164,8 @@ class QueuedDeliveries(Deliveries):
         """Call `callback(self)` when every outcome is known, or now if all are.
 
         Args:
-            callback: The function to call, which must neither block nor raise. It replaces the one
-                of an earlier call.
+            callback: The function to call, which must neither block nor raise. It replaces the
+                callback of an earlier call.
         """
         self._callback = callback
         self.watched = True

@@ -1,12 +1,11 @@
 """BackgroundTask: one task on the running event loop, asyncio's or trio's, outside task groups.
 
 An anyio task group must be left by the task that entered it, but a producer may be started in one
-task and stopped in another (the lifespan hooks of web frameworks). Its main loop therefore runs as
-an asyncio task or a trio system task. Inside that task everything uses anyio.
+task and stopped in another (the lifespan hooks of web frameworks). So the producer's main loop runs
+as an asyncio task or a trio system task. Inside that task everything uses anyio.
 
-Invariants: an exception of the hosted function never reaches the event loop, where it would end a
-whole trio program; it is given to `on_crash`. Any task may cancel the background task, by a plain
-call.
+Invariants: an exception of `main` never reaches the event loop, where it would end a whole trio
+program; `on_crash` gets it. Any task may cancel the background task, and does not have to wait.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ logger = logging.getLogger("aioidem")
 def on_asyncio() -> bool:
     """Return whether the caller runs on asyncio's event loop (uvloop's is one) and not on trio's.
 
-    The answer is anyio's, because the rest of the producer runs on what anyio detects, also in
-    trio's guest mode. anyio has no public function for this question, but the class of its
-    cancellation exceptions differs.
+    The answer is anyio's, also where trio runs as a guest on asyncio's loop, because the rest of
+    the producer uses the loop that anyio detects. anyio has no public function for this question,
+    but its cancellation exceptions have a different class on each kind of loop.
 
     Raises:
         InternalError: No supported event loop is running.
@@ -124,7 +123,7 @@ class BackgroundTask:
         self._scope.cancel()
 
     def cancel_from_anywhere(self) -> None:
-        """Cancel the task, from any thread, even if the event loop has ended."""
+        """Cancel the task, from any thread; do nothing if its event loop has ended."""
         if self._task is not None:
             loop = self._task.get_loop()
             if not loop.is_closed():

@@ -4,17 +4,17 @@ In each turn the loop asks the engine for its next steps (`ProducerCore.poll`, w
 accumulator into Produce requests), performs them, and reports to the engine what happened.
 
 The Sender decides nothing: error codes, retries and timeouts are the engine's. It turns steps into
-frames and frames into plain answers. When a connection has ended, it calls `on_link_lost` with the
-requests that were never written.
+frames and frames into plain answers. When a connection has ended, the Sender tells the engine
+(`on_link_lost`), and names the requests that were never written.
 
 Invariants:
 
 - Outcomes are delivered between polls, never inside one, so a user's callback may call
-  `send_nowait`. If there are too many outcomes for one turn (`settled_records`), the engine is
-  polled again after the last of them. Calls that wait for the engine's state also return only then:
-  `flush` returns when all outcomes were delivered.
-- No answer blocks the event loop for long: a long one is decoded in a thread, and merged into the
-  engine's state in pieces. Later answers of the same connection wait, so their order is kept.
+  `send_nowait`. If there are too many outcomes for one turn (`settled_records`), the engine is not
+  polled before the last outcome is delivered. Nor do calls that wait for the engine's state return
+  before: `flush` returns when all outcomes were delivered.
+- No answer blocks the event loop for long: a long answer is decoded in a thread, and merged into
+  the engine's state in pieces. Later answers of the same connection wait, so their order is kept.
 - If this module or the engine raises an unexpected exception, every record gets an outcome before
   the task ends, so that no caller waits for ever.
 
@@ -79,8 +79,8 @@ _CATCH_UP_ROUNDS = 10
 class Alarm:
     """Raises a wakeup at a given time.
 
-    The time is only ever moved to an earlier one, because an alarm that comes too early does no
-    harm: it causes a poll that finds nothing to do.
+    `set` never moves the time to a later one. An alarm that comes too early does no harm: it causes
+    a poll that finds nothing to do.
     """
 
     __slots__ = ("_at", "_rearm", "_wakeup")
@@ -132,7 +132,7 @@ class _Channel:
         self.link_id = link_id
         self.connection = connection
         self.asked: dict[int, _Asked] = {}
-        # Tokens of requests that came after the connection's end, and were never written.
+        # The engine's tokens (names) of requests that the connection refused because it had ended.
         self.refused: list[int] = []
         # With acks=0: (correlation id, token) of requests whose write has not begun.
         self.unanswered: deque[tuple[int, int]] = deque()
@@ -192,8 +192,8 @@ class Sender:
         # Only one long answer is decoded at a time, over all connections, to limit the CPU time.
         self._reading: anyio.CapacityLimiter | None = None
         self.ended = False
-        # At the start the event loop's own clock is set: `anyio.current_time` looks up the loop at
-        # each call, which takes a tenth of a request's time. The simulation sets another clock.
+        # `Producer.start` sets the event loop's own clock here: `anyio.current_time` looks up the
+        # loop at each call, a tenth of a request's time. The simulation sets another clock.
         self.clock: Callable[[], float] = anyio.current_time
         self.wakeup = Wakeup()
         self._alarm = Alarm(self.wakeup)
@@ -217,9 +217,10 @@ class Sender:
             self.shut()
 
     async def _catch_up(self) -> None:
-        """Read the data that has arrived, if the loop was blocked, before any request can time out.
+        """Read arrived answers before the next poll, if something has blocked the event loop.
 
-        A blocking call or a suspended process delays the loop, and the answers may be there.
+        After a blocking call or a suspension of the process the poll would let requests time out
+        whose answers may be in the sockets already.
         """
         wake_at = None if self.settled.pending else self._core.wake_at
         if wake_at is not None and self.clock() - wake_at > _STALL:
@@ -282,7 +283,7 @@ class Sender:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the engine's state holds and all outcomes are delivered.
 
-        There is no timeout of its own: the caller cancels the wait when it takes too long.
+        This method has no timeout: the caller cancels a wait that takes too long.
         """
         if condition():
             if not self.settled.untold:
@@ -445,7 +446,7 @@ class Sender:
     # -- connections -------------------------------------------------------------------------------
 
     async def _serve(self, step: steps.OpenLink) -> None:
-        """Serve one connection, from its opening to its end."""
+        """Open a connection, run it, and report its opening and its end to the engine."""
         connection: Connection | None = None
         version = transaction_version = 0
         with anyio.CancelScope() as scope:
@@ -545,7 +546,7 @@ class Sender:
         self, link_id: int, error: Exception | None, unwritten: list[int] | tuple[()]
     ) -> None:
         if error is not None:
-            # Retrying does not help against these two, so an operator should see them.
+            # Retrying does not help against these two errors, so an operator should see them.
             refused = isinstance(
                 error, errors.AuthenticationFailedError | errors.BrokerNotAllowedError
             )

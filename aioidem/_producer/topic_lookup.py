@@ -1,4 +1,4 @@
-"""TopicLookup: the partitions of topics by the cluster's metadata, with a wait if not known yet."""
+"""TopicLookup: finds a topic's partitions in the metadata; waits while metadata lacks the topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TopicLookup"]
 
 
 class TopicLookup:
-    """A producer's knowledge of topics and partitions.
+    """Answers which partitions a topic has, for one producer.
 
     Args:
         core: The engine, which merges metadata.
@@ -92,7 +92,7 @@ class TopicLookup:
     async def _described(
         self, topic: str, condition: Callable[[], bool], block_until: float | None
     ) -> None:
-        """Wait until metadata of a topic fulfils a condition.
+        """Wait until `condition` on a topic's metadata holds.
 
         Raises:
             KafkaError: The cluster refuses the topic, or the condition does not hold in time.

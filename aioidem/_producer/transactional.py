@@ -1,4 +1,4 @@
-"""The transactional calls of `Producer`: each starts a step in the engine and waits for its end.
+"""The transactional calls of `Producer`: each asks the engine for a step and waits for its result.
 
 If a call times out or is cancelled, the engine continues, and calling again waits for the same
 result.
@@ -53,9 +53,10 @@ _BETWEEN = (
 
 
 class TransactionCalls:
-    """The transactional calls; without a `transactional_id` each raises `IllegalOperation`.
+    """The part of `Producer` that has the transactional calls.
 
-    Each waits for at most `timeout` seconds, or `max_block` if `timeout` is None.
+    Without a `transactional_id` each call raises `IllegalOperation`. Each call waits for at most
+    `timeout` seconds, or `max_block` if `timeout` is None.
     """
 
     config: ProducerConfig
@@ -66,8 +67,9 @@ class TransactionCalls:
     async def init_transactions(self, timeout: float | None = None) -> None:
         """Register the transactional id for this producer.
 
-        This fences an older producer with the same id and ends its open transaction. `start()` does
-        it already; call this to try again, or in code that expects Java's order of calls.
+        Registering fences an older producer with the same id and aborts its open transaction.
+        `start()` registers the id already; call `init_transactions` to try again, or in code that
+        keeps the order of Java's calls.
 
         Args:
             timeout: How many seconds to wait; None waits for `max_block`.
@@ -88,7 +90,7 @@ class TransactionCalls:
             raise transactions.cause
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction, to which all records belong that are sent after it.
+        """Begin a transaction, to which all records belong that are sent after this call.
 
         The call waits for an abort that is still going on, and for a new epoch if one has been
         requested. It sends no request of its own.
@@ -269,7 +271,7 @@ class TransactionCalls:
         self._life.check_open()
 
     def _last_refusal(self) -> str:
-        """Return the coordinator's last refusal as the end of a timeout's message."""
+        """Return the end of a timeout's message: the coordinator's last refusal, if any."""
         transactions = self._core.transactions
         refusal = transactions.last_refusal
         return "" if refusal is None else f". The coordinator's last answer: {refusal}"

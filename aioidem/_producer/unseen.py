@@ -39,7 +39,8 @@ class UnseenFailures:
         client_id: The producer's name in the log.
 
     Attributes:
-        wanted: Whether to log at all; False after another line has reported the losses.
+        wanted: Whether to log at all; False once `ProducerLife.abandon` has logged the lost records
+            of a producer that nobody closed.
     """
 
     __slots__ = ("_client_id", "_first", "_first_ever", "_new", "_next_at", "_unseen", "wanted")

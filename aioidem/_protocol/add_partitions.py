@@ -26,7 +26,7 @@ _LAST_FOR_CLIENTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsAnswer:
-    """The answer: an error code for each (topic, partition) that the broker has named."""
+    """The coordinator's answer: an error code for each (topic, partition) in the answer."""
 
     error_codes: Mapping[tuple[str, int], int]
     throttle_ms: int = 0

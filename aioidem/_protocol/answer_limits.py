@@ -4,8 +4,8 @@ Most answers have a fixed size, some grow with the request, and those of Metadat
 grow most. If a frame's length prefix is more than the limit of the API, the frame is refused before
 any of it is kept.
 
-Invariants: no limit exceeds the user's `max_frame_bytes`. Raising that option raises the limits of
-the answers that grow with the cluster, and no others.
+Invariants: no limit exceeds the user's `max_frame_bytes`. For Metadata and Fetch that option is the
+only limit; every other API also has a limit of its own, which the option cannot raise.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """DescribeConfigs of a broker, for two of its configs.
 
 `producer.id.expiration.ms` says when the broker forgets a producer (KIP-854), and
-`max.in.flight.sequence.number.per.connection` how many sequence numbers of a producer it remembers
-(KIP-758). The latter is used only if the answer has a value for it: a broker of today, which does
-not implement the config, returns its name without a value if an administrator has set it. Both need
-the ACL DESCRIBE_CONFIGS on the cluster, which producers rarely have.
+`max.in.flight.sequence.number.per.connection` says how many sequence numbers of a producer the
+broker remembers (KIP-758). The second config is used only if the answer has a value for it: a
+broker of today does not implement it, and returns its name without a value if an administrator has
+set it. To read either, a producer needs the ACL DESCRIBE_CONFIGS on the cluster, which few have.
 """
 
 from __future__ import annotations

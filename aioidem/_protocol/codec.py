@@ -106,7 +106,7 @@ class RawErrorCode(int):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Field:
-    """How to read one kind of value; `least`, the fewest bytes of a value, limits array counts."""
+    """The reader of one kind of value; `least`, a value's fewest bytes, limits array counts."""
 
     read: Read
     least: int
@@ -122,7 +122,7 @@ class _Tag:
 
 
 def encode(entity: Entity) -> bytes:
-    """Encode an entity, without header and length.
+    """Encode one message (kio's "entity"), without header and length.
 
     Raises:
         InternalError: A value does not fit its field, although arguments were checked before.
@@ -149,12 +149,12 @@ def decode(
     *,
     trailing: Literal["error", "ignore"] = "error",
 ) -> E:
-    """Decode one `entity_type` from the start of `data`.
+    """Decode one message of the schema `entity_type` from the start of `data`.
 
     Integers become int, durations `timedelta`, timestamps UTC `datetime` with milliseconds.
 
     Args:
-        entity_type: The schema.
+        entity_type: The schema, one of kio's dataclasses.
         data: The bytes.
         trailing: What to do with bytes that follow the message.
 
@@ -169,7 +169,7 @@ def decode(
 
 
 def decode_prefix(entity_type: type[E], data: bytes, offset: int) -> tuple[E, int]:
-    """Decode one `entity_type` at `offset`; return it and the offset after it.
+    """Decode one message at `offset`; return the message and the offset after it.
 
     Raises:
         ProtocolError: The bytes there are not such a message.
@@ -370,7 +370,7 @@ def _nullable_struct(inner: _Field) -> _Field:
 
 @cache
 def _struct(entity_type: type[Entity]) -> _Field:
-    """Build the reader of a dataclass."""
+    """Build the reader of a struct, whose schema is a dataclass."""
     flexible = entity_type.__flexible__
     plain: list[tuple[str, Read]] = []
     known: dict[int, _Tag] = {}
@@ -504,7 +504,7 @@ _ZEROES: Final[Mapping[str, Any]] = {
 
 
 def _implied_default(field: dataclasses.Field[Any]) -> Any:
-    """Return what an absent tagged field without a default in kio stands for: its type's zero."""
+    """Return the value of an absent tagged field: kio's default if any, else its type's zero."""
     if field.default is not dataclasses.MISSING:
         return field.default
     kind, nullable = _without_none(field.type)

@@ -22,7 +22,7 @@ BROKER: Final = 4
 def describe_configs_request(
     version: int, resource_type: int, name: str, keys: tuple[str, ...]
 ) -> RequestPayload:
-    """Make the request for these configs of one topic or broker.
+    """Make the request for the configs `keys` of one topic or broker.
 
     Raises:
         InternalError: kio has no such version.

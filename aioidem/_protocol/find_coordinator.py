@@ -1,7 +1,8 @@
 """FindCoordinator: find the broker that coordinates a transactional id or a consumer group.
 
-Each request asks for one key. From v4 on a request can have several (KIP-699), but a producer has a
-single transactional id, and asks for a group's coordinator at another time.
+Each request asks for one key (a transactional id or a group's id). From v4 on a request can have
+several keys (KIP-699), but a producer has a single transactional id, and asks for a group's
+coordinator at another time.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class CoordinatorKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAnswer:
-    """The coordinator's address.
+    """The coordinator's node id and address, or an error code.
 
-    With an error ``node_id`` and ``port`` are -1 and ``host`` is empty.
+    With an error, ``node_id`` and ``port`` are -1 and ``host`` is empty.
     """
 
     error_code: int

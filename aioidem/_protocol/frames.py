@@ -65,7 +65,7 @@ class FrameLimit(NamedTuple):
 
 
 class FrameSplitter:
-    """Cuts a stream into frames.
+    """Cuts a byte stream into frames.
 
     Args:
         max_frame_bytes: The largest frame accepted. It may be changed between calls, because a peer
