@@ -1,16 +1,17 @@
-"""Encode and decode requests and responses as frames, header and body, of any API and version.
+"""Encode and decode requests and responses (header and body) of any API and version as frames.
 
 Invariants:
 
-- kio's schemas say which header a body has (`__header_schema__`). The ApiVersions response always
-  has the oldest header, so that a client can read the answer to a version that the broker lacks.
+- kio's schemas say which header a body has (`__header_schema__`). The ApiVersions response has the
+  oldest header in all versions, so that a client can read it even if the broker lacks the version
+  of the request.
 - The error for a request of an unknown API or version (`UnsupportedRequestError`) contains the
-  request's header, because a broker must be able to answer.
-- The schemas are kio's, except for Produce v14, which `produce_v14` defines. Each is imported when
-  it is first asked for, because making its classes takes a millisecond or two.
+  request's header, because the embedded broker needs the correlation id in it to answer.
+- The schemas are kio's, except for Produce v14, which `produce_v14` defines. A schema is imported
+  when it is first needed, because making its classes takes a millisecond or two.
 
-Headers are packed by hand and not with kio, because every request has one and kio is slower. Tests
-compare them with kio's.
+Every message has a header, so headers are packed by hand, which is faster than kio. Tests compare
+the bytes with those that kio writes.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ def decode_response(entity_type: type[R], frame: bytes) -> tuple[int, R]:
         frame: The frame, without its length prefix.
 
     Raises:
-        ProtocolError: The frame is not such a response, or more bytes follow.
+        ProtocolError: The frame is not a response of this type, or has bytes after the response.
     """
     header, at = decode_prefix(entity_type.__header_schema__, frame, 0)
     entity, end = decode_prefix(entity_type, frame, at)

@@ -36,7 +36,8 @@ __all__ = [
 API_KEY = 3
 _NO_ID = UUID(int=0)
 _LONGEST_HOST: Final = 255
-# Host names in ASCII (others are sent in their IDNA form), and IP addresses with a zone.
+# Matches ASCII host names (any other name must be in its IDNA form, which is ASCII), and IP
+# addresses, also with a zone.
 _HOST: Final = re.compile(r"[A-Za-z0-9_:%-][A-Za-z0-9._:%-]*")
 
 
@@ -51,7 +52,10 @@ class BrokerAddress:
 
     @property
     def possible(self) -> bool:
-        """Whether a broker can have this address; an impossible one must not even be logged."""
+        """Whether a broker can have this address.
+
+        An impossible host may be any text of a hostile broker, so it must not even be logged.
+        """
         return (
             self.node_id >= 0
             and 0 < self.port < 65536
@@ -62,7 +66,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionUpdate:
-    """One partition of a Metadata answer; -1 where there is no leader or no epoch."""
+    """One partition of a Metadata answer; leader id and leader epoch are -1 if there is none."""
 
     index: int
     leader_id: int
@@ -128,7 +132,7 @@ class MetadataUpdate:
 def metadata_request(
     version: int, topics: Sequence[str], *, allow_auto_create: bool
 ) -> RequestPayload:
-    """Make the request for these topics, by name.
+    """Make a Metadata request that names these topics.
 
     Raises:
         InternalError: kio has no such version.
@@ -158,9 +162,10 @@ def _item_type(schema: type[RequestPayload]) -> Any:
 
 
 def metadata_update(response: Any) -> MetadataUpdate:
-    """Convert an answer that was decoded by its schema to plain data.
+    """Convert a Metadata answer that kio's schema has decoded to plain data.
 
-    `read_metadata` returns the same from the bytes, without a schema, and faster.
+    `read_metadata` makes the same data directly from the frame, for the topics that were asked for,
+    and is faster.
     """
     return MetadataUpdate(
         cluster_id=getattr(response, "cluster_id", None),

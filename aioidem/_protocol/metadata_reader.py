@@ -1,8 +1,9 @@
 """Decode a Metadata answer by hand, keeping only the topics that were asked for.
 
-An answer may describe all partitions of a cluster, and that of a hostile broker as many as fit into
-a frame. The schema decoder makes an object of every field and every replica, but a producer needs
-four numbers for each partition of its own topics. Everything else is skipped.
+An answer may describe all partitions of a cluster, and a hostile broker's answer may describe as
+many as fit into a frame. kio's decoder (the schema decoder) makes an object of every field and
+every replica, but a producer needs four numbers for each partition of its own topics. `_Reader`
+skips everything else.
 
 Invariants:
 
@@ -99,7 +100,7 @@ class _Reader:
         self._left = MAX_ITEMS
 
     def answer(self) -> MetadataUpdate:
-        """Read the whole answer."""
+        """Read the answer up to the frame's end; raise ProtocolError if bytes are left."""
         self._tags()
         throttle = self._int32()
         brokers = self._brokers()
@@ -211,7 +212,7 @@ class _Reader:
         return count
 
     def _spend(self, count: int, kind: str) -> None:
-        """Deduct this many items from those that the message may still have."""
+        """Count these items towards `MAX_ITEMS`, the limit for the whole message."""
         self._left -= count
         if self._left < 0:
             raise ProtocolError(

@@ -2,13 +2,15 @@
 
 Invariants:
 
-- A request is written without kio, which would copy each batch three times: it is one join over the
-  batches' own bytes. Tests compare it byte by byte with what kio writes for v3 to v13.
-- The answer of a healthy broker is read without a schema too, with one `unpack` per partition; any
-  other answer goes through the schema decoder. Tests require the same result of both.
-- The engine never sees a schema. In any version it gets `PartitionAnswer`, where a field that the
-  version lacks has the value that Kafka's schema defines for an absent field.
-- `retained` is None if the broker sent no value, even though the schema's default is 5.
+- A request is written with one `join` of headers and batches, because kio would copy each batch
+  three times. Tests compare the request byte by byte with what kio writes for v3 to v13.
+- The answer of a healthy broker (no errors) is read without a schema too, with one `unpack` per
+  partition; any other answer goes through the schema decoder. Tests require the same result of
+  both.
+- Users of this module never see a schema. For every version they get `PartitionAnswer`; a field
+  that the version lacks has the value that Kafka's schema defines for an absent field.
+- `PartitionAnswer.retained` is None if the broker sent no value, even though the default of that
+  field in Kafka's schema is 5.
 - An answer that contradicts itself (a negative partition, an offset below -1, a partition twice) is
   refused as a whole, so that none of it acknowledges anything. Text from the broker is made
   printable.
@@ -59,12 +61,13 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 _INDEX_AND_SIZE: Final = Struct(">ii")
-# The start of a response from v9 on: correlation id, the header's tags, number of topics. Its end:
-# throttle time, tags.
+# A response from v9 on starts with the correlation id, the count of the header's tagged fields and
+# the number of topics plus one. It ends with the throttle time and the count of tagged fields.
 _ANSWER_START: Final = Struct(">iBB")
 _ANSWER_END: Final = Struct(">iB")
-# Index, error code, base offset, append time, log start offset; number of record errors, error
-# message, tags.
+# A partition in such a response: index, error code, base offset, append time, log start offset;
+# then one byte each for the number of record errors, the error message and the tagged fields, which
+# a healthy broker's answer lacks (but for KIP-1269's tagged field).
 _PLAIN_PARTITION: Final = Struct(">ihqqqBBB")
 _RETAINED_TAG: Final = b"\x01\x04"
 _LAST_MOMENT_MS: Final = 253_402_300_799_999
@@ -229,13 +232,14 @@ def _uvarint(value: int) -> bytes:
 def _plain_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer] | None:
     """Return the answer of a healthy broker, or None if the frame is any other answer.
 
-    In a healthy broker's answer, of v9 or later, every partition was appended, and there is no text
-    and no tagged field but that of KIP-1269. The schema decoder reads any other answer, and refuses
-    malformed ones.
+    A healthy broker's answer (v9 or later) says that every batch was appended. It has no error
+    message, and no tagged field except KIP-1269's. The schema decoder reads any other answer, and
+    refuses malformed ones.
     """
     try:
         correlation_id, _, count = _ANSWER_START.unpack_from(frame)
-        # The count of tagged fields must be 0, and that of topics must fit into one byte.
+        # Such an answer has no tagged fields in its header, and so few topics that their number
+        # plus one is a varint of one byte.
         if frame[4] or not 0 < count < 0x80:
             return None
         at = _ANSWER_START.size

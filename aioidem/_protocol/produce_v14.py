@@ -94,5 +94,8 @@ class ProduceResponseV14(ProduceResponse):
 
 
 def tagged_retained(batches: int, struct: Literal["partition", "topic"]) -> int | None:
-    """Return the tagged field's value in this struct for such a broker, or None to leave it out."""
+    """Return the tagged field that a broker which retains ``batches`` writes into ``struct``.
+
+    None means that the broker leaves the field out.
+    """
     return batches if struct == RETAINED_TAG_IN and batches != DEFAULT_RETAINED else None

@@ -1,7 +1,8 @@
 """DescribeProducers (KIP-664) for one partition: the producers that the answering replica knows.
 
-Any replica answers, leader or not, and describes its log to the end, also what is not committed. So
-the answer is only a hint which batches to probe first, and proves nothing.
+Any replica answers, leader or not, and describes its log to the end, including batches that are not
+committed. So the answer does not prove that a batch in doubt is stored; it only hints at the batch
+with which to begin probing (resending batches in doubt to learn whether they are stored).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ __all__ = ["ProducersAnswer", "producers_answer", "producers_request"]
 
 @dataclass(frozen=True, slots=True)
 class ProducersAnswer:
-    """The answer, with `last_sequences` as producer id -> (epoch, last sequence on the wire)."""
+    """The answer; `last_sequences` maps a producer id to (producer epoch, last sequence).
+
+    The sequence is as on the wire, modulo 2^31.
+    """
 
     error_code: int
     last_sequences: dict[int, tuple[int, int]]
@@ -38,7 +42,7 @@ def producers_request(topic: str, partition: int) -> RequestPayload:
 
 
 def producers_answer(response: Any, topic: str, partition: int) -> ProducersAnswer:
-    """Read the answer for a partition; without the partition it counts as UNKNOWN_SERVER_ERROR."""
+    """Read the answer for one partition; UNKNOWN_SERVER_ERROR if the answer lacks the partition."""
     for named in response.topics:
         for part in named.partitions:
             if named.name == topic and part.partition_index == partition:

@@ -29,7 +29,8 @@ MAX_VERSION: Final = 13
 """The highest version in use; later ones add nothing that reading back needs."""
 
 _WITH_TOPIC_IDS: Final = 13
-# In the worst case a page has about 3,000 batches of the smallest size, which take 15 ms to decode.
+# The bytes to ask for in one Fetch (a page). If all batches are of the smallest size, a page has a
+# few thousand of them, which take about 15 ms to decode.
 _PAGE_BYTES: Final = 1 << 18
 _INT32: Final = Struct(">i")
 
@@ -47,7 +48,7 @@ class ReadBackAnswer:
 def read_back_request(
     version: int, topic: str, topic_id: UUID | None, partition: int, offset: int
 ) -> RequestPayload:
-    """Make the request for a page that starts at `offset`, without waiting for new records.
+    """Make a Fetch request for one page from `offset` on; the broker does not wait for new records.
 
     Raises:
         InternalError: kio has no such version, or it names topics by id and the id is unknown.
@@ -82,7 +83,7 @@ def _make(schema: Any, **values: Any) -> Any:
 
 
 def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
-    """Read an answer's page; without the partition it counts as UNKNOWN_SERVER_ERROR."""
+    """Read the page in a Fetch answer; UNKNOWN_SERVER_ERROR if the answer lacks the partition."""
     throttle = throttle_ms(getattr(response, "throttle_time", 0))
     top = int(getattr(response, "error_code", 0))
     parts = [part for topic in response.responses for part in topic.partitions]
@@ -95,9 +96,9 @@ def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
 
 
 def _page(records: bytes) -> bytes:
-    """Cut a page to the size that was asked for.
+    """Cut a page to the size that was asked for, but never inside its first batch.
 
-    A broker sends more only if the first batch alone is larger than that; the batch is kept whole.
+    A broker sends more than was asked for only if the first batch alone is larger.
     """
     first = 12 + _INT32.unpack_from(records, 8)[0] if len(records) >= _PAGE_BYTES else 0
     return records[: max(first, _PAGE_BYTES)]

@@ -38,7 +38,7 @@ _SHORTEST, _LONGEST = 0.1, 30 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class SaslAnswer:
-    """The broker's answer to one message."""
+    """The broker's answer to one SASL message."""
 
     challenge: bytes = field(repr=False)
     """The next message for the mechanism."""
@@ -47,7 +47,7 @@ class SaslAnswer:
 
 
 def handshake_request(mechanism: str) -> RequestPayload:
-    """Make the request that names the mechanism, sent once per exchange."""
+    """Make the request that names the SASL mechanism, and so begins an authentication."""
     schema: Any = request_type(ApiKey.SASL_HANDSHAKE, 1)
     entity: RequestPayload = schema(mechanism=mechanism)
     return entity

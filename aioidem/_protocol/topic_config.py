@@ -1,5 +1,6 @@
-"""DescribeConfigs of a topic, to learn whether the broker knows KIP-1269's topic config.
+"""DescribeConfigs of a topic, to learn whether the broker knows KIP-1269's config `RETAIN_CONFIG`.
 
+That config sets how many batches per producer id a broker remembers for each partition of a topic.
 A broker that does not know a config leaves it out of the answer. If an administrator has set a
 config that the broker does not know, the answer has its name with a null value. So a broker knows
 the config only if the answer has a value for it.
@@ -22,7 +23,7 @@ RETAIN_CONFIG: Final = "producer.state.batches.to.retain"
 
 
 def topic_config_request(version: int, topic: str) -> RequestPayload:
-    """Make the request for KIP-1269's config of one topic.
+    """Make the request for the config `RETAIN_CONFIG` of one topic.
 
     Raises:
         InternalError: kio has no such version.
@@ -31,7 +32,7 @@ def topic_config_request(version: int, topic: str) -> RequestPayload:
 
 
 class TopicConfig(NamedTuple):
-    """What a topic's configs say about KIP-1269."""
+    """What an answer says about the config `RETAIN_CONFIG` of a topic."""
 
     error_code: int
     """The answer's error code; `names_window` is meaningful only with NONE."""
@@ -40,7 +41,7 @@ class TopicConfig(NamedTuple):
 
 
 def topic_config(response: Any) -> TopicConfig:
-    """Read an answer; without any result it counts as UNKNOWN_SERVER_ERROR."""
+    """Read the answer; an answer without results counts as UNKNOWN_SERVER_ERROR."""
     codes = [int(result.error_code) for result in response.results]
     named = any(
         config.name == RETAIN_CONFIG and config.value is not None

@@ -28,7 +28,8 @@ _SEGMENT_BYTES: Final = "segment.bytes"
 _COMPRESSION: Final = "compression.type"
 _AS_SENT: Final = "producer"
 _NO_CODEC: Final = "uncompressed"
-# Leaves room for a codec that enlarges incompressible records; snappy does so by up to a sixth.
+# The share of the limit that an uncompressed batch may have if the broker will compress it. A codec
+# can enlarge incompressible records: snappy adds up to a sixth.
 _IF_COMPRESSED: Final = 6 / 7
 
 

@@ -1,9 +1,9 @@
 """The reader's hot loop: decode the record section of a batch (magic 2) into records.
 
-It is not compiled: a producer reads records only to find out what became of a batch in doubt. Its
-input is untrusted: malformed data raises ValueError or IndexError, which the caller turns into
-ProtocolError. Nothing is allocated for a length or a count before that was compared with the bytes
-that are there.
+The loop is not compiled: a producer reads records only to find out what became of a batch in doubt.
+The data is untrusted: malformed data raises ValueError or IndexError, which the caller turns into
+ProtocolError. A length or a count is compared with the number of bytes left before anything is
+allocated for it.
 
 Invariants: every record ends exactly where its length says. Offset deltas rise and do not exceed
 the batch's last one. Varints of one and two bytes are decoded inline, because a call costs a
@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
-# One byte each for length, attributes, timestamp delta, offset delta, key length, value length and
-# number of headers.
+# The smallest record has one byte each for length, attributes, timestamp delta, offset delta, key
+# length, value length and number of headers.
 MIN_RECORD_SIZE = 7
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -2,7 +2,7 @@
 
 Invariants: the same arguments give the same bytes, so a retry is byte-identical. A batch's records
 never depend on its producer id, epoch and sequence: ``restamp(build_batch(x, id1), id2) ==
-build_batch(x, id2)``. The batch has the requested codec.
+build_batch(x, id2)``. A batch has the requested codec even if that makes it larger.
 
 Rejected: an incremental builder with ``append`` (the engine keeps records as objects until it seals
 a batch, because late sealing, splitting and renumbering need them); batches as mutable buffers (a
@@ -87,7 +87,7 @@ def build_batch(
         RecordError: There is no record, or a record cannot be encoded.
         UnsupportedCodecError: The codec's library is not installed.
         ConfigError: The codec does not have this level.
-        InternalError: The identity or the append time does not fit its field.
+        InternalError: Producer id, epoch, sequence or append time does not fit its field.
     """
     try:
         plain, count, first, maximum = encode_records(records)

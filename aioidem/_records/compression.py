@@ -27,8 +27,8 @@ from typing import Final
 
 from aioidem.errors import ConfigError, ProtocolError, UnsupportedCodecError
 
-# Java reads a batch of any size. 64 MiB is 64 times the largest batch that a broker accepts by
-# default.
+# Java decompresses a batch to any size; a limit protects the memory against hostile batches. 64 MiB
+# is 64 times the largest batch that a broker accepts by default.
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -132,8 +132,8 @@ def _snappy_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001
 
 def _lz4_compress(data: bytes, level: int | None) -> bytes:
     lz4 = _library(Codec.LZ4)
-    # Java's default, which Java calls 9, is lz4's fast compressor; a given level selects a level of
-    # the high compressor.
+    # Without a level Java uses lz4's fast compressor, which is level 0 here. The library has the
+    # high compressor at levels 3 to 16; it treats 1 and 2 as 0. Java's highest level is 17.
     compressed: bytes = lz4.compress(
         data,
         compression_level=0 if level is None else min(level, 16),

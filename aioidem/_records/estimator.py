@@ -25,7 +25,7 @@ INITIAL_ESTIMATE: Final = 1.0
 
 
 class CompressionRatioEstimator:
-    """The estimated ratio by topic and codec: 1.0 until a ratio was observed."""
+    """The estimated compression ratio for each topic and codec: 1.0 until a batch was observed."""
 
     __slots__ = ("_estimates",)
 
@@ -33,11 +33,11 @@ class CompressionRatioEstimator:
         self._estimates: dict[tuple[str, Codec], float] = {}
 
     def estimate(self, topic: str, codec: Codec) -> float:
-        """Return the expected ratio; multiply it by ESTIMATION_FACTOR before relying on it."""
+        """Return the estimated compression ratio; callers multiply it by ESTIMATION_FACTOR."""
         return self._estimates.get((topic, codec), INITIAL_ESTIMATE)
 
     def observe(self, topic: str, codec: Codec, ratio: float) -> float:
-        """Adjust the estimate to the ratio of a sealed batch, and return the new estimate.
+        """Adjust the estimate to a sealed batch's compression ratio, and return the new estimate.
 
         The estimate falls by at most IMPROVING_STEP, not below ``ratio``. It rises by at least
         DETERIORATE_STEP, and at least to ``ratio``.
@@ -51,7 +51,10 @@ class CompressionRatioEstimator:
         return current
 
     def reset_after_split(self, topic: str, codec: Codec, ratio: float) -> float:
-        """Set the estimate to the ratio of a batch that was too large, at least 1.0; return it."""
+        """Set the estimate to 1.0, or to ``ratio`` if that is higher; return the estimate.
+
+        ``ratio`` is the compression ratio of a batch that was too large and had to be split.
+        """
         current = max(INITIAL_ESTIMATE, ratio)
         self._estimates[topic, codec] = current
         return current

@@ -23,8 +23,8 @@ from aioidem._records._decode import ReadRecord, iter_records
 from aioidem._records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
 from aioidem.errors import ProtocolError
 
-# The most records and headers of one batch. As objects they take far more memory than the 7 or 2
-# bytes that each needs on the wire.
+# The most records and headers of one batch. A record takes at least 7 bytes on the wire, and a
+# header 2; as objects both take far more memory.
 DEFAULT_MAX_ITEMS: Final = 4_000_000
 _SEQUENCES: Final = 2**31
 _OLDER_MAGICS: Final = (0, 1)
@@ -128,7 +128,7 @@ class RecordBatch:
 
     @property
     def log_append(self) -> bool:
-        """Whether the broker's append time, the maximum timestamp, applies to every record."""
+        """Whether all records have the broker's append time, which is the maximum timestamp."""
         return bool(self.attributes & layout.LOG_APPEND_TIME)
 
     @property
