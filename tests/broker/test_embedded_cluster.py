@@ -405,7 +405,8 @@ async def test_cancelling_a_cluster_that_starts_leaves_no_listener(
                     opened.append(len(listening_ports() - before))
                     scope.cancel()
             assert listening_ports() == before
-    assert {0, 1, 3} <= set(opened), f"listeners when it was cancelled: {opened}"
+    # Whether a cancellation falls between two listeners depends on when name look-ups return.
+    assert {0, 3} <= set(opened), f"listeners when the cluster was cancelled: {opened}"
 
 
 async def test_topics_and_configs_by_hand(transport: Transport) -> None:
