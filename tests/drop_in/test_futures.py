@@ -1,4 +1,4 @@
-"""The drop-in's futures: asyncio's own on asyncio, and on trio an awaitable with their methods."""
+"""The drop-in's futures: `asyncio.Future` on asyncio; on trio an awaitable with its methods."""
 
 from __future__ import annotations
 

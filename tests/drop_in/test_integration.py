@@ -1,4 +1,4 @@
-"""`aioidem.integrations.aiokafka`: aiokafka's exceptions and structs, and taking its place."""
+"""`aioidem.integrations.aiokafka` uses aiokafka's exceptions and structs, and can replace it."""
 
 from __future__ import annotations
 

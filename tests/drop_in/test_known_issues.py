@@ -208,7 +208,7 @@ class Counted(Coroutine[Any, Any, Any]):
 async def test_528_ten_thousand_waiting_senders_are_woken_a_few_times_each(
     cluster: EmbeddedCluster,
 ) -> None:
-    """#528: a batch that makes room wakes only as many waiting calls as it has room for."""
+    """#528: buffer room that a batch frees wakes only the waiting senders that fit into it."""
     senders = 10_000
     cluster.create_topic("t")
     async with made(cluster, max_batch_size=2000, buffer_memory=20_000) as producer:
@@ -221,7 +221,7 @@ async def test_528_ten_thousand_waiting_senders_are_woken_a_few_times_each(
         with anyio.fail_after(150):
             futures = await asyncio.gather(*tasks)
             sent = await asyncio.gather(*futures)
-        # Records are stored in call order too: no waiting sender is overtaken.
+        # Records are stored in the order of the calls, so no waiting sender was overtaken.
         assert [each.offset for each in sent] == list(range(senders))
     # A sender is resumed once to start, and once when there is room.
     print(f"{Counted.resumed} wake-ups of {senders} senders")  # noqa: T201 - pytest -s shows it

@@ -1,4 +1,4 @@
-"""The drop-in's start and end: tasks, loop runs, cancellation, garbage collection, fork."""
+"""The drop-in from start to stop: other tasks, a paused loop, cancellation, collection, fork."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_start_send_and_stop_from_different_tasks(cluster: EmbeddedCluster
 
 
 def test_the_loop_may_run_in_slices() -> None:
-    """Each call may be a run of the event loop of its own, as in a notebook or a script."""
+    """A producer works although the event loop runs only during calls, as in a notebook."""
     loop = asyncio.new_event_loop()
     try:
         cluster = EmbeddedCluster(transport="tcp")
@@ -373,7 +373,7 @@ def test_a_call_in_a_forked_child_fails_at_once() -> None:
 
 
 async def test_a_partition_that_was_just_added_is_found(cluster: EmbeddedCluster) -> None:
-    """A partition added just before the call is found, whatever older metadata says."""
+    """A send to a partition that the cached metadata lacks fetches metadata before it fails."""
     cluster.create_topic("t", partitions=1)
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         assert await producer.partitions_for("t") == {0}

@@ -1,6 +1,7 @@
-"""The suite of aiokafka's behaviour, for each client on the embedded broker.
+"""The suite of aiokafka's behaviour, run with aiokafka and with both of our producers.
 
-tests/drop_in/on_kafka/test_drop_in.py runs the same suite on a real broker.
+The broker here is the embedded one; tests/drop_in/on_kafka/test_drop_in.py runs the suite on a real
+broker.
 """
 
 from __future__ import annotations

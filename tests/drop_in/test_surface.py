@@ -1,4 +1,4 @@
-"""The public surface of both producers, compared by `inspect`, so a new aiokafka fails a test."""
+"""The drop-in's public surface is aiokafka's: `inspect` compares both, so a new API is noticed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from aioidem._config.names import BY_KEYWORD
 from aioidem._producer import metrics
 
 THEIRS = aiokafka.AIOKafkaProducer
-# This is the one default that differs; omitted acks are a marker of its own in both packages.
+# Only this default differs. The default of `acks` is a marker object in both packages, and
+# `same_default` takes the two markers for equal.
 DIFFERENT_DEFAULTS = {"enable_idempotence": (False, OMITTED)}
 OURS_ONLY = {"metrics_collector", "more"}  # the first comes with aiokafka's next release
 

@@ -1,6 +1,6 @@
-"""The same code and batches over a long link, with aiokafka and with the drop-in.
+"""The same program over a long link, with aiokafka and with the drop-in.
 
-The broker counts how many batches share a round trip; `make bench` measures seconds.
+The embedded broker counts how many batches share a round trip; `make bench` measures seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def batches(cluster: EmbeddedCluster, client: Any, topic: str, **arguments: Any) -> int:
-    """Write records to one partition, one to a batch at most, and return the number of batches."""
+    """Write `RECORDS` records to one partition, and return how many batches they took.
+
+    A record of 1000 bytes fills a batch, because `max_batch_size` is 1500.
+    """
     cluster.create_topic(topic)
     async with client(
         bootstrap_servers=cluster.bootstrap_servers,
@@ -38,11 +41,11 @@ async def batches(cluster: EmbeddedCluster, client: Any, topic: str, **arguments
 async def test_over_a_long_link_five_batches_share_a_round_trip(
     cluster: EmbeddedCluster,
 ) -> None:
-    """The drop-in has five batches in flight, or fewer and larger ones, where aiokafka has one."""
+    """The drop-in has five batches in flight where aiokafka has one, or makes batches larger."""
     cluster.set_rtt(RTT)
     assert await batches(cluster, aiokafka.AIOKafkaProducer, "theirs") == RECORDS
     assert await batches(cluster, aioidem.AIOKafkaProducer, "ours", late_sealing=False) == RECORDS
     assert (cluster.max_span("theirs"), cluster.max_span("ours")) == (1, 5)
-    # With late sealing the records that wait for the first answer are one batch, so all take two
-    # round trips.
+    # With late sealing the records that wait for the first answer become one batch, which may
+    # exceed `max_batch_size`. So 41 records take two or three batches.
     assert await batches(cluster, aioidem.AIOKafkaProducer, "larger") <= 3

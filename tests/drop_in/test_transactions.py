@@ -1,4 +1,4 @@
-"""The drop-in's transactions, where aiokafka's producer cannot run the same test."""
+"""The drop-in's transactions, in tests that aiokafka's own producer cannot run."""
 
 from __future__ import annotations
 

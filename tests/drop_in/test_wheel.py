@@ -1,7 +1,7 @@
-"""Types as users see them: samples pass mypy and pyright, strict, with the installed wheel.
+"""Types as users see them: samples pass strict mypy and pyright with the installed wheel.
 
-The wheel is built from a copy of the tree, so that no build file is left in the checkout, and
-unpacked into a virtual environment that sees its dependencies and not the checkout.
+The wheel is built from a copy of the tree, so that no build file is left in the checkout. It is
+unpacked into a virtual environment that has aioidem's dependencies but does not see the checkout.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(run(str(interpreter), "-c", program, cwd=home).stdout.strip())
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # Plain paths in a .pth are not searched for further .pth files, so the checkout stays unseen.
+    # Python reads no .pth files in a directory that another .pth file names. So this line adds the
+    # dependencies without the .pth file beside them that adds the checkout.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     where = run(str(interpreter), "-c", "import aioidem; print(aioidem.__file__)", cwd=home)
     assert str(packages) in where.stdout, where.stderr

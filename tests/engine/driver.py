@@ -1,4 +1,4 @@
-"""Drive `ProducerCore` by hand: its steps are performed, and the test gives the answers.
+"""Drive `ProducerCore` without I/O: a `Rig` performs its steps, and the test gives the answers.
 
 `Rig` performs the engine's steps without a socket. It answers connections, Metadata,
 InitProducerId, DescribeConfigs and the calls to coordinators at once; a test that names a type of
@@ -7,13 +7,14 @@ acknowledges, refuses or loses them. Time is `Rig.now` and moves only when the t
 moves leaders with `Rig.move_leader`, loses connections with `Rig.lose`, and with a transactional id
 calls `Rig.begin` before it sends.
 
-Whatever a test is about, the rig checks these rules on every request: a retry is byte-identical,
-the span of first sends stays within the limit, a connection never has more requests outstanding
-than allowed, no epoch is followed by an older one in its partition, and a record is settled exactly
-once. With a transactional id it also checks that there is one call to a coordinator at a time, that
-EndTxn is sent only when no batch is outstanding and EndTxn(commit) only when every record is
-acknowledged, and that a batch is sent only in an open transaction, in a Produce version of its
-protocol, and in v1 only to a partition that was added.
+In every test the rig checks these rules: a retry is byte-identical; the span of first sends (from
+the oldest unacknowledged batch to the newest sent one) stays within the window; a connection never
+has more requests outstanding than allowed; no batch has an older epoch than one that its partition
+was sent before; and a record is settled exactly once. With a transactional id the rig also checks
+that there is one call to a coordinator at a time, that EndTxn is sent only when no batch is
+outstanding and EndTxn(commit) only when every record is acknowledged, and that a batch is sent only
+in an open transaction, in a Produce version of the transaction's protocol, and in transactions v1
+only to a partition that was added to the transaction.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class Sent:
     def __init__(self, topic: steps.TopicData, partition: int, data: bytes) -> None:
         self.topic = topic.name
         self.partition = partition
-        # A recreated topic has another id and another log, so the id is part of the key.
+        # A recreated topic is another log under the same name, so the topic id identifies the log
+        # too.
         self.where = (topic.name, partition, topic.topic_id)
         self.data = data
         (self.batch,) = read_batches(data)
@@ -263,11 +265,12 @@ class Rig:
             (T, index): (1, 0) for index in range(partitions)
         }
         self.ids: dict[str, UUID | None] = {}
-        # The id of the cluster, and by host the ids of other clusters that hosts lead to.
+        # `cluster_id` is the cluster that hosts lead to; `leads_to` has the hosts that lead to
+        # another one, each with the id of that cluster.
         self.cluster_id: str | None = "cluster"
         self.leads_to: dict[str, str | None] = {}
-        # By link id, the cluster that a connection leads to although its host leads elsewhere by
-        # now.
+        # By link id, the cluster that an open connection still leads to after its host has come to
+        # lead to another one.
         self.kept: dict[int, str] = {}
         self.topic_errors: dict[str, int] = {}
         self.next_pid = 4000
@@ -593,7 +596,7 @@ class Rig:
         leaders: tuple[LeaderNode, ...] = (),
         poll: bool = True,
     ) -> Exception | None:
-        """Answer a Produce request with these entries, which need not match what it carried."""
+        """Answer a Produce request with these entries, which need not match its batches."""
         self.finish(request)
         entries = tuple(entries)
         for entry in entries:
@@ -619,7 +622,7 @@ class Rig:
     def entry(
         self, request: Request, part: Sent, code: int = NONE, offset: int = -1, **more: Any
     ) -> PartitionAnswer:
-        """Build an entry of an answer; from v13 on it names the topic by id, before by name."""
+        """Build an entry of a Produce answer, which names the topic by id if v13 or newer."""
         by_id = request.version >= 13
         identity = next(t.topic_id for t in request.step.topics if t.name == part.topic)
         return PartitionAnswer(
@@ -707,7 +710,10 @@ class Rig:
         return [end for end in self.links.values() if end.open and not end.closed][-1]
 
     def jump(self, sequence: int, *, partition: int = 0) -> None:
-        """Set the partition's next sequence, as if lower unbounded sequences had been written."""
+        """Set the partition's next sequence, as if all lower sequences had been written.
+
+        `sequence` is the engine's counter, which is unbounded; on the wire it wraps to 0 at 2^31.
+        """
         state = self.state(T, partition)
         assert not state.unresolved
         state.ledger.next = sequence

@@ -80,7 +80,8 @@ def test_a_cut_never_exceeds_its_limit_and_loses_nothing(
 def test_small_records_fill_a_batch_closely() -> None:
     """A batch of small records is filled to 99 percent of its limit.
 
-    By the upper bound of each record's size alone, a batch would take far fewer records than fit.
+    The upper bounds of small records add up to far more bytes than their batch has, so a batch that
+    is cut by that sum takes far fewer records than fit.
     """
     queue = filled(*[10] * 2000)
     built = build_batch(queue.cut(16384, 10_000))
@@ -139,7 +140,7 @@ class Waiters:
         self.all: list[MemoryWaiter] = []
 
     def wait(self, size: int) -> MemoryWaiter:
-        # `budget.wait` may call `wake` before it has returned the waiter.
+        # `budget.wait` may call `wake` before it has returned the waiter; `box` is empty then.
         box: list[MemoryWaiter] = []
         early: list[bool] = []
 
@@ -197,9 +198,9 @@ def test_each_claim_wakes_the_next_one_that_fits() -> None:
 
 
 def test_no_call_overtakes_a_waiter_that_was_granted_room() -> None:
-    """A call between a waiter's wake-up and its turn cannot take the room that was granted to it.
+    """No call takes memory while a waiter that was granted memory has not claimed it yet.
 
-    Simulation seed 1 found a budget that let another task in.
+    Simulation seed 1 found a budget that let another task overtake such a waiter.
     """
     budget = ByteBudget(100)
     budget.try_take(100)
@@ -324,7 +325,7 @@ def test_a_record_larger_than_the_budget_passes_when_it_is_alone() -> None:
 
 
 def test_closing_wakes_everyone_and_grants_nothing() -> None:
-    """Closing wakes all who wait for memory, and grants none of it."""
+    """Closing the budget wakes every waiter and grants no memory."""
     budget = ByteBudget(10)
     budget.try_take(10)
     waiters = Waiters(budget)
@@ -350,7 +351,7 @@ def test_room_granted_before_closing_can_still_be_given_back() -> None:
 
 
 def test_a_wake_up_that_claims_and_releases_is_granted_only_once() -> None:
-    """A waiter may claim its room and release it again inside its own wake-up callback."""
+    """A waiter is granted memory once, even if its wake-up callback claims and releases it."""
     budget = ByteBudget(100)
     budget.try_take(100)
     woken: list[str] = []
@@ -369,7 +370,7 @@ def test_a_wake_up_that_claims_and_releases_is_granted_only_once() -> None:
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    """A state machine that takes, waits, claims, abandons and releases in any order."""
+    """A byte budget whose memory is taken, waited for, claimed and released in any order."""
 
     def __init__(self) -> None:
         super().__init__()

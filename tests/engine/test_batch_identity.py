@@ -1,6 +1,6 @@
-"""A batch keeps the producer ID, epoch and sequence it was first sent with while it is in doubt.
+"""A batch in doubt keeps the producer id, epoch and sequence that it was first sent with.
 
-Most of these tests are about a bug that another producer had, which their docstrings name.
+Most of these tests hold a rule that another Kafka client broke; the docstring names the bug.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def value_of(request: Request) -> bytes | None:
 def test_out_of_order_for_a_batch_that_was_never_in_doubt_bumps_and_restarts_at_zero(
     idle: float,
 ) -> None:
-    """OUT_OF_ORDER for a batch that was never in doubt bumps the epoch and restarts at 0.
+    """OUT_OF_ORDER for a batch that was never in doubt bumps the epoch; sequences restart at 0.
 
-    A broker may answer so after ten minutes without records (Redpanda #22670).
+    A broker may answer OUT_OF_ORDER after ten minutes without records (Redpanda #22670).
     """
     rig, (only,) = pipelined(1)
     rig.ack(only)
@@ -140,9 +140,10 @@ def test_a_batch_in_doubt_that_expires_before_its_resend_under_another_identity_
 def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next_epoch(
     code: int,
 ) -> None:
-    """A record that a leader without our state refused is delivered under the next epoch.
+    """A record refused by a leader that lost the producer's state is sent under the next epoch.
 
-    Nothing of the record is in doubt (KAFKA-14920, KAFKA-9144, platformatic #309).
+    The refusal leaves no doubt, because the leader appended nothing (KAFKA-14920, KAFKA-9144,
+    platformatic #309).
     """
     rig, (only,) = pipelined(1)
     rig.fail(only, code)
@@ -186,9 +187,9 @@ def test_an_expiry_after_request_timed_out_renumbers_no_later_batch_in_flight() 
 
 @given(st.lists(st.sampled_from([NONE, INVALID_RECORD, OUT_OF_ORDER]), min_size=2, max_size=5))
 def test_renumbering_keeps_the_order(codes: list[int]) -> None:
-    """Renumbered batches keep their order (KAFKA-8483, KAFKA-8484).
+    """Batches that get sequences of a new epoch keep their order (KAFKA-8483, KAFKA-8484).
 
-    Java's producer took them in the order of a heap.
+    Java's producer numbered them in the order of a heap, which is not the order of sending.
     """
     rig, requests = pipelined(len(codes))
     refused = False
@@ -196,7 +197,7 @@ def test_renumbering_keeps_the_order(codes: list[int]) -> None:
         if not refused and code == NONE:
             rig.ack(request, poll=False)
         else:
-            # The broker cannot append a batch that follows a refused one.
+            # The broker appends no batch after a refused one, so NONE becomes OUT_OF_ORDER.
             rig.fail(request, code or OUT_OF_ORDER, poll=False)
             refused = True
     rig.settle_down(30.0)
@@ -213,9 +214,9 @@ def test_renumbering_keeps_the_order(codes: list[int]) -> None:
 
 
 def test_a_late_answer_settles_its_own_batch_and_not_one_of_the_same_number() -> None:
-    """A late answer settles the batch of its request, not one of the same number (KAFKA-13794).
+    """A late answer settles its own batch, not a newer one with the same sequence (KAFKA-13794).
 
-    Java's producer kept batches in flight in a set ordered by sequence, and removed the wrong one.
+    Java's producer looked batches up by sequence, and removed the wrong one.
     """
     rig = Rig(**SHORT).start()
     (first,) = rig.send()

@@ -93,7 +93,7 @@ def test_each_code_has_its_action(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(set(_TABLE) - {ErrorCode.none}))
 def test_each_code_precedes_the_append_or_leaves_doubt(code: int) -> None:
-    """An error code without a base offset precedes the append, unless it always leaves doubt."""
+    """A code without a base offset means that nothing was appended, or it always leaves doubt."""
     assert classify(code, -1).precedes_append is (code not in ALWAYS_IN_DOUBT)
 
 
@@ -121,10 +121,10 @@ def test_distrust_of_base_offsets_touches_only_the_two_faced(code: int) -> None:
 
 @given(st.integers(-(2**15), 2**15 - 1).filter(lambda code: code not in _TABLE), st.booleans())
 def test_an_unknown_code_leaves_doubt_and_is_retried_if_it_may_pass(code: int, trust: bool) -> None:
-    """A code that the table lacks leaves doubt, and is retried only if it may pass.
+    """A code that the table lacks leaves doubt; the batch is retried if the error may be transient.
 
-    It may pass if it is documented as retriable or if the broker's message calls it so; see
-    `test_unlisted_codes.py`.
+    The error may be transient if its code is documented as retriable or the broker's message calls
+    it retriable; see `test_unlisted_codes.py`.
     """
     for message in (None, "retriable"):
         found = classify(code, -1, trust_base_offset=trust, message=message)

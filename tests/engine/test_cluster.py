@@ -43,7 +43,7 @@ def test_a_newer_leader_epoch_moves_the_partition() -> None:
 
 
 def test_a_stale_leader_epoch_never_moves_it_back() -> None:
-    """An older leader epoch never moves a partition back (KIP-320)."""
+    """A Metadata answer with an older leader epoch does not change the leader (KIP-320)."""
     cluster, _ = view(update((0, 1, 5)), update((0, 2, 6)), update((0, 1, 5)))
     assert leader(cluster) == PartitionView(2, 6)
 
@@ -90,7 +90,7 @@ def test_a_topic_answered_with_an_error_keeps_its_view_and_is_reported() -> None
 
 
 def test_an_unknown_topic_is_not_a_topic_without_partitions() -> None:
-    """A topic that the cluster does not know is not taken for one without partitions."""
+    """A topic that is unknown, or answered without partitions, has None for its partitions."""
     cluster, result = view(update(error=3))
     assert cluster.partitions("t") is None
     assert result.failed == {"t": 3}

@@ -1,4 +1,4 @@
-"""What a producer does when its cluster changes, or when another producer uses its id."""
+"""What a producer does when its cluster changes, or another client uses its producer id."""
 
 from __future__ import annotations
 
@@ -108,9 +108,10 @@ def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
 
 
 def test_a_connection_that_leads_elsewhere_is_closed_and_the_producer_stays() -> None:
-    """A connection to another cluster is closed, and the producer stays, while its own is reached.
+    """A connection to another cluster is closed; the producer stays while it reaches its own.
 
-    See KIP-1242: one address was given to somebody else. The address backs off meanwhile.
+    Here the address of broker 2 was given to another cluster (KIP-1242), and is tried again after
+    growing delays.
     """
     rig = Rig(brokers=2, partitions=2)
     rig.leaders[T, 1] = (2, 0)
@@ -155,9 +156,9 @@ def test_two_clusters_behind_one_name_are_no_reason_to_move_while_one_is_reached
 
 
 def test_a_bootstrap_connection_of_before_is_asked_again_where_its_name_leads() -> None:
-    """The producer leaves its last connection to the old cluster once the addresses lead elsewhere.
+    """The producer leaves an open bootstrap connection once all hosts lead to another cluster.
 
-    That bootstrap connection still names the old cluster, whose brokers' addresses have moved.
+    That connection still leads to the old cluster, but no new connection does.
     """
     rig = Rig(brokers=2)
     rig.leaders[T, 0] = (2, 0)
@@ -192,9 +193,9 @@ def test_a_name_that_flaps_costs_one_move_for_each_time_that_all_connections_are
 
 
 def test_one_connection_that_comes_to_lead_elsewhere_is_left() -> None:
-    """A connection that turns to another cluster is closed when an answer shows it.
+    """A connection is closed when a Metadata answer on it names another cluster than before.
 
-    A proxy can turn to another cluster in the middle of a connection.
+    A proxy can switch an open connection to another cluster.
     """
     rig, requests = pipelined(3)
     rig.cluster_id = "another"
@@ -235,8 +236,8 @@ def test_records_go_along_in_call_order_to_the_partitions_that_are_there() -> No
 def test_what_waited_for_its_partition_is_not_overtaken_by_what_goes_along() -> None:
     """A record that waits for a partition is not overtaken by a later one moved to that partition.
 
-    The first record waits for partition 2 to appear; the later one has partition 1, and the change
-    of the cluster assigns it anew, to partition 2.
+    The first record waits until partition 2 exists. The later record has partition 1, until the
+    cluster changes and the partitioner chooses partition 2 for it.
     """
 
     def last(_key: bytes | None, everything: Sequence[int], _led: Sequence[int]) -> int:
@@ -320,9 +321,9 @@ def test_a_fenced_producer_asks_for_another_id_and_never_raises_the_epoch() -> N
 
 
 def test_doubt_elsewhere_under_that_id_can_not_be_resolved() -> None:
-    """No answer settles doubt under a producer id that another producer uses.
+    """Batches in doubt end as UNKNOWN when another client turns out to use the producer id.
 
-    The other producer may have written our sequence, and the answer would be about its record.
+    The other client may have written the same sequences, so an answer could be about its records.
     """
     rig = Rig(brokers=2, partitions=2)
     rig.leaders[T, 1] = (2, 0)
@@ -361,10 +362,9 @@ def test_doubt_that_comes_after_the_fencing_ends_unknown_as_well() -> None:
 
 
 def test_a_partition_that_has_another_id_already_is_left_alone() -> None:
-    """INVALID_PRODUCER_EPOCH for the old producer id does not replace the new producer id again.
+    """INVALID_PRODUCER_EPOCH for a former producer id does not replace the present one.
 
-    Two partitions are answered under the old id; the second answer comes after the new id was
-    granted.
+    Two partitions get this answer for the old id, the second one after the new id was granted.
     """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
@@ -405,9 +405,10 @@ def test_no_producer_id_is_asked_of_a_connection_that_has_not_named_its_cluster(
 
 
 def test_the_producer_stays_while_a_connection_to_the_known_cluster_is_open() -> None:
-    """The producer does not move if one of its new connections leads to the known cluster.
+    """The producer keeps its cluster if one of two new connections leads to that cluster.
 
-    Both new connections name their clusters before the engine decides, the strange one first.
+    Both connections name their clusters before the engine decides, the one to another cluster
+    first.
     """
     both = 0
     for seed in range(12):

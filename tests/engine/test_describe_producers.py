@@ -1,4 +1,7 @@
-"""DescribeProducers says where to begin probing, and its answer settles no batch (KIP-664)."""
+"""DescribeProducers (KIP-664) says which batch to probe first, and its answer settles no batch.
+
+A probe is a resend of a batch in doubt, to learn whether the leader has stored the batch.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ def told(epoch: int, last: int, producer_id: int = 4001) -> ProducersAnswer:
 def test_a_hint_is_asked_first_and_alone_and_only_error_none_acknowledges() -> None:
     """The batch that DescribeProducers names is probed first and alone; only error NONE settles it.
 
-    The answer proves nothing, because it runs ahead of the high watermark.
+    DescribeProducers proves nothing, because it also counts batches above the high watermark, which
+    can still be lost.
     """
     rig = asked(told(0, 3))
     assert rig.sequences == [3]
@@ -121,9 +125,9 @@ def test_a_denied_question_is_not_asked_again_on_that_connection() -> None:
 
 
 def test_the_leader_is_asked_on_the_produce_connection_and_nothing_is_sent_beside() -> None:
-    """The leader is asked on the connection that carries Produce, and no batch until it answers.
+    """DescribeProducers is sent on the connection for Produce, and no batch until the answer.
 
-    A connection is served in order, so none of our batches arrives after the question.
+    A connection is served in order, so the leader has handled every earlier batch by then.
     """
     rig = Rig(brokers=2, partitions=2)
     rig.leaders[T, 1] = (2, 0)
@@ -171,9 +175,9 @@ def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
 
 
 def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> None:
-    """A DescribeProducers answer that kills its connection is not requested again.
+    """DescribeProducers is not sent again after its connection was lost, and probes begin without.
 
-    The answer may be larger than the largest frame. Probes need no permission and go on.
+    The connection may end because the answer exceeds the largest frame that the client accepts.
     """
     rig, _ = pipelined(5)
     rig.hold = (steps.AskProducers,)
@@ -204,7 +208,10 @@ def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> N
 def test_what_a_leader_tells_of_producers_is_where_to_begin_and_never_a_verdict(
     epoch: int, last: int, begins: list[int]
 ) -> None:
-    """DescribeProducers acknowledges nothing, and is believed only about the batches' own epoch."""
+    """DescribeProducers acknowledges nothing; it counts only if it names a batch in doubt.
+
+    The answer names a batch by epoch and last sequence; otherwise probes begin at the newest batch.
+    """
     rig, _ = pipelined(5)
     rig.producers = ProducersAnswer(0, {rig.next_pid: (epoch, last)})
     rig.lose()

@@ -1,4 +1,4 @@
-"""Produce v14: when it is spoken to a broker, and when it is tried again (KIP-1269)."""
+"""Produce v14 (KIP-1269): when it is used with a broker, and when it is tried again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ FORTY = {"max_in_flight_requests_per_connection": 40}
 def test_v14_is_spoken_as_the_option_and_the_broker_allow(
     mode: str, offered: int, named: bool, version: int
 ) -> None:
-    """With "auto", v14 is spoken only to a broker that offers it and names the topic config."""
+    """v14 is used if the broker offers v14 and the option `window_discovery` allows it.
+
+    "auto" allows v14 for brokers that have the topic config of KIP-1269, "on" for all brokers.
+    """
     rig = Rig(version=offered, window_discovery=mode)
     rig.names_config = named
     rig.start()
@@ -60,9 +63,10 @@ def test_the_config_is_asked_about_once_per_connection() -> None:
 
 
 def test_the_first_batch_of_a_connection_waits_for_the_answer_about_the_config() -> None:
-    """The first batch of a connection waits for the answer about the topic config.
+    """The first batch of a connection waits until the broker says if it has the topic config.
 
-    The batch can then be sent in v14, and its own answer names the window.
+    The batch can then be sent in v14, whose answer names the window (how many batches the broker
+    retains).
     """
     rig = Rig(version=14)
     rig.hold = (steps.DescribeTopicConfig,)
@@ -143,7 +147,7 @@ def test_a_v14_answer_that_cannot_be_decoded_falls_back_to_v13_for_a_while() -> 
 
 @pytest.mark.parametrize("mode", ["on", "auto"])
 def test_a_broker_that_hangs_up_on_v14_is_spoken_to_in_v13(mode: str) -> None:
-    """A broker that closes its connection on v14 is spoken to in v13 after the second time."""
+    """A broker that has closed two connections upon v14 is sent v13 instead."""
     rig = Rig(version=14, window_discovery=mode).start()
     rig.hold = (steps.DescribeTopicConfig,)
     rig.send(20)
@@ -168,9 +172,9 @@ def test_a_broker_that_hangs_up_on_v14_is_spoken_to_in_v13(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["on", "auto"])
 def test_a_broker_that_has_answered_v14_collects_no_strikes(mode: str) -> None:
-    """A broker that has answered in v14 is spoken to in v14 however many connections end.
+    """A broker that has answered in v14 is sent v14 however many connections end.
 
-    Here five connections end before their first answer.
+    Here five connections end while a request is unanswered.
     """
     rig, _ = pipelined(20, version=14, window_discovery=mode, **FORTY)
     rig.ack_all()
@@ -186,9 +190,9 @@ def test_a_broker_that_has_answered_v14_collects_no_strikes(mode: str) -> None:
 
 
 def test_a_known_broker_whose_config_questions_are_lost_is_not_asked_a_third_time() -> None:
-    """After two lost questions about the config, a broker known to speak v14 is not asked again.
+    """A broker known to speak v14 is not asked about the config after two unanswered questions.
 
-    Each question that is never answered would hold up every batch until the request timeout.
+    Batches wait for the answer, so an unanswered question holds them up for a request timeout.
     """
     rig = Rig(version=14, request_timeout=5.0).start()
     rig.send()

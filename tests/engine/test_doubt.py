@@ -35,7 +35,7 @@ AMBIGUOUS = [REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_
 
 
 def doubted(count: int = 5, **options: object) -> Rig:
-    """Make a rig whose connection was lost with `count` batches in flight; 1 is resent alone."""
+    """Make a rig with `count` batches in doubt after a lost connection; b1 is resent alone."""
     rig, _ = pipelined(count, **options)
     rig.lose()
     rig.tick(2.0)
@@ -71,7 +71,7 @@ def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes(
 
 
 def test_a_resent_batch_keeps_its_own_original_offset() -> None:
-    """A resent batch takes its offset from the answer, which names that of the first copy."""
+    """A resent batch gets the offset in the answer, which is the offset of its first copy."""
     rig, requests = pipelined(2)
     first, second = requests
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -128,9 +128,10 @@ def test_no_later_refusal_clears_doubt(refusal: int) -> None:
 
 
 def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() -> None:
-    """Error NONE of a batch sent through the open gate acknowledges all below it (KAFKA-9199).
+    """Error NONE for a batch acknowledges all batches below it too (KAFKA-9199).
 
-    The offsets of those below are unknown: each is -1, and not -1 + i (fluss-rust #448).
+    The first-ack gate must have been open when the batch was sent. The offsets of the batches below
+    are unknown: each record has -1, and not -1 + i (fluss-rust #448).
     """
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -143,9 +144,10 @@ def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() 
 
 
 def test_while_the_gate_is_closed_nothing_is_sent_above_a_batch_in_doubt() -> None:
-    """While the gate is closed only the oldest batch is sent, so no success can come above it.
+    """While the first-ack gate is closed, only the oldest batch is sent.
 
-    Such a success would prove nothing: a leader without our state accepts any first sequence.
+    Error NONE for a later batch would prove nothing about the oldest one: a leader without the
+    producer's state accepts any first sequence.
     """
     rig = Rig().start()
     rig.send(3)
@@ -164,9 +166,9 @@ def test_while_the_gate_is_closed_nothing_is_sent_above_a_batch_in_doubt() -> No
 
 
 def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
-    """A success above a rejected batch makes that one NOT_WRITTEN (KAFKA-15591).
+    """A rejected batch is NOT_WRITTEN once a batch above it is acknowledged (KAFKA-15591).
 
-    It counts as data loss and bumps the epoch once.
+    Such an acknowledgement counts as data loss and bumps the epoch once.
     """
     rig, (first, second) = pipelined(2)
     rig.fail(first, NOT_LEADER, -1, poll=False)
@@ -181,7 +183,7 @@ def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
 
 
 def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None:
-    """Above a rejected batch a success proves nothing; each batch in doubt is resent by itself."""
+    """Error NONE above a rejected batch proves no batch below, so each one in doubt is resent."""
     rig, (first, second, third, fourth) = pipelined(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, KAFKA_STORAGE_ERROR, poll=False)
@@ -203,10 +205,11 @@ def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None
 
 
 def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> None:
-    """A success above the numbers of a failed batch is data loss and proves nothing below them.
+    """Error NONE above a batch that failed for good is data loss, and proves no batch below.
 
-    b1 is answered UNKNOWN_SERVER_ERROR (in doubt), b2 is refused for good, the leader loses our
-    state and accepts b3. b3 proves nothing about b1, because the leader skipped b2's numbers.
+    b1 is answered UNKNOWN_SERVER_ERROR (in doubt), and b2 is refused for good. The leader loses the
+    producer's state and accepts b3, which proves nothing about b1: the leader accepted b3 although
+    it lacks b2's sequence.
     """
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, ErrorCode.unknown_server_error, poll=False)
@@ -224,7 +227,7 @@ def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> N
 
 
 def test_out_of_order_on_the_oldest_makes_the_rest_be_asked_newest_first() -> None:
-    """OUT_OF_ORDER for the oldest batch starts probes of all batches, newest first.
+    """OUT_OF_ORDER for the oldest batch starts probes (resends) of all batches, newest first.
 
     A broker that was restarted remembers only the newest batch of a producer.
     """
@@ -266,7 +269,7 @@ def test_probes_are_not_bound_by_the_span() -> None:
 
 
 def test_twenty_in_doubt_at_limit_five_all_resolve() -> None:
-    """The window never blocks a resend: at a window of five, twenty batches in doubt resolve."""
+    """Twenty batches in doubt are resent five at a time at a window of five, until all resolve."""
     rig = doubted(20, version=14, max_in_flight_requests_per_connection=20)
     rig.ack(rig.outstanding()[0])
     assert rig.sequences == [2, 3, 4, 5, 6]
@@ -356,7 +359,10 @@ def test_a_probe_answered_retriably_restarts_the_ladder_and_counts_as_no_refusal
 
 
 def test_a_new_leader_epoch_ends_the_probing() -> None:
-    """A new leader epoch starts the ladder again: the old leader was stale (Redpanda #12712)."""
+    """A new leader epoch starts the ladder (the steps that resolve doubt) again.
+
+    What the former leader refuses then counts for nothing, because it was stale (Redpanda #12712).
+    """
     rig, probes = probing(3)
     rig.move_leader(1, 1, seconds=0.5)
     for probe in probes:
@@ -366,9 +372,9 @@ def test_a_new_leader_epoch_ends_the_probing() -> None:
 
 
 def test_a_batch_whose_wire_sequence_is_zero_is_never_probed_before_the_one_under_it() -> None:
-    """A batch whose wire sequence is 0 is never probed before the batch below it.
+    """A batch whose sequence wraps to 0 on the wire is never probed before the batch below it.
 
-    A broker with state of an older epoch accepts sequence 0 although it lacks the batch below.
+    A broker whose state is of an older epoch accepts sequence 0 although it lacks the batch below.
     """
     rig = Rig().start()
     rig.send()
@@ -385,7 +391,7 @@ def test_a_batch_whose_wire_sequence_is_zero_is_never_probed_before_the_one_unde
 
 
 def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_in_flight() -> None:
-    """Above a rejected oldest batch a successful probe proves nothing, nor do the other probes.
+    """If the oldest batch was rejected, error NONE for a probe proves nothing about lower batches.
 
     b1 is answered NOT_LEADER with base offset -1, and b2 to b4 are lost. b1 is resent and answered
     OUT_OF_ORDER, so b4, b3 and b2 are probed. b4 is answered NONE above the rejected b1, then b3
@@ -410,10 +416,10 @@ def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_
 
 
 def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_below() -> None:
-    """An offset that was acknowledged before shows data loss, and proves nothing below its batch.
+    """A batch acknowledged at an offset that another has is data loss, and proves no batch below.
 
-    Seed 1328 of the simulation `storm` found this: a recreated topic, reached by its name, accepts
-    the batch after one that its predecessor may have taken.
+    Seed 1328 of the simulation `storm` found this: a recreated topic, addressed by name, accepts a
+    batch although the batch before it may have gone to the deleted topic.
     """
     rig, (first, second) = pipelined(2)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -426,7 +432,10 @@ def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_bel
 
 
 def test_a_late_answer_shows_a_loss_as_well() -> None:
-    """A late answer with too low an offset is data loss, although its batch was given up."""
+    """A late answer whose offset is below an acknowledged one shows data loss.
+
+    The late answer's batch was given up before, and stays UNKNOWN.
+    """
     rig, (second,) = pipelined(1, request_timeout=10.0, delivery_timeout=10.0)
     rig.ack(second, 100)
     rig.send()
@@ -441,10 +450,10 @@ def test_a_late_answer_shows_a_loss_as_well() -> None:
 
 
 def test_an_offset_that_came_too_late_is_one_that_a_later_answer_must_exceed() -> None:
-    """An acknowledged offset counts although its answer came too late (simulation seed 7710).
+    """The offset in a late answer counts as acknowledged (simulation seed 7710).
 
-    Every batch was given up before its answer came; a later answer with a lower offset shows data
-    loss.
+    The late answer's batch was given up before; the answer for the next batch has a lower offset,
+    which shows data loss.
     """
     rig, (second,) = pipelined(1, request_timeout=10.0, delivery_timeout=10.0)
     rig.fail(second, NOT_LEADER, -1)
@@ -490,7 +499,7 @@ def test_a_loss_that_an_offset_and_a_hole_show_is_reported_once(order: str) -> N
 
 
 def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unknown() -> None:
-    """A batch in doubt that is refused for good is UNKNOWN if this leader never acknowledged."""
+    """A batch in doubt that is refused for good is UNKNOWN if no ack came on this connection."""
     rig = doubted(1)
     rig.fail(rig.outstanding()[0], INVALID_TIMESTAMP)
     assert rig.outcomes[1].status is UNKNOWN
@@ -498,7 +507,7 @@ def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unkn
 
 
 def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledged_before() -> None:
-    """A permanent refusal of a batch in doubt starts probes if this leader acknowledged before.
+    """A permanent refusal of a batch in doubt starts probes after an ack on the same connection.
 
     The refusal of a resend says nothing about the first copy.
     """
