@@ -1,9 +1,10 @@
-"""The audit: compare the outcomes in ledgers with the records of the topic, however many.
+"""The audit: compare the outcomes in ledgers with the records of a topic of any size.
 
-It does with DataFrames what `aioidem.testing.check_history` does in memory. Each record of the
-topic contains its sender and the number of its call; a ledger has the outcome of that call. One
-shuffle groups the two by sender and call, a second one checks the order. The results are written as
-Parquet: `records` (each with its findings), `anomalies` and `latency`.
+The audit does with DataFrames what `aioidem.testing.check_history` does in memory. Each record of
+the topic contains its sender and the number of the call that sent it; a ledger has the outcome of
+that call. One shuffle groups ledger rows and records by sender and call, a second one checks the
+order. The results are written as Parquet: `records` (each with its findings, the anomalies),
+`anomalies` and `latency`.
 
 Invariants:
 
@@ -13,8 +14,8 @@ Invariants:
 - The findings are about the records that a reader with `read_committed` gets. An aborted record
   counts as absent, and is distinguished from a lost one.
 - A value contains its own identity with a CRC, so a value in the wrong place is recognised.
-- Records must be in the order of the calls, per producer and partition. A value that is found twice
-  counts at its first place.
+- The records of one producer in one partition must be in the order of its calls. A value that is
+  found twice counts at its first place.
 
 Rejected: Python functions on rows (ten times slower, with memory that Spark does not account for);
 joining ledger and topic (a duplicate would multiply the rows; grouping counts it).
@@ -56,7 +57,7 @@ __all__ = [
 
 
 class Finding(enum.StrEnum):
-    """The kinds of anomalies of a record."""
+    """A kind of anomaly: what is wrong with a record."""
 
     LOST = "lost"
     """Acknowledged, but not in the topic."""
@@ -108,8 +109,8 @@ _EXAMPLES: Final = 3
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 _ACCURACY: Final = 1000  # of `percentile_approx`: ranks are exact to one part in a thousand
 
-# The fields of a value, see aioidem.testing.make_value: magic, CRC32 of what follows it, partition,
-# call, the lengths of the two names, the names.
+# A value of `aioidem.testing.make_value` consists of magic, CRC32 of all that follows the CRC32,
+# partition, call, the lengths of the producer's and of the topic's name, these names, and padding.
 _FIELDS: Final = {
     "crc": "try_cast(conv(hex(substring(value, 5, 4)), 16, 10) AS bigint)",
     "own_partition": "try_cast(conv(hex(substring(value, 9, 4)), 16, 10) AS bigint)",
@@ -165,7 +166,7 @@ def read_ledger(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def entries_of(ledger: DataFrame, topic: str) -> DataFrame:
-    """Return a topic's ledger rows, with the common columns."""
+    """Return a topic's ledger rows, with the columns that ledger rows and records share."""
     rows = ledger.filter(F.col("topic") == topic)
     return _shaped(rows.withColumn("entry", F.lit(1)))
 
@@ -175,13 +176,14 @@ def copies_of(
 ) -> DataFrame:
     """Parse the records of a topic, and check that each is whole and in its place.
 
-    The result has the common columns of ledger rows and records.
-
     Args:
         records: rows of Spark's Kafka source.
-        topic: the topic that they were read from.
-        aborted: whether the records belong to aborted transactions, and so only prove an attempt.
+        topic: the topic that the records were read from.
+        aborted: whether the records belong to aborted transactions; such a record counts as absent.
         keep: further columns of `records` to keep.
+
+    Returns:
+        One row per record, with the columns that ledger rows and records share, and `keep`.
     """
     parsed = records.select(
         "value",
@@ -221,7 +223,7 @@ def copies_of(
 
 
 def _shaped(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
-    """Select the common columns in order, with null where the rows lack one."""
+    """Select the columns of `_COMMON` in order; a column that the rows lack is null."""
     return rows.select(
         *(
             (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name)
@@ -273,7 +275,10 @@ def grouped(rows: DataFrame, *also: Column) -> DataFrame:
 
 
 def out_of_order(records: DataFrame) -> DataFrame:
-    """Add the column `late`: whether a later call of the producer precedes it in the partition."""
+    """Add the column `late`: whether a later call's record precedes the record in its partition.
+
+    Only calls of the same producer are compared.
+    """
     before = (
         Window.partitionBy("producer", "found.partition")
         .orderBy("found.offset")
@@ -292,7 +297,8 @@ def judged(records: DataFrame) -> DataFrame:
     """
     entered, acked = F.col("entries") > 0, F.col("status") == _ACKED
     absent, present = F.col("copies") == 0, F.col("copies") > 0
-    # Of several copies only the first and the last place are kept; such a record is a duplicate.
+    # `grouped` keeps only the first and the last place of a record. With three or more copies the
+    # acknowledged offset cannot be checked; such a record is reported as a duplicate.
     elsewhere = (
         acked
         & (F.col("told.offset") >= 0)
@@ -321,7 +327,10 @@ def judged(records: DataFrame) -> DataFrame:
 
 
 def summary_of(records: DataFrame) -> DataFrame:
-    """Sum up judged records in one row."""
+    """Return one row of counts: of the records by outcome, and of their anomalies by kind.
+
+    `records` are rows of `judged`.
+    """
 
     def count(condition: Column) -> Column:
         return F.count(F.when(condition, 1))
@@ -367,7 +376,7 @@ def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
     for index, name in enumerate(_PERCENTILES):
         sums = sums.withColumn(name, F.col("percentiles")[index])
     length = F.col("seconds") if bucket is None else F.lit(float(bucket))
-    # A bucket with one record has a length of 0 s, but gets a rate all the same.
+    # Without buckets `seconds` is 0 if the clock did not advance; the rate must not divide by 0.
     rate = F.col("records") / F.greatest(length, F.lit(1e-6))
     return sums.withColumn("records_per_sec", rate).drop("percentiles")
 
@@ -393,7 +402,7 @@ def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
 
 
 def report(spark: SparkSession, records: DataFrame, plan: AuditPlan) -> dict[str, Any]:
-    """Write judged records and the results drawn from them, and return a summary."""
+    """Write `records` (rows of `judged`), `anomalies` and `latency`, and return a summary."""
     # The records are written and read again, because Spark would compute them anew for each use.
     records.drop("last", "late", "stray").write.mode("overwrite").parquet(f"{plan.out}/records")
     records = spark.read.parquet(f"{plan.out}/records")
@@ -430,7 +439,7 @@ def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _examples(anomalies: DataFrame) -> dict[str, list[str]]:
-    """Return a few examples of each kind, the first ones by producer and call."""
+    """Return a few examples of each kind of anomaly, the first ones by producer and call."""
     first = Window.partitionBy("finding").orderBy("producer", "call", "found")
     rows = (
         anomalies.withColumn("nth", F.row_number().over(first))

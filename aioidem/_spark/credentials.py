@@ -47,10 +47,12 @@ _IN_JAAS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split properties into those with a value and those whose value is a reference.
+    """Split properties into those with a value and those with a reference to a value.
+
+    A reference is `env:NAME` or `file:PATH`.
 
     Raises:
-        ConfigError: the value of a property that is no credential is a reference.
+        ConfigError: a property that is no credential has a reference.
     """
     # A value that is not a string is refused later, when the properties are checked.
     named = {n: text for n, text in properties.items() if is_named(text)}
@@ -65,7 +67,12 @@ def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
 
 
 def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
-    """Return properties that can be checked, with placeholders for the referenced values."""
+    """Return all properties, with placeholders for referenced values, so that they can be checked.
+
+    Args:
+        given: the properties with a value.
+        named: the properties with a reference (`env:NAME` or `file:PATH`).
+    """
     unknown = dict.fromkeys(named, "unknown")
     if unknown.pop(_JAAS, None) is not None:
         inside = _IN_JAAS.get(given.get("sasl.mechanism", "").strip(), ())
@@ -74,7 +81,9 @@ def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, s
 
 
 def look_up_named(named: Mapping[str, str]) -> dict[str, str]:
-    """Look up the referenced values in this process's environment and this machine's files; block.
+    """Return the referenced values, from this process's environment and this machine's files.
+
+    Reading a file blocks.
 
     Raises:
         ConfigError: a value does not exist, cannot be read, or is empty.

@@ -98,7 +98,8 @@ def follow(
 
 def _entries(spark: SparkSession, plan: FollowPlan) -> DataFrame:
     ledger = spark.readStream.schema(LEDGER_SCHEMA).parquet(plan.audit.ledger)
-    # The timestamps of records are truncated to milliseconds, not rounded.
+    # Row and record are paired by this time. The record has it truncated to milliseconds, not
+    # rounded, so the row's is truncated too.
     sent = F.timestamp_millis(F.floor(F.unix_micros("sent_at") / 1000))
     rows = entries_of(ledger, plan.audit.topic)
     return rows.withColumn("at", sent).withWatermark("at", f"{plan.delay} seconds")
@@ -119,7 +120,7 @@ def _copies(spark: SparkSession, plan: FollowPlan) -> DataFrame:
 
 
 def _judge(spark: SparkSession, batch: DataFrame, number: int, plan: FollowPlan) -> dict[str, Any]:
-    """Judge and write one batch, and return its sums."""
+    """Find the anomalies in one streaming batch, write the results, and return the counts."""
 
     def folder(name: str, which: int = number) -> str:
         return f"{plan.audit.out}/{name}/batch={which}"
@@ -145,10 +146,11 @@ def _judge(spark: SparkSession, batch: DataFrame, number: int, plan: FollowPlan)
 
 
 def _late_over_edges(records: DataFrame, edges: DataFrame | None) -> DataFrame:
-    """Mark records as `late` that are out of order with earlier batches.
+    """Mark records as `late` that are out of order with the records of earlier batches.
 
-    Records of earlier batches were sent earlier, so a later call must have a higher offset than
-    their last one, and an earlier call a lower one.
+    `edges` has the highest call and the highest offset of the earlier batches, per producer and
+    partition. A record with a higher call must have a higher offset, and one with a lower call a
+    lower offset.
     """
     if edges is None:
         return records

@@ -68,7 +68,10 @@ _STAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def smallest_value(producer: str, topic: str) -> int:
-    """Return the size in bytes of the smallest value that contains its identity."""
+    """Return the size in bytes of the smallest value of a record of this producer and topic.
+
+    A value contains its identity: producer, topic, partition and number of the call.
+    """
     return len(make_value(ValueId(producer, topic, -1, 0)))
 
 
@@ -126,7 +129,9 @@ class Ledger:
             self._full.set()
 
     async def kept_while(self, run: Callable[[], Awaitable[_T]]) -> _T:
-        """Run a function while writing file after file, write the last one, and return its result.
+        """Await `run()` and return its result; meanwhile write file after file.
+
+        The rows that are left when `run()` ends are written last.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -215,8 +220,8 @@ def _table(fixed: tuple[str, str, int], rows: _Rows) -> Any:
 class NumberedRecords:
     """Makes the numbered records of one producer, and enters their outcomes into its ledger.
 
-    It is the journal of the load loop. A record's timestamp is the `sent_at` of its row, truncated
-    to milliseconds: `follow.py` pairs records and rows by this time.
+    It is a `Journal` for the load loop (`run_load`). A record's timestamp is the `sent_at` of its
+    row, truncated to milliseconds: `follow.py` pairs records and rows by this time.
 
     Args:
         ledger: gets a row for each record.
@@ -228,7 +233,10 @@ class NumberedRecords:
         self._size = size
 
     def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
-        """Return a value that contains its identity, and the record's timestamp (epoch seconds)."""
+        """Return a record's value, and its timestamp in seconds since the epoch.
+
+        The value contains producer, topic and number, by which an audit recognises it.
+        """
         identity = ValueId(self._ledger.producer, self._ledger.topic, -1, number)
         return make_value(identity, self._size), _microseconds(sent_at) // 1000 / 1000
 

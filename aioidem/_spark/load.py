@@ -1,8 +1,9 @@
 """`aioidem perf --spark`: run the load loop in many tasks at once, with one common result.
 
-Each task is a process with its own producer. `aioidem._load.perf` runs and measures it, and its
-records are entered into a ledger (`ledger.py`). Each task sends its counts, a few kilobytes, to the
-driver, which adds counters, timelines and histograms.
+Each task is a process with its own producer, in which `aioidem._load.perf` runs and measures the
+task's share of the load. The outcomes of its records are written to a ledger (`ledger.py`). Each
+task sends its counts, a few kilobytes, to the driver, which adds counters, timelines and histograms
+of all tasks.
 
 Invariants:
 

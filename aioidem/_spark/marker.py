@@ -115,7 +115,10 @@ class RowSum:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A task's marker; `batch` is the number of the next batch, `at` is in epoch seconds."""
+    """A task's marker: up to which batch the task's rows are committed, and a digest of the last.
+
+    `batch` is the number of the last committed batch plus one; `at` is in seconds since the epoch.
+    """
 
     batch: int
     rows: int
@@ -155,7 +158,7 @@ class Marker:
 
 
 class Answer(enum.Enum):
-    """What a task has to do."""
+    """Whether a task must write its rows, or skip them because they are already written."""
 
     WRITE = "write"
     SKIP = "skip"
@@ -170,7 +173,7 @@ def decide(
     retention: float,
     missing_ok: bool = False,
 ) -> Answer:
-    """Decide what a task has to do, after it has fenced its earlier attempts.
+    """Decide whether a task must write or skip its rows; it has fenced its earlier attempts.
 
     Args:
         task: the identity of the task's rows.

@@ -3,9 +3,9 @@
 Readers of committed data wait at an open transaction. The task that left it open ends it when it
 runs again. But a restarted query may run that task late, or never if it needs fewer tasks; then
 readers wait until the transaction times out. With Spark's Python API the driver knows neither how
-many tasks the last batch had nor that a query is restarted. So users call this function before
-`start()`. It asks all brokers (ListTransactions, KIP-664) for open transactions under the query's
-prefix, and fences the producer of each.
+many tasks the last batch had nor that a query is restarted. So users call `end_open_transactions`
+before `start()`. The function asks all brokers (ListTransactions, KIP-664) for open transactions
+under the query's prefix, and fences the producer of each.
 
 Invariants:
 

@@ -71,7 +71,7 @@ class SinkOptions:
         topic: the topic of all rows; None if each row names its own.
         mode: at-least-once or exactly-once, see `writing.py`.
         identity: the identity of an exactly-once batch write.
-        marker_topic: the topic whose partition 0 the markers are offsets of.
+        marker_topic: the topic for whose partition 0 the tasks commit their markers (`marker.py`).
         missing_ok: whether to write even if a marker is missing that should exist.
         retention: seconds for which the cluster keeps a group's offsets.
         adaptive: whether adaptive execution is allowed, in spite of its risk for exactly-once.
@@ -144,7 +144,7 @@ class SinkOptions:
 
     @without_frames
     def looked_up(self) -> SinkOptions:
-        """Return the options with referenced values looked up by this process; this blocks.
+        """Return the options with the values to which `named` refers; looking them up blocks.
 
         Raises:
             ConfigError: a value does not exist or is illegal; the message names its option.
@@ -155,13 +155,17 @@ class SinkOptions:
         return known
 
     def config(self, transactional_id: str | None = None) -> ProducerConfig:
-        """Return the configuration of a task's producer; exactly-once needs a transactional id."""
+        """Return the configuration of a task's producer.
+
+        The id is used only in the mode exactly-once; without it the producer has no transactions.
+        """
         if self.mode == AT_LEAST_ONCE or transactional_id is None:
             return ProducerConfig.from_properties(self.properties)
         timeout = self.properties.get(_TIMEOUT, _DEFAULT_TIMEOUT)
         return ProducerConfig.from_properties(
             {
-                # The producer may first have to end the transaction of an earlier attempt.
+                # When it starts, the producer may have to wait until the transaction of an earlier
+                # attempt has ended.
                 "max.block.ms": timeout,
                 **self.properties,
                 _TIMEOUT: timeout,
@@ -230,11 +234,11 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Check the columns to write.
 
     Args:
-        columns: names and types, by Spark's simple names.
-        options: a topic there replaces the column's.
+        columns: the columns' types by the columns' names; types have Spark's simple names.
+        options: the options of the write; the option `topic` makes the column `topic` optional.
 
     Raises:
-        ConfigError: a column is missing, unknown, or has a type it cannot have.
+        ConfigError: a column is missing or unknown, or has a type that is not allowed for it.
     """
     for name, kind in columns.items():
         allowed = COLUMNS.get(name)

@@ -26,7 +26,7 @@ _OURS: Final = "(?i:keystore[.]key|jaas[.]config)"
 
 
 def hide_credentials(spark: SparkSession) -> None:
-    """Add the names of the options with credentials to the pattern of a session."""
+    """Make a session's redaction pattern also match the names of options with credentials."""
     # Pass no default: it would be returned in place of Spark's own default.
     theirs = spark.conf.get(REDACTION) or ""
     if _OURS not in theirs:

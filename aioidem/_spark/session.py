@@ -114,7 +114,7 @@ def job_failure(error: Exception) -> str:
 
 
 def _major(told: str) -> int:
-    """Return the version number that a Java prints; 0 if it prints none."""
+    """Return the major version in the output of `java -version`; 0 if there is none."""
     _, _, rest = told.partition('version "')
     number = rest.partition(".")[0].partition('"')[0]
     return int(number) if number.isdecimal() else 0
@@ -231,7 +231,8 @@ def _chosen(
 def _start(chosen: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    # By default workers start any `python3`, which may be another one than this process's.
+    # By default Spark starts workers with the `python3` on the PATH, which may not be the Python of
+    # this process.
     if chosen.get("spark.master", "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder

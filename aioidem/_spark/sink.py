@@ -56,7 +56,8 @@ __all__ = [
     "UnsafePlanError",
 ]
 
-# The names of these local properties are internal to Spark.
+# Local properties of a Spark task. The first two names are internal to Spark, the others are those
+# of public settings.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
@@ -67,7 +68,7 @@ logger = logging.getLogger("aioidem.spark")
 
 @dataclass(frozen=True)
 class TaskDone(WriterCommitMessage):
-    """What a task reports to the driver."""
+    """A finished task's report to the driver; see `Written`."""
 
     rows: int
     skipped: bool = False
@@ -187,7 +188,8 @@ def _task_context(options: SinkOptions) -> TaskContext:
             f"{_SPECULATION} is on: of two attempts at once each fences the other; turn it off,"
             " or pass speculation=allow"
         )
-    # Adaptive execution is on by default, and then the property is absent. Streams switch it off.
+    # Adaptive execution is on unless the property says "false": if the user sets nothing, the
+    # property is absent. Spark itself switches adaptive execution off for streams.
     if not options.adaptive and context.getLocalProperty(_ADAPTIVE) != "false":
         raise UnsafePlanError(
             f"{_ADAPTIVE} is on: a repeated batch may be cut into other tasks, and rows that move"
@@ -221,7 +223,7 @@ def _columns(batch: pa.RecordBatch) -> tuple[Sequence[str], list[list[Any]]]:
 
 
 def _rows(names: Sequence[str], rows: Iterable[Sequence[Any]], topic: str | None) -> list[SinkRow]:
-    """Convert rows to what the producer takes.
+    """Convert Spark's rows to `SinkRow`s.
 
     Raises:
         RecordError: a row has no topic.

@@ -136,12 +136,15 @@ class TaskWriter:
         await self._producer.start()
 
     async def begin(self) -> bool:
-        """Return whether the rows must be written."""
+        """Return whether the rows must be written: always, because at-least-once has no marker."""
         await anyio.lowlevel.checkpoint()
         return True
 
     def look_at(self, rows: Sequence[SinkRow]) -> None:
-        """Process rows in Spark's thread, before they are written or skipped."""
+        """Do nothing; a subclass may inspect the rows here before they are written or skipped.
+
+        This runs in Spark's thread, not in the event loop.
+        """
 
     async def write(self, rows: Sequence[SinkRow]) -> None:
         """Queue rows.
@@ -202,7 +205,7 @@ class TaskWriter:
             SinkTaskError: a row was not acknowledged.
         """
         config = self._producer.config
-        # Longer than any record's deadline and its grace, so flush ends because the records do.
+        # Every record has an outcome before this timeout, so flush does not time out.
         await self._producer.flush(config.delivery_timeout + config.request_timeout + _MARGIN)
         self._raise_failure()
         return Written(self._rows)
@@ -237,8 +240,8 @@ class ExactlyOnceWriter(TaskWriter):
         """
         own = await self._marker(self._task)
         first = own
-        # There is no marker before a stream's first batch, nor before a batch write that the driver
-        # has checked.
+        # Task 0's marker is read only if there can be one: not in a stream's first batch, nor in a
+        # batch write for which the driver has found none (`check_identity`).
         asked = self._task.batch > 0 or self._options.by_tasks
         if own is None and asked and self._task.task > 0:
             first = await self._marker(self._task.first())
@@ -286,7 +289,7 @@ class ExactlyOnceWriter(TaskWriter):
             )
 
     async def finish(self) -> Written:
-        """Commit rows and marker; if the rows are skipped, check that they are the same rows.
+        """Commit rows and marker; if the rows are skipped, check that the marker has their digest.
 
         Raises:
             RowsChangedError: other rows were written for this batch.
@@ -426,7 +429,7 @@ async def _close(writer: TaskWriter, failed: bool) -> None:
 
 
 def chunked(rows: Iterable[SinkRow], size: int = 1000) -> Iterator[list[SinkRow]]:
-    """Group rows into lists of `size`, because each list costs a switch between threads."""
+    """Group rows into lists of `size`: each `write` costs a switch between threads."""
     chunk: list[SinkRow] = []
     for row in rows:
         chunk.append(row)

@@ -66,7 +66,7 @@ _OPERAND_SIZES: Final = {
     0xC5: 3,
     **dict.fromkeys((0xB9, 0xBA), 4),
 }
-# tableswitch, lookupswitch, wide, goto_w and jsr_w do not occur in this method.
+# tableswitch, lookupswitch, wide, goto_w and jsr_w, which addBatchMetadata does not contain.
 _NOT_EXPECTED: Final = frozenset({0xAA, 0xAB, 0xC4, 0xC8, 0xC9})
 _LAST_OPCODE: Final = 0xC9
 _MOST: Final = 32767
@@ -81,7 +81,7 @@ class BrokerPatchError(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The offsets, in the class file, of the code and of the constant."""
+    """The offsets, in the class file, of the method's code and of the constant in it."""
 
     attribute: int
     """Offset of the Code attribute's length."""
@@ -95,7 +95,7 @@ class _Place:
 
 
 class _Cursor:
-    """Reads numbers from the class file."""
+    """Reads a class file from start to end; `at` is the offset of the next byte."""
 
     __slots__ = ("at", "data")
 
@@ -134,7 +134,7 @@ def retained(class_file: bytes) -> int:
 
 
 def patched(class_file: bytes, retain: int) -> bytes:
-    """Return the class with another constant.
+    """Return the class file changed to remember `retain` batches.
 
     Args:
         class_file: Bytes of the class file.
@@ -153,7 +153,7 @@ def patched(class_file: bytes, retain: int) -> bytes:
 
 
 def write_patch(jar: Path, directory: Path, retain: int) -> Path:
-    """Patch the class of kafka-storage's jar into a directory for the class path.
+    """Read the class from kafka-storage's jar, patch the class, and write it into a directory.
 
     Args:
         jar: The jar.
@@ -235,7 +235,7 @@ def _skip_member(cursor: _Cursor) -> None:
 
 
 def _methods(cursor: _Cursor, texts: dict[int, bytes]) -> Iterator[_Place | None]:
-    """Yield the place of the code of each method with the right name."""
+    """Yield where the code of each method addBatchMetadata is; `_with_push` adds the constant."""
     for _ in range(cursor.u2()):
         cursor.take(2)
         name = texts.get(cursor.u2())

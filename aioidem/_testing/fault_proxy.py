@@ -231,7 +231,8 @@ class FaultProxy:
         self.port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
         listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
-            # `end` waits for this task to close the listener, so it must have started.
+            # `Listening.end` waits until `_serve` has closed the listener, so `_serve` must have
+            # started.
             await self._tasks.start(self._serve, listening)
         except BaseException:
             await anyio.aclose_forcefully(listener)

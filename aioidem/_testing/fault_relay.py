@@ -100,7 +100,7 @@ class JitteryLane:
     """Computes when bytes arrive, by the delay, jitter and bandwidth that are set at that time.
 
     Args:
-        proxy: The proxy whose link it is.
+        proxy: The proxy that has the delay, jitter and bandwidth.
         seed: Seed of the jitter.
         connection: Number of the connection, from 1.
         direction: "up" to the broker, or "down" to the client.
@@ -115,12 +115,15 @@ class JitteryLane:
 
     @property
     def travelling_bytes(self) -> int:
-        """Return how many bytes may be read and not yet passed on."""
+        """Return the most bytes that may be in transit (read, but not yet passed on)."""
         slow = self._proxy.rtt or self._proxy.jitter or self._proxy.bandwidth is not None
         return _TRAVELLING_BYTES if slow else _WAITING_BYTES
 
     def due(self, now: float, size: int, extra: float = 0.0) -> float:
-        """Return when ``size`` bytes arrive that were read at ``now``, ``extra`` seconds late."""
+        """Return when ``size`` bytes that were read at ``now`` arrive; ``extra`` seconds are added.
+
+        Times are in seconds on the event loop's clock.
+        """
         proxy, lane = self._proxy, self._lane
         jitter = self._random.uniform(0.0, proxy.jitter) if proxy.jitter else 0.0
         lane.delay = proxy.rtt / 2 + jitter + extra
@@ -138,7 +141,10 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An action for the time ``due`` (seconds), after all actions that were queued earlier."""
+    """Bytes to write, or an end of the connection, at the time ``due`` on the event loop's clock.
+
+    Items are carried out in the order in which they were queued.
+    """
 
     due: float
     data: bytes | memoryview = b""
@@ -150,7 +156,7 @@ class Relay:
     """One client's connection, and the proxy's own connection to the broker.
 
     Args:
-        proxy: The proxy it belongs to.
+        proxy: The proxy of the connection.
         number: Number of the connection, from 1.
         seed: Seed of the proxy's jitter.
         client: Stream to the client.
@@ -331,7 +337,7 @@ class _Direction(ABC):
         try:
             await self._sink.send(data)  # type: ignore[arg-type]  # any buffer is taken
         except _STREAM_ENDED:
-            # The reader of the other direction sees the end of the connection and closes it.
+            # The other direction reads from this sink, so it sees the end and passes it on.
             self._muted = True
 
 
