@@ -60,7 +60,7 @@ def _resolved(schema: type[T]) -> type[T]:
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequestV14(ProduceRequest):
-    """The request of v13; its version says that the client understands the response's new field."""
+    """The request of v13; v14 says that the client knows KIP-1269's field in the response."""
 
     __version__: ClassVar[i16] = _VERSION
 
@@ -68,7 +68,7 @@ class ProduceRequestV14(ProduceRequest):
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceResponseV14(PartitionProduceResponse):
-    """The struct of v13, plus how many batches the leader remembers for this partition, or None."""
+    """The struct of v13, plus the number of batches that the leader remembers per producer id."""
 
     __version__: ClassVar[i16] = _VERSION
     producer_state_batches_to_retain: int | None = field(metadata=_RETAINED, default=None)
@@ -77,7 +77,7 @@ class PartitionProduceResponseV14(PartitionProduceResponse):
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProduceResponseV14(TopicProduceResponse):
-    """The struct of v13, plus how many batches the leader remembers for each partition."""
+    """The struct of v13, plus the number of batches remembered per producer id and partition."""
 
     __version__: ClassVar[i16] = _VERSION
     partition_responses: tuple[PartitionProduceResponseV14, ...]
@@ -87,7 +87,7 @@ class TopicProduceResponseV14(TopicProduceResponse):
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponseV14(ProduceResponse):
-    """The response of v13, with topics that may have the new field."""
+    """The response of v13, with topics and partitions that may have KIP-1269's field."""
 
     __version__: ClassVar[i16] = _VERSION
     responses: tuple[TopicProduceResponseV14, ...]

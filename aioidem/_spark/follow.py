@@ -59,7 +59,7 @@ class FollowPlan:
 
     Attributes:
         audit: the topic, the ledger and the output folder.
-        delay: seconds until a record is judged; more than the longest time a record takes to end.
+        delay: seconds until a record is judged; must exceed the producer's `delivery.timeout.ms`.
         step: length in seconds of the interval of sending times whose records are judged together.
         every: seconds between batches; None: process the present data, then end.
     """
@@ -78,7 +78,7 @@ def follow(
     Args:
         spark: a session with Spark's Kafka source.
         plan: what to follow.
-        told: called with the sums of each batch in which a record was judged.
+        told: called with the counts of each streaming batch that has ledger rows or anomalies.
     """
     out = plan.audit.out
 

@@ -133,7 +133,11 @@ class JitteryLane:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request that was passed on to the broker, and what is needed to handle its response."""
+    """A request that was passed on to the broker.
+
+    ``topics`` has, with a `RetentionFace`, the topics of a DescribeConfigs request that asks for
+    KIP-1269's config.
+    """
 
     seen: FrameSeen
     topics: Asked = frozenset()
