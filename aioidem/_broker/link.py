@@ -1,16 +1,17 @@
-"""The simulated link of one connection: from its delay and bandwidth follow delivery times.
+"""The simulated link of one connection: delivery times from a delay and a bandwidth.
 
 Invariants
     Messages are delivered in the order in which they were sent, even if the delay is lowered
-    meanwhile.
+    while some are on their way.
     A link is a pipeline: a message waits until the bytes of the one before it have been sent, not
     until they have been delivered.
     Nothing here reads a clock or sleeps: the time of sending (seconds) is an argument, and the time
     of delivery is the result.
 
 Rejected
-    Sleeping in the reader and the writer: one message per round trip would make every link slow,
-    and the broker's count of unanswered batches would depend on a scheduler.
+    Sleeping in the reader and the writer: a reader that sleeps through the delay of each message
+    reads only one message per delay, and the broker's count of unanswered batches would depend on
+    a scheduler.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["Lane", "Link"]
 
 
 class Lane:
-    """One direction: ``delay`` in seconds, ``bandwidth`` in bytes per second (None: unlimited)."""
+    """One direction of a link: delay in seconds, bandwidth in bytes per second (None: no bound)."""
 
     __slots__ = ("_last_due", "_sent_until", "bandwidth", "delay")
 
@@ -43,7 +44,7 @@ class Lane:
 
 
 class Link:
-    """Both directions of a connection; each has half the round-trip time and its own bandwidth."""
+    """Both directions of a connection, each with half the round-trip time and all the bandwidth."""
 
     __slots__ = ("down", "up")
 

@@ -69,7 +69,7 @@ class Log:
         self._size += len(batch.data)
 
     def copy_from(self, other: Log) -> None:
-        """Replace the contents by those of another replica's log."""
+        """Replace the contents with those of another replica's log."""
         self._batches = list(other._batches)
         self._start, self._end, self._size = other._start, other._end, other._size
 
@@ -80,7 +80,7 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, below: int, *, at_least_one: bool
     ) -> list[StoredBatch]:
-        """Return batches from the one that contains ``offset`` on, as a Fetch reads them.
+        """Return batches from the one that contains ``offset`` on, as a Fetch request reads them.
 
         Args:
             offset: Offset of the first record wanted.
@@ -150,7 +150,7 @@ class Log:
         return max(self._start, min(other._start, self._end))
 
     def truncate(self, offset: int) -> bool:
-        """Remove every batch that ends at or after ``offset``, and return whether there was one."""
+        """Remove every batch with a record at or after ``offset``; return whether there was one."""
         dropped = False
         while self._batches and self._batches[-1].last_offset >= offset:
             self._size -= len(self._batches.pop().data)

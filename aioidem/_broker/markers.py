@@ -26,7 +26,8 @@ COORDINATOR_EPOCH: Final = 0
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 _ABORT, _COMMIT = 0, 1
-# After the batch header: length, attributes, two deltas, length of the key, version of the key.
+# Between the batch header and the marker's kind are 7 bytes: the record's length, attributes and
+# two deltas and the key's length, one byte each, and the key's version, two bytes.
 _KIND_AT: Final = HEADER_SIZE + 7
 
 

@@ -128,7 +128,7 @@ def stream_pair() -> tuple[MemoryStream, MemoryStream]:
 
 
 class MemoryConnector:
-    """Connects clients in memory.
+    """A connector whose connections are pairs of streams in memory.
 
     Args:
         accept: Called as ``accept(host, port)``; returns the client's end of a new connection, or

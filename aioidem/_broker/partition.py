@@ -172,7 +172,7 @@ class Partition:
             replica.log.delete_before(min(offset, replica.log.end_offset))
 
     def hold_high_watermark(self, at: int | None = None) -> None:
-        """Stop the high watermark at its present offset, or at ``at``."""
+        """Keep the high watermark from rising above ``at`` (None: above its present offset)."""
         self._hold = self.high_watermark if at is None else at
         self._advance()
 
@@ -182,7 +182,7 @@ class Partition:
         self._advance()
 
     def pause(self, broker_id: int) -> None:
-        """Stop a follower from copying; it stays among the in-sync replicas."""
+        """Stop a follower from copying batches; the follower stays among the in-sync replicas."""
         self.replicas[broker_id].paused = True
 
     def resume(self, broker_id: int) -> None:
@@ -191,7 +191,7 @@ class Partition:
         self.catch_up()
 
     def shrink_isr(self, broker_id: int) -> None:
-        """Remove a follower from the in-sync replicas."""
+        """Remove a follower from the in-sync replicas, unless it is the only one of them."""
         # The last in-sync replica stays even while its broker is down: only it can be elected
         # cleanly.
         if broker_id in self.isr and broker_id != self.leader and len(self.isr) > 1:
@@ -212,7 +212,7 @@ class Partition:
         self._advance()
 
     def elect(self, broker_id: int) -> None:
-        """Make a replica the leader, whatever its log contains."""
+        """Make a replica the leader, even if it is not in sync (an unclean election)."""
         self.leader = broker_id
         self.leader_epoch += 1
         leader = self.replicas[broker_id]
@@ -223,7 +223,7 @@ class Partition:
         self.catch_up()
 
     def reassign(self, broker_id: int) -> None:
-        """Move the leader's replica to a broker that has none, and elect it there."""
+        """Move the leader's replica to a broker that has no replica, and elect it."""
         old = self.replicas.get(self.leader)
         fresh = Replica(broker_id)
         if old is not None:
@@ -254,9 +254,9 @@ class Partition:
             self.leader_epoch += 1
 
     def broker_started(self, broker_id: int) -> None:
-        """Let a started broker copy what it lacks, or elect it if there is no leader.
+        """Let a started broker copy the batches that its replica lacks.
 
-        It is elected only if it is one of the in-sync replicas.
+        If the partition has no leader, and this replica is in sync, it becomes the leader instead.
         """
         replica = self.replicas.get(broker_id)
         if replica is None:

@@ -1,6 +1,6 @@
 """The producer state of one replica: the last N batches of each producer, and the sequence check.
 
-It does what Kafka 4.3.1 does:
+N is how many batches per producer the broker is configured to retain. The rules of Kafka 4.3.1:
 
 * A batch whose (epoch, first, last sequence) is among the remembered ones is a duplicate and is
   answered with its first offset.
@@ -14,7 +14,8 @@ It does what Kafka 4.3.1 does:
   answered DUPLICATE_SEQUENCE_NUMBER without an offset, any other OUT_OF_ORDER_SEQUENCE_NUMBER.
 * An unknown producer id may start at any sequence (KIP-360); with transactions v2 only at 0.
 * While a broker asks the coordinator whether a transaction may begin in a partition, it keeps the
-  lowest sequence that it has seen, and appends no later batch before that one (KIP-890).
+  lowest sequence that it has seen of the producer, and appends no batch with a higher sequence
+  before the batch with that one (KIP-890).
 * A producer gets the epoch of the marker that ends its transaction. With transactions v2 this epoch
   is new, so the producer's next batch begins at sequence 0.
 * While a transaction is open in the partition, its producer may write only transactional batches,
@@ -88,7 +89,7 @@ class ProducerEntry:
 
 @dataclass(slots=True)
 class _Verifying:
-    """The lowest sequence seen of a producer while the coordinator is asked about it."""
+    """The lowest sequence seen of a producer while the coordinator is asked about a transaction."""
 
     epoch: int
     lowest: int
@@ -103,7 +104,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # By producer id; an entry is kept until the transaction begins in this partition.
+        # By producer id; kept until the producer's transaction begins in this partition.
         self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:
@@ -129,12 +130,13 @@ class ProducerStates:
     def verifying(self, header: BatchHeader, *, zero_first: bool = False) -> None:
         """Note that the coordinator is about to be asked whether a transaction may begin here.
 
-        ``zero_first`` says whether an unknown producer must begin at sequence 0, as with
-        transactions v2. If several requests wait, the value of the first one counts, as in Kafka.
+        ``header`` is that of the batch that would begin the transaction. ``zero_first`` says
+        whether an unknown producer must begin at sequence 0, as with transactions v2. If several
+        batches of a producer wait for the coordinator, the value of the first one counts, as in
+        Kafka.
 
         Raises:
-            RefusedError: INVALID_PRODUCER_EPOCH for an older epoch, whose sequences do not
-                continue in the present one.
+            RefusedError: INVALID_PRODUCER_EPOCH if the batch's epoch is lower than the producer's.
         """
         entry = self._entries.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
@@ -210,7 +212,7 @@ class ProducerStates:
             )
 
     def appended(self, batch: StoredBatch, retain: int) -> None:
-        """Remember a batch that was appended, and keep the newest ``retain`` of its producer."""
+        """Remember a batch that was appended; forget all but its producer's newest ``retain``."""
         header = batch.header
         if header.producer_id < 0:
             return
@@ -243,7 +245,10 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget producers whose last batch is ``expiration_ms`` or more old; return their ids."""
+        """Forget producers whose last batch is ``expiration_ms`` or more old; return their ids.
+
+        A producer with an open transaction is not forgotten.
+        """
         gone = [
             pid
             for pid, e in self._entries.items()
@@ -267,8 +272,7 @@ class ProducerStates:
     def recover(self, batches: Iterable[StoredBatch], retain: int) -> None:
         """Rebuild the state from ``batches`` after a crash.
 
-        Producers whose batches are no longer in the log are kept, because older snapshots have
-        them.
+        Producers without a batch in the log are kept, because Kafka's older snapshots have them.
         """
         known = dict(self._entries)
         self.rebuild(batches, retain)

@@ -2,7 +2,8 @@
 
 Invariants
     One request of a connection is served at a time, and answers are sent in the order of requests.
-    A request that was read is served even if its connection was closed, unless its broker stops.
+    A request that was read is served even if the client has closed the connection, unless the
+    broker has ended the connection too.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ class RequestChannel:
     """The connections of one cluster, and the requests on them.
 
     Args:
-        cluster: What handlers work on. It also has the interceptor, and the round-trip time,
-            bandwidth and security of new connections.
-        encode: Deliveries carry answers as bytes, encoded when the answer is made and not when it
-            is due. On a link with a bandwidth this is always so: the size must be known.
+        cluster: The brokers, topics and groups that handlers of requests use; also the interceptor,
+            and the round-trip time, bandwidth and security of new connections.
+        encode: Encode each answer when it is made, and not when it is due to the client. On a link
+            with a bandwidth that is always done, because the delay depends on the answer's size.
         first_id: Id of the first connection.
     """
 
@@ -117,7 +118,7 @@ class RequestChannel:
         now: float,
         size: int,
     ) -> None:
-        """Take a request that was read at ``now``; it reaches the broker after the link's delay."""
+        """Take a request that was read at ``now`` (seconds); the link's delay begins then."""
         items: tuple[ProduceItem, ...] = ()
         if api_key == _PRODUCE:
             items = _produce_items(self._cluster.topology, request, api_version)
@@ -237,7 +238,7 @@ class RequestChannel:
     # -- answers out ------------------------------------------------------------------------------
 
     def take_deliveries(self) -> list[Delivery]:
-        """Return the deliveries that became due since the last call, in order."""
+        """Return what became due to clients (answers, closing) since the last call, in order."""
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 
@@ -270,7 +271,8 @@ class RequestChannel:
         connection = pending.connection
         broker = self._cluster.brokers[connection.broker_id]
         mute = broker.throttle if pending.api_key == _PRODUCE else 0.0
-        # ``serving`` stays set until that event, so requests that arrive meanwhile are queued.
+        # ``serving`` stays set until `_serve_next` is called, so that requests which arrive during
+        # the throttle time (``mute``) are queued.
         self._schedule.push(now + mute, self._serve_next, connection)
 
     def _deliver(self, _now: float, delivery: Delivery) -> None:

@@ -3,7 +3,7 @@
 Invariants
     One request of a connection is served at a time, in order: the next one is served after the
     answer to the last one was given to the link. Kafka mutes a channel meanwhile.
-    A request that was read before its connection closed is still served.
+    A request that was read before the client closed the connection is still served.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Never:
 
 
 class Promised:
-    """Answer when another member of the group, or a timer, makes it possible.
+    """Answer when another member of the consumer group, or a timer, makes the answer possible.
 
     Args:
         build: Makes the answer from the values that `keep` is called with.
@@ -104,7 +104,7 @@ class Promised:
         self._response: Entity | None = None
 
     def keep(self, values: Mapping[str, Any]) -> None:
-        """Answer with these values, now or as soon as `when_kept` is called; call this once."""
+        """Build the answer, and give it now or when `when_kept` is called; to be called once."""
         self._response = self._build(values)
         if self._give is not None:
             self._give(self._response)
@@ -162,8 +162,9 @@ class Connection:
         inbox: Requests that wait to be served.
         serving: Whether a request is being served.
         closed: Whether the client has closed the connection.
-        silent: Whether the broker sends nothing more on the connection.
-        ended_by_broker: Whether the broker has closed it, so that nothing more is served.
+        silent: Whether the broker sends no further answer on the connection.
+        ended_by_broker: Whether the broker serves no further request of the connection, because it
+            has closed the connection or because the interceptor has silenced it.
     """
 
     __slots__ = (
@@ -245,7 +246,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An error code for the partitions in ``only``, or for all of a request if that is None."""
+    """An error code for the partitions in ``only`` (None: for all partitions of a request)."""
 
     code: ErrorCode
     only: frozenset[tuple[str, int]] | None = None
@@ -256,7 +257,7 @@ class Override:
 
 
 class Context:
-    """What a handler gets with the body of a request.
+    """The request and the time, which a handler gets together with the request's body.
 
     Attributes:
         pending: The request.

@@ -17,7 +17,7 @@ __all__ = ["Schedule"]
 
 
 class Schedule:
-    """Events by due time, in seconds on any monotonic scale, and the wall clock at that time."""
+    """Events by due time, in seconds on any monotonic scale, and a wall clock."""
 
     __slots__ = ("_events", "_order", "_wall_offset_ms", "now")
 
@@ -47,15 +47,15 @@ class Schedule:
         return self.wall_ms(self.now)
 
     def push(self, due: float, act: Callable[[float, Any], None], argument: Any) -> None:
-        """Call ``act(due, argument)`` at ``due``."""
+        """Schedule the call ``act(due, argument)`` for the time ``due`` (seconds)."""
         heapq.heappush(self._events, (due, next(self._order), act, argument))
 
     def at(self, due: float, act: Callable[[float], None]) -> None:
-        """Call ``act(due)`` at ``due``."""
+        """Schedule the call ``act(due)`` for the time ``due`` (seconds)."""
         self.push(due, lambda now, _nothing: act(now), None)
 
     def later(self, seconds: float, act: Callable[[float], None]) -> None:
-        """Call ``act(now)`` after this many seconds."""
+        """Schedule the call ``act(due)`` for the time ``due``, ``seconds`` from now."""
         self.at(self.now + seconds, act)
 
     def next_due(self) -> float | None:
@@ -63,7 +63,10 @@ class Schedule:
         return self._events[0][0] if self._events else None
 
     def run_until(self, now: float, before: Callable[[float], None]) -> None:
-        """Carry out all events up to ``now``; ``before(due)`` is called ahead of each."""
+        """Carry out all events that are due up to ``now``.
+
+        ``before(time)`` is called ahead of each event, and with ``now`` at the end.
+        """
         events = self._events
         while events and events[0][0] <= now:
             due, _, act, argument = heapq.heappop(events)

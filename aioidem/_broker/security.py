@@ -2,15 +2,15 @@
 
 Nothing here does IO, except for the TLS handshake of a stream. The mechanisms share no code with
 the client's: SCRAM is the server of the package scramp, the signature of AWS_MSK_IAM is computed
-with HMAC alone, and OAUTHBEARER accepts unsigned tokens with ``sub`` and ``exp``, as the validator
-does that Kafka has for tests.
+with HMAC alone, and OAUTHBEARER accepts unsigned tokens with ``sub`` and ``exp``, as Kafka's
+validator for tests does.
 
 Invariants
     Before a client has authenticated, its connection may send only ApiVersions and the SASL
     requests. The same holds while it authenticates again, and after the end of its session
     (KIP-368).
-    A client that authenticates again must keep its mechanism and principal, and must wait at least
-    a second after the last authentication.
+    A client that authenticates again must keep its mechanism and principal, and must not do so
+    twice within a second.
 
 This is for tests: passwords are kept in memory as plain text, and every authenticated client may do
 everything.
@@ -120,10 +120,13 @@ class SaslSession:
         return self.expires_at is None or now < self.expires_at
 
     def begin(self, mechanism: str, now: float) -> bool:
-        """Serve SaslHandshake; return False if the client may not send it now.
+        """Serve SaslHandshake.
+
+        Return False if the client began to authenticate again less than a second ago: the broker
+        then closes the connection.
 
         Raises:
-            SaslRefusedError: The mechanism is not offered.
+            SaslRefusedError: The mechanism is not offered, or is not the client's earlier one.
         """
         again = self.principal is not None
         if again and self._begun_at is not None and now - self._begun_at < _BETWEEN_SECONDS:

@@ -56,7 +56,7 @@ class ClusterServer:
         state: The cluster.
         transport: "tcp" on 127.0.0.1, or "memory" (clients then use `connector`).
         ports: TCP port of each broker; 0 takes a free one, which the broker keeps.
-        security: TLS of every connection.
+        security: The TLS settings of every connection.
         wall_clock: Returns seconds since the epoch.
     """
 
@@ -118,7 +118,7 @@ class ClusterServer:
     # -- time -------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Carry out the events that are due by now, and queue the answers for their clients."""
+        """Carry out the events that are due by now, and queue the answers that clients get."""
         if self._tasks is None:
             return
         for delivery in self._state.advance(anyio.current_time(), self._wall_ms()):
@@ -166,7 +166,7 @@ class ClusterServer:
         listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
             if self._tasks is not None:
-                # `aclose` waits for this task to close the listener, so it must have started.
+                # `aclose` waits until `_accept` has closed the listener: wait for its start.
                 await self._tasks.start(self._accept, broker, listening)
                 self._listening[broker.id] = listening
         except BaseException:

@@ -6,8 +6,9 @@ producer id and epoch is the number of batches, in sequence order, from the olde
 the newest one read, both counted. A producer's window must bound this number (KIP-1269).
 
 Invariants
-    A batch stays unresolved if its answer or connection was lost, or if its answer can be sent both
-    before and after the append. From then on only a success resolves the batch, and no refusal.
+    A batch stays unresolved if its answer or connection was lost, or if its answer has an error
+    code that brokers send both before and after an append. From then on only a success resolves
+    the batch: a refusal of a resend does not prove that the first send was not appended.
     A batch is recognised by its sequence, unwrapped to an unbounded number, so a resend is the same
     batch.
 
@@ -42,7 +43,8 @@ class Verdict(Enum):
 class _Window:
     """The span of one (producer id, epoch).
 
-    ``order`` has the oldest unresolved batch and all batches above it.
+    ``order`` has the unwrapped sequences of the oldest unresolved batch and of all later batches
+    that were read; its length is the span. ``open`` has those of the unresolved batches.
     """
 
     __slots__ = ("doubted", "last", "maximum", "open", "order")
@@ -55,7 +57,7 @@ class _Window:
         self.maximum = 0
 
     def position(self, sequence: int) -> int:
-        """Return the unwrapped sequence that is nearest to the newest one seen."""
+        """Unwrap ``sequence``: of all numbers that wrap to it, return the nearest to ``last``."""
         ahead = (sequence - self.last) % _WRAP
         return self.last + ahead if ahead < _HALF else self.last + ahead - _WRAP
 
@@ -132,9 +134,9 @@ class PartitionSpans:
         return max((w.maximum for w in self._strict.values()), default=0)
 
     def unproven_span(self) -> int:
-        """Return `span`, counted so that a success also resolves the batches below it."""
+        """Return the span as `span` does, but a success also resolves the batches before it."""
         return max((len(self._proven[key].order) for key in self._newest.items()), default=0)
 
     def max_unproven_span(self) -> int:
-        """Return `max_span`, counted so that a success also resolves the batches below it."""
+        """Return the span as `max_span` does, but a success also resolves the batches before it."""
         return max((w.maximum for w in self._proven.values()), default=0)

@@ -58,8 +58,8 @@ class ClusterState(Cluster):
         rtt: Round-trip time of each new connection, in seconds.
         bandwidth: Bandwidth of each new connection, in bytes per second each way; None: unlimited.
         seed: Seed of the cluster id and the topic ids.
-        encode: Deliveries carry answers as bytes, encoded when the answer is made and not when it
-            is due. On a link with a bandwidth this is always so: the size must be known.
+        encode: Encode each answer when it is made, and not when it is due to the client. On a link
+            with a bandwidth that is always done, because the delay depends on the answer's size.
         sequence_range: Brokers implement KIP-758 with this range: they keep one batch and speak
             Produce v13 at most. None: brokers recognise a retry by their last batches.
         security: How clients authenticate; None: every connection is accepted.
@@ -175,7 +175,7 @@ class ClusterState(Cluster):
         return self.schedule.next_due()
 
     def undelivered(self, delivery: Delivery) -> None:
-        """Note that a delivery's bytes could not be written: its batches are unanswered."""
+        """Note that a delivery could not be written: its batches are unresolved again (`spans`)."""
         if delivery.pending is not None:
             note_read(delivery.pending.items)
             note_unanswered(delivery.pending.items)
@@ -204,8 +204,8 @@ class ClusterState(Cluster):
     def move_leader(self, partition: Partition, broker_id: int) -> None:
         """Make a broker the leader: by election if it has a replica, else by reassignment.
 
-        Requests parked at the old leader are answered NOT_LEADER_OR_FOLLOWER with their base
-        offset.
+        Produce requests that wait for followers at the old leader are answered
+        NOT_LEADER_OR_FOLLOWER, with the base offset at which their batch was appended.
 
         Raises:
             RefusedError: PREFERRED_LEADER_NOT_AVAILABLE if the broker does not run.
@@ -261,7 +261,7 @@ class ClusterState(Cluster):
         """Start a broker again; ``clean`` says how it was stopped.
 
         After a crash the producer state is rebuilt from the log and then reduced to what a snapshot
-        holds, as on Kafka (measured on 4.3.1 and 3.9.1).
+        holds (one batch per producer), as in Kafka (measured with 4.3.1 and 3.9.1).
         """
         broker = self.brokers[broker_id]
         broker.online = True

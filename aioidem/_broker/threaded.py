@@ -71,9 +71,9 @@ def _awaited_in_thread(
 class ThreadedCluster:
     """An `EmbeddedCluster` in a thread that lives as long as the ``with`` block.
 
-    It has every method of `EmbeddedCluster` as a plain function. Any thread may call it, and it
-    returns when it has taken effect. A hook of ``intercept`` is called in the cluster's thread, and
-    may call all of these methods except ``stop_broker`` and ``start_broker``.
+    It has every method of `EmbeddedCluster` as a plain method, which any thread may call, and which
+    returns when the call has taken effect. A hook of ``intercept`` is called in the cluster's
+    thread, and may call all of these methods except ``stop_broker`` and ``start_broker``.
 
     Args:
         make: Makes the cluster, in the thread.
@@ -113,8 +113,9 @@ class ThreadedCluster:
         """Stop the cluster, and wait for its thread.
 
         Raises:
-            KafkaTimeoutError: It did not end within 30 seconds.
-            Exception: An error that ended the cluster early, unless another one is being raised.
+            KafkaTimeoutError: The thread did not end within 30 seconds.
+            Exception: The error that ended the cluster early. Neither is raised if the ``with``
+                block itself raised an exception.
         """
         _, loop = self._running.result(0)
         with suppress(RuntimeError):  # the loop has ended

@@ -2,7 +2,7 @@
 
 Invariants
     A timer that is set again to a later time, as by every heartbeat, adds no event to the schedule.
-    Set to an earlier time it adds one, and the old event then does nothing.
+    A timer that is set to an earlier time adds an event, and its old event then does nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Timer"]
 
 
 class Timer:
-    """Calls a function at a time on the cluster's clock."""
+    """A single call of a function, at a time on the cluster's clock."""
 
     __slots__ = ("_act", "_due", "_event", "_schedule")
 
@@ -24,7 +24,7 @@ class Timer:
         self._schedule = schedule
         self._act: Callable[[], None] | None = None
         self._due: float | None = None
-        # Due time of the timer's newest event; `_ring` ignores earlier ones.
+        # Due time of the timer's newest event; `_ring` ignores the timer's older events.
         self._event: float | None = None
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Timer:
             self._arm(self._due)
 
     def cancel(self) -> None:
-        """Cancel what was set."""
+        """Cancel the call that was set, if there is one."""
         self._due = self._act = None
 
     def _arm(self, due: float) -> None:

@@ -1,7 +1,8 @@
 """What the cluster is made of: brokers, topics, configs, producer ids.
 
 Invariants
-    Every result is determined: ids follow from the seed, and placement from the order of brokers.
+    Every result is repeatable: ids follow from the seed, and the placement of replicas from the
+    ids of the brokers.
     Every refusal is a `RefusedError` with the code that a broker answers.
 
 Rejected
@@ -51,7 +52,7 @@ class Broker:
             it remembers.
         throttle: Throttle time of Produce requests, in seconds.
         clock_offset_ms: How far the broker's wall clock is ahead of the cluster's, in ms.
-        pids: Producer ids that are still free of the block that the broker has got.
+        pids: Producer ids of the broker's present block that it has not handed out yet.
     """
 
     __slots__ = (
@@ -214,7 +215,7 @@ class Topology:
         self._reload_configs()
 
     def broker_config(self, broker: Broker | None, name: str) -> str:
-        """Return the value of a config on a broker; None: a broker that has no own configs."""
+        """Return the value of a config on a broker (None: the cluster-wide value)."""
         own = broker.configs.get(name) if broker is not None else None
         return own or self.configs.get(name) or BROKER_CONFIGS[name].default
 
@@ -244,7 +245,7 @@ class Topology:
         return next((broker for broker in in_turn if broker.online), None)
 
     def coordinator_error(self, key: str, broker: Broker) -> ErrorCode:
-        """Return the error code of a broker that does not coordinate this key, else none."""
+        """Return a broker's code for this key: an injected fault, NOT_COORDINATOR, or no error."""
         fault = self.coordinator_faults.get(key)
         if fault is not None:
             return fault

@@ -1,11 +1,11 @@
 """One transactional id: the producer that owns it, and the state of its transaction.
 
-It is modelled on Kafka 4.3.1, for both transaction protocols. In v1 (KIP-98) only InitProducerId
+The model is Kafka 4.3.1, for both transaction protocols. In v1 (KIP-98) only InitProducerId
 raises the epoch. In v2 (KIP-890) every end of a transaction raises it too, so that a late request
 of one transaction cannot become part of the next.
 
 Invariants
-    The state changes only through `Transaction.step`, by the table below.
+    The state changes only through `Transaction.step`, as the table ``_NEXT`` allows.
     ``producer_id`` and ``epoch`` are what a producer may use now. An epoch above 32766 is never
     given to a producer, because fencing the producer takes one more.
     ``last_epoch`` is the epoch that the *same* producer had before the present one, so that it may
@@ -37,7 +37,7 @@ class Identity(NamedTuple):
 
 
 class TransactionState(Enum):
-    """The states, by their names in DescribeTransactions."""
+    """The state of a transaction; each value is its name in DescribeTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -82,7 +82,8 @@ class Transaction:
         self.name = name
         self.producer_id = producer_id
         self.previous_producer_id = -1
-        # The next producer id, if this one has no further epoch and the transaction is decided.
+        # The producer id after the end of a decided transaction, if the present one has no further
+        # epoch; else -1.
         self.next_producer_id = -1
         self.epoch = -1
         self.last_epoch = -1
@@ -125,7 +126,7 @@ class Transaction:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether this producer id has no further epoch."""
+        """Return whether the producer id has reached the last epoch that a producer may use."""
         return self.epoch >= LAST_EPOCH
 
     def step(self, state: TransactionState) -> None:
@@ -139,13 +140,21 @@ class Transaction:
         self.state = state
 
     def may_claim(self, claimed: Identity) -> bool:
-        """Return whether a producer with that identity may ask for the next epoch (KIP-360)."""
+        """Return whether a producer that names ``claimed`` may ask for the next epoch (KIP-360).
+
+        Such a producer has the present producer id (`renew` then checks its epoch), or the id
+        before that at its last epoch. While a transactional id has no producer, any may ask.
+        """
         if self.epoch < 0 or claimed.producer_id == self.producer_id:
             return True
         return claimed.producer_id == self.previous_producer_id and claimed.epoch >= LAST_EPOCH
 
     def renew(self, claimed: Identity | None) -> bool:
-        """Raise the epoch, unless ``claimed`` repeats a request; return False if it is fenced."""
+        """Raise the epoch for InitProducerId; return False if the producer is fenced.
+
+        ``claimed`` is the identity in the request; None: the producer is new. A producer that
+        repeats a request, with the epoch before the present one, keeps the present epoch.
+        """
         if claimed is None:
             self.last_epoch = -1
         elif claimed.epoch == self.epoch or self.epoch < 0:
@@ -157,7 +166,10 @@ class Transaction:
         return True
 
     def rotate(self, producer_id: int, claimed: Identity | None) -> None:
-        """Replace the producer id by a new one, at epoch 0."""
+        """Replace the producer id, whose epochs are used up, with ``producer_id`` at epoch 0.
+
+        ``claimed`` is the identity in the producer's request; None: the producer is new.
+        """
         self.previous_producer_id = self.producer_id
         self.last_epoch = -1 if claimed is None else self.epoch
         self.producer_id, self.epoch = producer_id, 0
@@ -175,14 +187,14 @@ class Transaction:
         self.started_ms = -1
 
     def prepare(self, *, commit: bool, raise_epoch: bool) -> None:
-        """Decide the transaction; its markers have the epoch that is valid after this call."""
+        """Decide to commit or abort; the markers have the epoch that this call may have raised."""
         if raise_epoch:
             self.last_epoch = self.epoch
             self.epoch += 1
         self.step(TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
 
     def complete(self) -> None:
-        """End the transaction, because all its markers are written."""
+        """End the transaction, because the markers in all its partitions are committed."""
         committed = self.state is TransactionState.PREPARE_COMMIT
         self.step(
             TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT

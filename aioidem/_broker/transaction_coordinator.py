@@ -10,11 +10,11 @@ CONCURRENT_TRANSACTIONS. Markers are committed at once, unless a partition has n
 nothing, or `hold_markers` or ``marker_delay`` (seconds) delays them.
 
 Invariants
-    A marker is written once per target and leader epoch: again only if the leader was lost before
-    the marker was committed.
+    A marker is written once per partition and leader epoch: again only if the
+    leader epoch rises before the marker is committed.
     Transactions time out at multiples of
-    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The check is not cancelled when
-    a transaction ends: it then finds nothing to do, and schedules no further check.
+    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The end of a transaction does
+    not cancel the check: if no transaction is open, the check schedules no further one.
 
 Rejected
     An internal topic for the state: only a client that reads that topic would notice a difference.
@@ -122,13 +122,15 @@ class TransactionCoordinator:
     def init(
         self, broker: Broker, name: str, timeout_ms: int, claimed: Identity | None
     ) -> Identity:
-        """Serve InitProducerId: fence the id's producer, and return the identity of the next one.
+        """Serve InitProducerId: return a new identity, which fences the earlier producer.
 
-        An open transaction of the fenced producer is aborted.
+        ``name`` is the transactional id, ``claimed`` the identity in the request (KIP-360; None: a
+        new producer). An open transaction is aborted first, and until its end the producer has
+        to repeat the request.
 
         Raises:
-            RefusedError: PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while a transaction of the id
-                is ending.
+            RefusedError: PRODUCER_FENCED; or CONCURRENT_TRANSACTIONS while a transaction of the id
+                is ending, or if the id is unusable (see `_need_v2`).
         """
         transaction = self._known.get(name)
         if transaction is None:
@@ -159,7 +161,7 @@ class TransactionCoordinator:
 
         Raises:
             RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_REQUEST or
-                CONCURRENT_TRANSACTIONS.
+                CONCURRENT_TRANSACTIONS; UNSUPPORTED_VERSION for ``implicit`` on a cluster of v1.
         """
         transaction = self._of(name, identity)
         if transaction.ending:
@@ -188,13 +190,14 @@ class TransactionCoordinator:
     def end(
         self, broker: Broker, name: str, identity: Identity, *, commit: bool, raises: bool
     ) -> Identity:
-        """Serve EndTxn: decide the transaction, and return the producer's next identity.
+        """Serve EndTxn: decide the transaction; return the identity for the producer's next one.
 
-        ``raises`` says whether the end raises the epoch, as with transactions v2.
+        ``raises`` says whether the decision raises the epoch, as with transactions v2.
 
         Raises:
-            RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS or
-                INVALID_TXN_STATE.
+            RefusedError: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+                CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, or UNSUPPORTED_VERSION if the request
+                is one of transactions v2 and the cluster is not at v2.
         """
         transaction = self._named(name)
         again = raises and _asks_again(transaction, identity)
@@ -227,7 +230,7 @@ class TransactionCoordinator:
 
     @property
     def waits_for_partitions(self) -> bool:
-        """Return whether a decided transaction still lacks a marker."""
+        """Return whether some decided transaction lacks a committed marker in a partition."""
         return bool(self._ending)
 
     def write_markers(self) -> None:
@@ -250,10 +253,10 @@ class TransactionCoordinator:
         return transaction
 
     def _need_v2(self, transaction: Transaction) -> None:
-        """Check that the cluster is at transactions v2, because the client's request is.
+        """Refuse a request of transactions v2 if the cluster is not at transactions v2.
 
-        If the cluster is not, the transactional id becomes unusable. Kafka 4.3.1 behaves so, and a
-        test of such a client must fail in the same way.
+        The transactional id is unusable from then on, as in Kafka 4.3.1, so that a client with this
+        mistake fails in a test as it would there.
 
         Raises:
             RefusedError: UNSUPPORTED_VERSION.
@@ -327,7 +330,7 @@ class TransactionCoordinator:
         return written
 
     def _watch(self, transaction: Transaction) -> None:
-        """Schedule a check for the time when the transaction may have timed out."""
+        """Schedule a check for when the transaction has timed out, unless one is due earlier."""
         interval = int(self._topology.broker_config(None, _INTERVAL)) / 1000
         now = self._schedule.now
         due = next_look(now, self._seconds_left(transaction), interval)
@@ -344,7 +347,8 @@ class TransactionCoordinator:
 
     def _check(self, due: float) -> Callable[[float], None]:
         def check(_now: float) -> None:
-            # If an earlier check was scheduled instead of this one, it has scheduled the next.
+            # `_watch` may have scheduled an earlier check after this one. The earlier check has
+            # then scheduled the next one, and this check does nothing.
             if self._next_check == due:
                 self._next_check = None
                 self._abort_timed_out()
@@ -365,16 +369,20 @@ class TransactionCoordinator:
 
 
 def next_look(now: float, left: float, interval: float) -> float:
-    """Return the first multiple of ``interval`` after ``left`` more seconds.
+    """Return the first multiple of ``interval`` after the time ``now + left``, all in seconds.
 
-    A multiple that equals the present time, up to rounding, is not returned: on a virtual clock the
-    check would otherwise be repeated at the same time for ever.
+    A multiple that equals that time, up to rounding, is not returned: with ``left`` 0, on a virtual
+    clock, the check would otherwise be repeated at the same time for ever.
     """
     return (int((now + left) / interval + _ROUNDING) + 1) * interval
 
 
 def _asks_again(transaction: Transaction, identity: Identity) -> bool:
-    """Return whether a producer with transactions v2 repeats EndTxn, having got no answer."""
+    """Return whether an EndTxn of transactions v2 has the identity before the present one.
+
+    A decision raises the epoch, so such a request repeats the EndTxn that led to the decision, and
+    whose answer was lost.
+    """
     if identity.producer_id == transaction.producer_id:
         return transaction.epoch == identity.epoch + 1
     return (
@@ -383,10 +391,15 @@ def _asks_again(transaction: Transaction, identity: Identity) -> bool:
 
 
 def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, again: bool) -> bool:
-    """Return whether a producer with this epoch may end the transaction."""
+    """Return whether the producer ``identity`` may end the transaction.
+
+    ``raises`` says whether EndTxn is one of transactions v2, whose decision raises the epoch, and
+    ``again`` whether it repeats an earlier EndTxn (`_asks_again`).
+    """
     if not raises or not (again or transaction.ending):
         return identity == transaction.identity
-    # With transactions v2 the decision raises the epoch; only a repeated request has the old one.
+    # The decision has raised the epoch, if there was one: only a repeated EndTxn has the epoch
+    # before.
     return again and (transaction.ending or transaction.state in _ENDED)
 
 
@@ -395,7 +408,11 @@ def _may_abort_nothing(
 ) -> bool:
     """Return whether to carry out an abort of a transaction that has written to no target.
 
-    False means that it was carried out before, and that this request repeats it.
+    False: the last transaction was ended in the same way (commit or abort), and this EndTxn repeats
+    that. ``raises`` and ``again`` are those of `_may_end`.
+
+    Raises:
+        RefusedError: INVALID_TXN_STATE if there is nothing to end, and no abort is allowed.
     """
     ended_alike = _ENDED.get(transaction.state) is commit
     if ended_alike and (again or not raises):

@@ -50,7 +50,7 @@ class TransactionIndex:
         return self._open.get(producer_id)
 
     def appended(self, batch: StoredBatch) -> None:
-        """Record a batch with a producer id that was appended to the log."""
+        """Record a transactional batch or a marker that was appended to the log."""
         header = batch.header
         if header.control:
             self._end(batch)
@@ -70,7 +70,7 @@ class TransactionIndex:
     def _end(self, marker: StoredBatch) -> None:
         producer_id = marker.header.producer_id
         first = self._open.pop(producer_id, None)
-        # The transaction of this marker wrote nothing here, so the index stays as it is.
+        # Without a first offset the marker's transaction has written nothing to this partition.
         if first is None:
             return
         self._ended.append((first, marker.base_offset))

@@ -2,8 +2,8 @@
 
 If a producer has no open transaction in a partition (or group), the partition's leader (or the
 group's coordinator) asks the transaction coordinator before it appends. Depending on the version of
-the request, the partition is added to the transaction, or the client must have added it before. A
-client that is too old to know an error code is sent another one.
+the request, the coordinator then adds the partition to the transaction, or checks that the client
+has added it. A client that is too old to know an error code is sent an older code instead.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Support(Enum):
 
     @classmethod
     def of(cls, version: int, first_abortable: int) -> Support:
-        """Return the support of a client by the version of its request.
+        """Return how much of KIP-890 a client knows, by the version of its request.
 
-        From the version after ``first_abortable`` on the broker adds the target by itself.
+        ``first_abortable`` is the version that brought TRANSACTION_ABORTABLE. For later versions
+        the broker adds the target to the transaction by itself.
         """
         if version > first_abortable:
             return cls.IMPLICIT
@@ -50,7 +51,7 @@ class Support(Enum):
 def admit(
     cluster: Cluster, name: str, identity: Identity, target: Target, support: Support
 ) -> None:
-    """Add a target to a transaction, or check that it takes part, as `Support` requires.
+    """Add a target to a transaction (`Support.IMPLICIT`), or check that the target takes part.
 
     Raises:
         RefusedError: With a code that the client knows.
@@ -62,7 +63,7 @@ def admit(
 
 
 def as_known_to(api_key: int, version: int, code: ErrorCode) -> ErrorCode:
-    """Return PRODUCER_FENCED as INVALID_PRODUCER_EPOCH for clients before KIP-588."""
+    """Return ``code``; before KIP-588, INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
     if code is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED[api_key]:
         return ErrorCode.invalid_producer_epoch
     return code
@@ -83,7 +84,7 @@ def _told(code: ErrorCode, support: Support) -> ErrorCode:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and support is Support.NONE:
         return ErrorCode.invalid_txn_state
-    # Clients retry NOT_ENOUGH_REPLICAS without refreshing their metadata. Old clients would not
-    # retry the codes that it stands for.
+    # NOT_ENOUGH_REPLICAS replaces codes that old clients would not retry. Every client retries it,
+    # without refreshing its metadata.
     busy = code is ErrorCode.concurrent_transactions and support is not Support.IMPLICIT
     return ErrorCode.not_enough_replicas if busy or code in _COORDINATOR_AWAY else code

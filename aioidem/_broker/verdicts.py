@@ -3,7 +3,7 @@
 A refusal proves that a batch is not stored only if its code is sent before the append and the
 answer has no base offset. NOT_LEADER_OR_FOLLOWER, for example, is sent before an append, and also
 after one to a request that waited in purgatory. The table below is written from the broker's side
-and shares nothing with the client's, so that tests notice a mistake in one of them.
+and shares no code with the client's table, so that tests notice a mistake in either.
 """
 
 from __future__ import annotations

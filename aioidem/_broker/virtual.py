@@ -1,9 +1,9 @@
 """The cluster on a virtual clock, with clients that send and receive bytes, without sockets.
 
 `VirtualCluster` owns a `ClusterState` and the time; `VirtualClient` is one connection. Every
-request is encoded by kio's schemas and decoded as `ClusterServer` does it, and every answer the
-other way round, so a test runs the same code as with a socket. Waiting for a timeout of a minute
-takes microseconds, and the same calls give the same answers.
+request is encoded by kio's schemas and decoded as `ClusterServer` decodes it, and every answer is
+encoded as there and decoded by kio's schemas, so a test runs the same code as with a socket.
+Waiting for a timeout of a minute takes microseconds, and the same calls give the same answers.
 
 Rejected
     Passing entities to `ClusterState` without encoding them: a test would not notice an answer that
@@ -80,9 +80,9 @@ def idempotent_batch(
 
 
 class VirtualCluster:
-    """A `ClusterState` (``options`` are its own) and the time, which only `run_until` moves.
+    """A `ClusterState`, made with ``options``, and a virtual clock, which only `run_until` moves.
 
-    ``deliveries`` is everything that was delivered to any client, in order.
+    ``deliveries`` has all that was delivered to any client, in order.
     """
 
     __slots__ = ("_answers", "deliveries", "now", "state")
@@ -98,7 +98,7 @@ class VirtualCluster:
 
     @property
     def wall_ms(self) -> int:
-        """Return the wall clock now, in ms since the epoch."""
+        """Return the present time of the wall clock, in ms since the epoch."""
         return START_MS + round(self.now * 1000)
 
     def client(self, broker_id: int = 0) -> VirtualClient:
@@ -143,7 +143,7 @@ class VirtualClient:
         return f"<VirtualClient {self.connection!r} sent={self._last_id}>"
 
     def send(self, api_key: int, version: int, values: Mapping[str, Any]) -> int:
-        """Send a request described as for `entities.build`, and return its correlation id."""
+        """Send a request with the fields ``values``, and return its correlation id."""
         schema = request_type(api_key, version)
         if schema is None:
             raise LookupError(f"no request of API {api_key} in version {version}")
@@ -226,10 +226,10 @@ class VirtualClient:
 
 
 def only_partition(answer: Entity) -> Entity:
-    """Return the one partition of a Produce answer.
+    """Return the part of a Produce answer that is about its one partition.
 
     Raises:
-        ValueError: There are none or several.
+        ValueError: The answer is about no partition or several.
     """
     (topic,) = answer.responses
     (part,) = topic.partition_responses

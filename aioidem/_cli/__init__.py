@@ -4,9 +4,9 @@ Invariants:
 
 - `import aioidem._cli` needs only the standard library. Typer, rich and the histogram belong to the
   extra `cli` and are imported by `main`; if they are missing, one line says so.
-- `main` returns the exit status and raises nothing that a user can cause: 0 success, 1 some record
-  was not acknowledged or the run could not be made, 2 bad usage, 128 + signal if interrupted. Every
-  message about usage is one line on standard error.
+- `main` returns the exit status and raises nothing that a user can cause: 0 success, 1 a
+  record was not acknowledged, the audit found an anomaly or the command could not run, 2 bad usage,
+  128 + signal if interrupted. Every message about usage is one line on standard error.
 
 Rejected: Typer's standalone mode. It prints usage errors as a box of several lines, which scripts
 cannot match and which does not fit a log.
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
-    # Commands import further packages when they run, so a missing extra is found here or there.
+    # A missing extra is found by this import or, as commands import further packages, by `run`.
     try:
         from aioidem._cli.app import run
 

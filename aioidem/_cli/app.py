@@ -1,8 +1,8 @@
-"""The functions that Typer calls for the commands; `flags` has their flags, plans check the values.
+"""The functions that Typer calls for the commands; `flags` has the flags of the commands.
 
 Invariants:
 
-- A command only passes its flags to a plan, which checks them, and then runs the plan. None means
+- A command passes its flags to a plan (which checks their values), then runs the plan. None means
   "not given", so that the plan can tell a contradiction from a default.
 - Every mistake of a user is reported here as one line on standard error, with status 2.
 """
@@ -42,7 +42,7 @@ def run(argv: list[str]) -> int:
     try:
         status = command.main(spread_values(argv), prog_name="aioidem", standalone_mode=False)
     except typer.TyperException as error:
-        # The message may quote a password that was given with the wrong flag.
+        # The message may quote a password that was given with the wrong flag: remove the values.
         return _refuse(name, without_values(error.format_message(), argv), error.exit_code)
     except UsageError as error:
         return _refuse(name, str(error), 2)

@@ -4,7 +4,7 @@ Invariants:
 
 - A mistake in the flags is found before a JVM is started, and reported in one line.
 - Exit status: 0 no anomaly, 1 an anomaly or the audit could not be made, 2 bad usage.
-- The output shows the contents of the JSON; nothing is computed here.
+- The output on the screen shows the contents of the JSON result; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def audit(command: AuditCommand) -> int:
     Returns:
         The exit status.
     """
-    # Imported here, because they need the extra.
+    # Imported here, because py4j and pyspark are installed only with the extra spark.
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -171,7 +171,7 @@ def _audit_once(spark: SparkSession, plan: AuditPlan, command: AuditCommand) -> 
 
 
 def _follow(spark: SparkSession, plan: AuditPlan, every: int) -> int:
-    """Print a line per batch, until Ctrl-C or until the query is stopped elsewhere."""
+    """Print a line for each micro-batch until Ctrl-C or the query's end; return the exit status."""
     from aioidem._spark.follow import FollowPlan, follow
 
     console = Console(highlight=False)
@@ -193,7 +193,7 @@ def _follow(spark: SparkSession, plan: AuditPlan, every: int) -> int:
 
 
 def example_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return one line with examples for each kind of anomaly.
+    """Return a line for each kind of anomaly, with its examples in ``found``.
 
     The examples contain the producers' names, which are read from records and may be any text.
     """
@@ -204,7 +204,7 @@ def example_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def findings_table(found: Mapping[str, Any]) -> Table:
-    """Make a table of the sums and the anomalies, one per row."""
+    """Return a table with a row for each sum (an integer of ``found``) and each kind of anomaly."""
     table = Table(box=box.ASCII, show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -3,8 +3,8 @@
 Invariants:
 
 - The first line on standard output is the bootstrap address, flushed at once, so that a script can
-  read it and start.
-- SIGINT and SIGTERM end it with status 0, because that is the normal way to end it.
+  read it and start clients.
+- SIGINT and SIGTERM end the command with status 0: a signal is the normal way to end the command.
 - The flags are checked before anything listens.
 """
 
@@ -35,7 +35,7 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic to create before the address is printed."""
+    """A topic to create before the bootstrap address is printed."""
 
     name: str
     partitions: int
@@ -53,10 +53,10 @@ class BrokerPlan:
 
 
 def parse_topic(text: str) -> TopicPlan:
-    """Parse `name` or `name:partitions`.
+    """Parse `name` (of one partition) or `name:partitions`.
 
     Raises:
-        UsageError: this is not a legal topic name, or the number is out of range.
+        UsageError: the name is not legal for a topic, or the number is out of range.
     """
     name, colon, count = text.partition(":")
     try:

@@ -1,9 +1,9 @@
 """A producer's options: what they mean, which values are legal, and how passwords stay hidden.
 
 `options` is the table of options, and `kinds` has the types of their values. `producer_config` has
-the checked result. `names` and `reading` handle Java's and aiokafka's names. `described` writes
-documentation from the table. Other packages import the names below; `secret` and `named_values`
-they import directly.
+the checked result. `names` and `reading` translate Java's and aiokafka's names. `described` writes
+documentation from the table. Other packages import the names below from here, and import the
+modules `secret` and `named_values` directly.
 """
 
 from __future__ import annotations

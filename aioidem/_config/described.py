@@ -1,4 +1,4 @@
-"""Write documentation from the table of options: the text of `help()` and docs/options.md.
+"""Documentation that is written from the table of options: `help()` and docs/options.md.
 
 Each text takes the meaning, the legal values and the names from `OPTIONS` and the default from
 `ProducerConfig`, so it cannot differ from what the code does.
@@ -23,7 +23,7 @@ _FIELDS = {field.name: field for field in dataclasses.fields(ProducerConfig)}
 
 
 class _LongDocstring:
-    """The docstring of a class with a section that is written when somebody reads it.
+    """The docstring of a class, with one section that is written whenever the docstring is read.
 
     A class whose ``__doc__`` is a descriptor shows what its ``__get__`` returns: `help()`, pydoc
     and `inspect.getdoc` read it like any other.

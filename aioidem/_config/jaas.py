@@ -1,9 +1,10 @@
-"""Read Java's ``sasl.jaas.config``, a text with one entry, into options by native names.
+"""Read Java's ``sasl.jaas.config``, a text with one entry, into options by their names here.
 
 ``org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";``
 
-Only Kafka's own login modules are known, and only those of their options that have a counterpart
-here. Other text is refused, and never quoted because it holds a password.
+Kafka's login modules, the JDK's for Kerberos and AWS's for MSK are known by their class names,
+whatever the package, and of their options those that have a counterpart here. Other text is
+refused, and never quoted because it may hold a password.
 
 Rejected: entries with several modules (Kafka refuses them too).
 """
@@ -55,7 +56,7 @@ class JaasError(ValueError):
 
 
 def read_jaas(text: str) -> dict[str, str]:
-    """Return the options in a JAAS entry by native name.
+    """Return the options in a JAAS entry, by the names of `ProducerConfig`.
 
     Raises:
         JaasError: The text is not one entry, or its login module or an option is unknown.
@@ -71,7 +72,8 @@ def read_jaas(text: str) -> dict[str, str]:
     for name, quoted, bare in _OPTION.findall(entry["options"]):
         if name not in known:
             takes = ", ".join(known) or "no options"
-            # `name` may be a part of a password that has a blank and an equals sign and no quotes.
+            # In a password with a blank and an equals sign, and without quotes, `name` is a part of
+            # the password: quote only names of Java's options.
             other = name if name in _JAVAS else "another option"
             raise JaasError(f"{module} with {takes}; {other} is not one of them")
         options[known[name]] = bare or _ESCAPE.sub(r"\1", quoted)

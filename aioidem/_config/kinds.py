@@ -50,7 +50,7 @@ class Kind(Protocol):
         ...
 
     def accept(self, value: object) -> object:
-        """Return a native value in the one form in which a configuration stores it.
+        """Check a native value, and return it in the form in which `ProducerConfig` stores it.
 
         Raises:
             RefusedValue: The value is illegal.
@@ -125,7 +125,8 @@ class Count:
 class Seconds:
     """A time in seconds, or None if ``nullable``; in a property a whole number of milliseconds.
 
-    The upper bound is Kafka's: it stores times as an int32 of milliseconds.
+    ``positive`` excludes 0. The upper bound is that of Kafka, which stores times as an int32 of
+    milliseconds.
     """
 
     positive: bool = True
@@ -239,7 +240,7 @@ def _readable(secret: Secret[str]) -> Secret[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words, the same in every family of names; or None if ``nullable``."""
+    """One of a few words, spelt alike in a native value and a property; or None if ``nullable``."""
 
     words: tuple[str, ...]
     nullable: bool = False
@@ -266,7 +267,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Acks:
-    """The replicas that must store a batch before the leader answers; "all" is stored as -1."""
+    """How many replicas must store a batch before the leader answers: "all" (as -1), 1 or 0."""
 
     allowed: str = "'all' (or -1), 1 or 0"
     allowed_text: str = "all (or -1), 1 or 0"
@@ -284,7 +285,7 @@ class Acks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """A callable, or None for the built-in choice. No property can express a callable."""
+    """A callable, or None for the built-in function. No property can express a callable."""
 
     allowed: str = "a callable (see aioidem.Partitioner) or None"
     allowed_text: str = "nothing: it has no text form"

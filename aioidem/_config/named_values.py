@@ -23,11 +23,11 @@ _MAX_VALUE: Final = 1 << 16
 
 
 class NamedValueError(ValueError):
-    """A variable or file does not exist or cannot be read; the message has its name."""
+    """A variable or file cannot be read; the message has its name, and never its contents."""
 
 
 def is_named(value: object) -> bool:
-    """Return whether a value refers to another one, as `env:NAME` or `file:PATH`."""
+    """Return whether a value is a reference, `env:NAME` or `file:PATH`, to the value to use."""
     return isinstance(value, str) and value.startswith(_SOURCES)
 
 
