@@ -24,7 +24,7 @@ class Purgatory:
     """Keeps requests until they can be answered, or until their deadline.
 
     Args:
-        schedule: Time.
+        schedule: The cluster's schedule, for the deadlines.
     """
 
     __slots__ = ("_schedule", "_waiting")
@@ -41,7 +41,7 @@ class Purgatory:
 
         Args:
             pending: The request.
-            delayed: Makes its answer.
+            delayed: The object that makes the request's answer.
             answer: Called as ``answer(now, pending, response)``, ``now`` in seconds.
         """
         delayed.pending, delayed.answer = pending, answer

@@ -118,7 +118,7 @@ class PartitionSpans:
         self._proven[key].read(sequence)
 
     def answered(self, producer_id: int, epoch: int, sequence: int, verdict: Verdict) -> None:
-        """Note that a batch's answer was written, or (`Verdict.UNSURE`) that there will be none."""
+        """Note what an answer proves about a batch: `Verdict.UNSURE` also if there will be none."""
         key = (producer_id, epoch)
         strict = self._strict.get(key)
         if strict is not None:

@@ -9,7 +9,7 @@ Invariants
     ``producer_id`` and ``epoch`` are what a producer may use now. An epoch above 32766 is never
     given to a producer, because fencing the producer takes one more.
     ``last_epoch`` is the epoch that the *same* producer had before the present one, so that it may
-    repeat its request. It is -1 if the present epoch was given to another producer.
+    repeat a request whose answer was lost; -1 if a new producer got the present epoch.
 """
 
 from __future__ import annotations

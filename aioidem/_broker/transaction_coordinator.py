@@ -57,8 +57,8 @@ class TransactionCoordinator:
     """The transaction coordinator of the whole cluster.
 
     Args:
-        topology: Brokers, producer ids and configs, and which broker coordinates an id.
-        schedule: Time.
+        topology: Brokers, producer ids, configs, and which broker coordinates a transactional id.
+        schedule: The cluster's schedule, for time-outs and delays.
         groups: The groups whose offsets take part in transactions.
         appended: Called with each partition that a marker was appended to.
         version: Finalised level of the feature ``transaction.version`` (KIP-890).

@@ -306,7 +306,7 @@ class Instance:
     Args:
         allowed: The legal values in words.
         method: The method that the object must have if it is not callable itself.
-        type: The class that it must be an instance of, if one is given.
+        type: The class that the value must be an instance of; None: any class.
         allowed_text: The legal texts in words.
     """
 
