@@ -555,7 +555,7 @@ def test_what_is_refused_for_good_when_asked_about_is_no_loss_of_the_brokers(
 def test_too_large_never_splits_a_batch_in_doubt() -> None:
     """MESSAGE_TOO_LARGE never splits a batch in doubt, which ends UNKNOWN.
 
-    A split gives other bytes to the same numbers, and the first copy may be stored.
+    A split sends other bytes under the same sequences, but the first copy may be stored.
     """
     rig = Rig(batch_size=1000).start()
     rig.send()
@@ -604,7 +604,7 @@ def test_duplicate_means_appended_but_not_yet_acknowledged() -> None:
 def test_duplicate_on_a_rejected_batch_is_data_loss() -> None:
     """DUPLICATE for a batch that was always refused is data loss, and the batch ends UNKNOWN.
 
-    Some other batch must have been accepted under its numbers.
+    Another batch must have been accepted under the same sequence.
     """
     rig, (only,) = pipelined(1)
     rig.fail(only, NOT_LEADER, -1)
@@ -635,7 +635,7 @@ def test_a_broker_that_always_refuses_is_not_asked_in_a_hot_loop(code: int) -> N
 
 
 def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadline() -> None:
-    """A batch in doubt above a failed one is resolved before the partition adopts a new epoch.
+    """A batch in doubt above a failed one is probed, and does not wait for its deadline.
 
     b1 is refused for good, b2 is answered OUT_OF_ORDER, and b3 is lost with its connection.
     """
@@ -690,9 +690,9 @@ def test_what_the_broker_stored_is_acknowledged_by_the_retry_with_its_first_offs
 
 
 def test_one_partition_stuck_in_doubt_stalls_no_other() -> None:
-    """A partition stuck in doubt stalls no other, and goes on later.
+    """A partition that is stuck in doubt stalls no other partition, and recovers later.
 
-    See librdkafka #4736 and Dekaf #3342.
+    librdkafka (#4736) and Dekaf (#3342) had bugs here.
     """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):

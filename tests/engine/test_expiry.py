@@ -1,6 +1,6 @@
 """A record that expires is settled once, and its partition goes on.
 
-Most of these tests are about a bug that another producer had, which their docstrings name.
+Most of these tests hold a rule that another Kafka client broke; the docstring names the bug.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 @pytest.mark.parametrize("appended", [True, False])
 def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> None:
-    """A batch that expires in flight is no fatal gap (librdkafka dotnet#704, #2163).
+    """A batch that expires in flight does not stop the producer (librdkafka dotnet#704, #2163).
 
     b1 is acknowledged, b2 expires unanswered, and b3 and b4 are in flight behind b2. Either the
     broker has b2, or b2 never arrived and b3 and b4 are refused.
@@ -44,7 +44,7 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     rig.send(2)
     rig.tick(1.0)
     rig.send(2)
-    # The batches are sent late, so that b2 expires before its connection times out.
+    # Resent after this loss, the batches are young requests: b2 expires before the request timeout.
     rig.lose(unwritten=rig.outstanding())
     rig.tick(2.0)
     rig.ack(rig.outstanding()[0])
@@ -68,16 +68,16 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     assert [outcome.status for outcome in late] == [ACKED] * 3
     offsets = [outcome.offset for outcome in rig.outcomes if outcome.status is ACKED]
     assert offsets == sorted(offsets)
-    # Nothing is sent above the gap under the old epoch.
+    # Under the old epoch no batch follows b4, because the expired b2 may be a gap.
     assert max(r.sequence for r in rig.everything if r.epoch == 0) == 4
     assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
 def test_an_expiry_that_reached_no_broker_holds_the_others_up_no_longer_than_a_request() -> None:
-    """Batches behind one that expired unwritten are delivered two seconds after the reconnect.
+    """Batches behind one that expired unwritten are delivered within two seconds of the reconnect.
 
-    They are not answered OUT_OF_ORDER until they expire as well.
+    With the old sequences they would be answered OUT_OF_ORDER until they expire as well.
     """
     rig = Rig(delivery_timeout=10.0, request_timeout=5.0).start()
     rig.send()
@@ -98,7 +98,7 @@ def test_an_expiry_that_reached_no_broker_holds_the_others_up_no_longer_than_a_r
 
 
 def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest_ones() -> None:
-    """Each record has its own deadline until it is sealed, and then that of its batch's oldest.
+    """An unsealed record expires at its own deadline, a sealed batch at that of its oldest record.
 
     One late-sealed batch can hold old and young records.
     """
@@ -149,7 +149,7 @@ def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest
     st.booleans(),
 )
 def test_expiry_split_abort_and_answer_may_meet_in_any_order(acts: list[str], abort: bool) -> None:
-    """In any order of events every record is settled once, and its memory given back once.
+    """In any order of expiry, split, close and answer, a record is settled once and freed once.
 
     KAFKA-5494, 6015, 5957, 5429, 7501, 8325, 9605, 7709 and 7311 were bugs in such orders.
     """

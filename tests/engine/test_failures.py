@@ -1,4 +1,4 @@
-"""Batches that fail for good, splits, identities that end, odd answers, and acks 0 and 1."""
+"""Failures: refused batches, splits, lost producer ids, malformed answers, and acks 0 and 1."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
 
 
 def test_a_permanent_error_below_a_doubtful_batch_does_not_renumber_the_doubtful() -> None:
-    """A batch in doubt keeps its numbers when another one fails (KAFKA-14034)."""
+    """A batch in doubt keeps its epoch and sequence when another batch fails (KAFKA-14034)."""
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, INVALID_RECORD, poll=False)
@@ -257,7 +257,7 @@ def test_close_settles_everything_and_closes_every_connection() -> None:
 
 
 def serve(rig: Rig, largest: int) -> None:
-    """Answer as a broker that takes batches up to a size and nothing that follows a refused one."""
+    """Answer as a broker that refuses each batch over `largest` bytes and all batches behind it."""
     for _ in range(200):
         if not rig.outstanding():
             return
@@ -277,7 +277,7 @@ def serve(rig: Rig, largest: int) -> None:
 def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
     """A batch that is too large is split, and its parts again, until every part fits.
 
-    The parts keep the numbers and the order of the whole, and each record gets its outcome.
+    The parts keep the sequences and the order of the batch, and each record gets its outcome.
     """
     rig = Rig(batch_size=10_000).start()
     rig.send(8, poll=False)
@@ -304,7 +304,7 @@ def test_the_topics_ceiling_is_remembered_after_a_split() -> None:
 
 
 def test_a_single_record_that_is_too_large_fails_alone() -> None:
-    """A record that is too large by itself fails alone."""
+    """A batch of one record that is too large fails, and the batches behind it are delivered."""
     rig, requests = pipelined(3)
     rig.fail(requests[0], MESSAGE_TOO_LARGE, poll=False)
     rig.fail(requests[1], OUT_OF_ORDER, poll=False)
@@ -315,9 +315,9 @@ def test_a_single_record_that_is_too_large_fails_alone() -> None:
 
 
 def test_a_split_with_a_full_window_behind_it_keeps_span_and_order() -> None:
-    """A split behind which the window is full keeps the span and the order of the records.
+    """The split of the oldest batch in a full window keeps the window and the order of records.
 
-    The connection would take twenty requests; no more than five batches are outstanding.
+    The window is five batches, although the connection would take twenty requests.
     """
     rig = Rig(batch_size=1000, max_in_flight_requests_per_connection=20).start()
     rig.send()
@@ -358,7 +358,7 @@ def test_a_part_of_a_split_that_fails_leaves_the_others_in_order() -> None:
 
 
 def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
-    """A partition that is missing from the answer is in doubt, and its batch is resent."""
+    """A batch whose partition is missing from the answer is in doubt, and is resent."""
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition, poll=False)
@@ -373,9 +373,9 @@ def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
 
 @pytest.mark.parametrize("odd", ["doubled", "invented partition", "invented topic"])
 def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
-    """An answer with a doubled or invented entry closes the connection, but its right entry counts.
+    """An answer with a doubled or invented entry closes the connection; its correct entry counts.
 
-    The batches whose answers the connection still owes are in doubt (KAFKA-4966).
+    The batches that are still in flight on the connection are in doubt (KAFKA-4966).
     """
     rig, (first, _second) = pipelined(2)
     entry = rig.entry(first, first.only, NONE, 7)
@@ -407,7 +407,7 @@ def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> Non
 
 
 def test_an_answer_is_matched_by_what_the_request_carried() -> None:
-    """An answer is matched with its request, although metadata may have changed (KAFKA-19397)."""
+    """An answer counts although metadata lacks its topic since the request (KAFKA-19397)."""
     rig = Rig().start()
     rig.send()
     request = rig.outstanding()[0]
@@ -421,7 +421,8 @@ def test_an_answer_is_matched_by_what_the_request_carried() -> None:
 def test_an_answer_for_a_topic_id_that_is_gone_is_no_stranger() -> None:
     """An answer may name a topic id that metadata no longer has (KAFKA-19397).
 
-    No record is settled twice, every counter returns to zero, and the connection stays open.
+    The topic was recreated, which settled the batches in flight. Their answers settle no record
+    again, every counter returns to zero, and the connection stays open.
     """
     rig, (first, second) = pipelined(2)
     rig.ids[T] = topic_id(T, 1)
@@ -437,7 +438,7 @@ def test_an_answer_for_a_topic_id_that_is_gone_is_no_stranger() -> None:
 
 
 def test_a_success_without_an_offset_is_acknowledged_with_none() -> None:
-    """Error NONE with offset -1 is ACKED without an offset (franz-go v1.18.1)."""
+    """A batch answered with error NONE and offset -1 is ACKED without offset (franz-go v1.18.1)."""
     rig = Rig().start()
     rig.send()
     rig.ack(rig.outstanding()[0], -1)
@@ -481,7 +482,7 @@ def test_a_topic_that_vanishes_for_a_while_keeps_its_sequences(left_out: bool) -
 
 
 def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch() -> None:
-    """When a topic is recreated, its batches in doubt end UNKNOWN at once, under one epoch bump."""
+    """When a topic is recreated, its sent batches end UNKNOWN at once, with one epoch bump."""
     rig, (first, *_) = pipelined(3)
     rig.send(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -504,7 +505,7 @@ def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch(
 def _recreated_with_one_partition_of_two() -> tuple[Rig, Outcome, Outcome]:
     """Queue a record for partition 1 and a later one for 0, then recreate the topic without 1.
 
-    The first record names no partition.
+    The caller gave the first record no partition, so the engine may move that record to 0.
     """
 
     def last(_key: bytes | None, everything: Sequence[int], _led: Sequence[int]) -> int:
@@ -528,9 +529,9 @@ def test_call_order_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -
 
 
 def test_a_deadline_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -> None:
-    """A record that a recreated topic moves to another partition ends at its own deadline.
+    """A record moved to another partition of a recreated topic expires at its own deadline.
 
-    Only the head of a queue is checked for expiry, so behind a later record it would end too late.
+    Only the head of a queue is checked for expiry, so the record must not be behind a later one.
     """
     rig, early, late = _recreated_with_one_partition_of_two()
     rig.refresh()

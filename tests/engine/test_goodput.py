@@ -15,7 +15,7 @@ def test_goodput_of_pipelined_requests_counts_what_was_delivered_meanwhile() -> 
     """Goodput counts all bytes that were delivered while a request was under way.
 
     Five more requests of 100 bytes are acknowledged between a request's send and its answer, 1 s
-    later: with its own that makes 600 B/s, and not 100.
+    later. With the request's own 100 bytes that makes 600 B/s, and not 100 B/s.
     """
     goodput = Goodput()
     for number in range(20):

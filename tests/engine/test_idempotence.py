@@ -94,7 +94,7 @@ def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
 
 
 def test_sequences_are_taken_at_drain_and_count_records() -> None:
-    """Records take their sequences when they are sent, so those behind the gate have none yet."""
+    """Records take sequences when they are sent; those behind a closed first-ack gate have none."""
     rig = Rig(batch_size=1000, linger=0.01).start()
     rig.send(5)
     rig.tick(0.1)
@@ -122,9 +122,9 @@ def test_nothing_is_sent_before_there_is_a_producer_id() -> None:
 
 
 def test_the_producer_id_is_asked_for_although_metadata_holds_the_only_slot() -> None:
-    """InitProducerId is sent once Metadata has left the connection's only request slot.
+    """InitProducerId is sent after the Metadata answer if the connection takes one request only.
 
-    With one request in flight per connection the two must not block each other.
+    The two requests must not wait for each other.
     """
     rig = Rig(max_in_flight_requests_per_connection=1)
     rig.hold = (steps.FetchMetadata,)
@@ -169,7 +169,7 @@ def test_a_producer_id_refused_retriably_is_asked_for_again(code: int) -> None:
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (5, -1), (-1, -1)])
 def test_a_success_without_a_producer_id_is_an_error(producer_id: int, epoch: int) -> None:
-    """An answer to InitProducerId with error NONE but without an id or an epoch is a failure."""
+    """InitProducerId is repeated if its answer has error NONE but no producer id or no epoch."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -221,8 +221,8 @@ def test_a_batch_that_begins_right_at_the_wrap_has_sequence_zero() -> None:
 def test_a_bump_renumbers_from_zero_what_was_refused_and_nothing_that_is_in_doubt() -> None:
     """A bump renumbers the refused batches from zero, once the batch in doubt is acknowledged.
 
-    That batch is resent under its own epoch and sequence: under others it could be written a second
-    time, and a newer epoch before it would fence it.
+    The batch in doubt is resent under its own epoch and sequence, because under others it could be
+    written twice. Batches of the newer epoch wait for it, because they would fence its epoch.
     """
     rig, (first, second, third, fourth) = pipelined(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -277,9 +277,10 @@ def test_unknown_producer_id_bumps_once_and_retries_what_was_refused() -> None:
 
 
 def test_out_of_order_with_nothing_in_doubt_is_a_loss_a_bump_and_a_retry() -> None:
-    """OUT_OF_ORDER with nothing in doubt counts as data loss; the batches go under a new epoch.
+    """OUT_OF_ORDER with no batch in doubt is data loss; the refused batches go under a new epoch.
 
-    The leader lacks what it had acknowledged, so nothing can be written twice.
+    The leader has lost an acknowledged batch. It never appended the refused ones, so their resends
+    are no duplicates.
     """
     rig, (first, second) = pipelined(2)
     rig.fail(first, OUT_OF_ORDER, poll=False)

@@ -103,7 +103,10 @@ def test_a_flush_costs_the_same_however_many_partitions_and_topics_are_idle() ->
 
 
 def test_a_transaction_begins_at_the_same_cost_however_many_partitions_are_idle() -> None:
-    """Beginning a transaction closes the gates of idle partitions when they are used again."""
+    """The beginning of a transaction touches no idle partition.
+
+    The first-ack gate of an idle partition closes when the partition is used again.
+    """
     counts = []
     for partitions in (FEW, MANY):
         rig = used(partitions, transactional_id="txn")
@@ -114,7 +117,7 @@ def test_a_transaction_begins_at_the_same_cost_however_many_partitions_are_idle(
 
 
 def test_an_idle_partition_begins_a_transaction_behind_its_gate() -> None:
-    """A partition that was idle when a transaction began sends one batch until that is answered."""
+    """A partition that was idle when a transaction began sends its first batch alone."""
     rig = used(2, transactional_id="txn", late_sealing=False)
     rig.send(2, partition=0)
     assert len(rig.outstanding()) == 2, "the gate is open: the leader has answered before"
@@ -145,7 +148,7 @@ def test_a_partition_that_was_idle_expires_its_records_as_any_other() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_records_of_an_unknown_topic_expire_beside_idle_topics(*, again: bool) -> None:
-    """Each record of a topic that stays unknown ends after max_block, also the second time."""
+    """A record for an unknown topic ends after max_block, and so does the next one for it."""
     rig = used(3, max_block=5.0)
     for _ in range(1 + again):
         (lost,) = rig.send(topic="nowhere", partition=None)

@@ -1,9 +1,10 @@
-"""Brokers that know a retry by a range of sequences: `broker_dedup="range"` (KIP-758).
+"""Brokers that recognise a duplicate by a range of sequences: `broker_dedup="range"` (KIP-758).
 
-Such a broker remembers only the last batch. It answers a duplicate of that batch with its offset,
-any other sequence inside the range with DUPLICATE_SEQUENCE_NUMBER and no offset, and a sequence
-outside of the range with OUT_OF_ORDER_SEQUENCE_NUMBER. `tests/producer/test_kip_758.py` tests the
-producer with a broker of that kind; here the test gives the answers.
+Such a broker remembers only the last batch. It answers a duplicate of the last batch with error
+NONE and its offset, any other sequence inside the range with DUPLICATE_SEQUENCE_NUMBER and no
+offset, and a sequence outside of the range with OUT_OF_ORDER_SEQUENCE_NUMBER.
+`tests/producer/test_kip_758.py` tests the producer with a broker of that kind; here the test gives
+the answers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ DEFAULT_RANGE = 10_000_000
 
 
 class RangeRig(Rig):
-    """A rig whose brokers name a range of sequences.
+    """A rig whose brokers name their range of sequences (a number) as a config.
 
     `told` is the range of all brokers, or the ranges by broker id, or None for brokers that name
     none.
@@ -58,7 +59,7 @@ class RangeRig(Rig):
         self.core.on_answer(step, facts, self.now)
 
     def _check_span(self, part: Sent) -> None:
-        """Check that the sequences of unresolved records span no more than the range."""
+        """Check that unresolved records span no more sequences than the range, or are one batch."""
         state = self.state(part.topic, part.partition)
         records = state.ledger.next - state.unresolved[0].base
         self.max_records = max(self.max_records, records)
@@ -81,7 +82,7 @@ def running(told: int | None = None, **options: Any) -> RangeRig:
 
 
 def doubted(count: int = 5, **options: Any) -> RangeRig:
-    """Make a rig whose connection was lost with `count` batches in flight; 1 is resent alone."""
+    """Make a rig with `count` batches in doubt after a lost connection; b1 is resent alone."""
     rig = running(**options)
     rig.send(count)
     rig.lose()
@@ -101,7 +102,7 @@ def probes_of(rig: Rig) -> dict[int, Request]:
 def test_in_range_mode_no_number_of_batches_binds_but_the_connections() -> None:
     """In range mode only the connection's limit bounds the batches in flight.
 
-    Five is the window of brokers that know a retry by its batch.
+    A window of five batches is for brokers that recognise a duplicate by its batch.
     """
     rig = running()
     rig.send(60)
@@ -126,7 +127,7 @@ def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
 def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
     """Unresolved records never span more than the range, however many records a batch has.
 
-    A broker takes a sequence below its range for one of the future.
+    A broker answers OUT_OF_ORDER to a sequence below its range, as if it were ahead of the log.
     """
     rig = running(told=told, batch_size=1000)
     rig.send(40, size=150)
@@ -163,9 +164,9 @@ def test_the_narrowest_range_of_all_brokers_counts() -> None:
 
 
 def test_a_config_name_alone_never_enters_the_mode() -> None:
-    """Range mode is never entered because a broker names the config.
+    """Only the option `broker_dedup` turns range mode on, not a broker that names a range.
 
-    Brokers of today return any config that somebody has set, also one that they do not know.
+    Present brokers return any config that somebody has set, even one that they do not know.
     """
     rig = RangeRig(10, broker_dedup="window")
     rig.start()
@@ -174,7 +175,7 @@ def test_a_config_name_alone_never_enters_the_mode() -> None:
 
 
 def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> None:
-    """Brokers are asked for their range although the option gives the expiration."""
+    """Brokers are asked for their range even if `producer_id_expiration` is set."""
     assert running(told=77, producer_id_expiration=3600).cap == 77
 
 
@@ -184,8 +185,8 @@ def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> N
 def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
     """DUPLICATE acknowledges nothing; error NONE for the newest batch acknowledges all below it.
 
-    A broker answers DUPLICATE before the batch is replicated, and without an offset. A duplicate of
-    the newest batch is answered with its offset.
+    A broker answers DUPLICATE without an offset, and before the batch is replicated. A duplicate of
+    the newest batch is answered with error NONE and the batch's offset.
     """
     rig = doubted()
     rig.fail(rig.outstanding()[0], DUPLICATE)
@@ -225,7 +226,7 @@ def test_what_the_broker_never_got_is_appended_while_the_rest_is_a_duplicate() -
 
 
 def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up() -> None:
-    """A batch that is always answered DUPLICATE is asked about again and never given up."""
+    """A batch that is always answered DUPLICATE is resent again and again, and not given up."""
     rig = doubted(2)
     refuse_until(rig, lambda: rig.polls > 200, DUPLICATE)
     assert rig.state().in_doubt == 2
@@ -237,7 +238,7 @@ def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up
 def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
     """DUPLICATE for a batch that was always refused is data loss, and the batch ends UNKNOWN.
 
-    Its numbers are in the broker's range, so another batch was accepted under them.
+    Its sequence is in the broker's range, so another batch was accepted under the same sequence.
     """
     rig = running()
     rig.send()
@@ -253,7 +254,7 @@ def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
 def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
     """OUT_OF_ORDER in range mode ends in UNKNOWN after two passes of probes.
 
-    Retrying as before would go on for ever at a true gap.
+    At a true gap in the log, plain retries would be refused for ever.
     """
     rig = doubted(3)
     while rig.state().unresolved:
@@ -262,7 +263,7 @@ def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
         assert len(rig.everything) < 20
     assert rig.statuses[1:] == [UNKNOWN] * 3
     assert rig.core.counters.data_loss_events == 1
-    # The oldest batch is resent once, and every batch in each of two passes.
+    # The oldest batch is resent once, and then all three in each of the two passes of probes.
     resent = [r.sequence for r in rig.everything[4:]]
     assert resent == [1, 3, 2, 1, 3, 2, 1]
     rig.send()
@@ -301,7 +302,7 @@ def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
 
 
 def test_the_span_of_unresolved_records_stays_below_its_cap() -> None:
-    """Nothing is sent while the span is at its cap, but one batch may go once none is left."""
+    """No batch is sent while unresolved records span 2^29 sequences, until they are resolved."""
     rig, requests = pipelined(2, version=14)
     state = rig.state()
     state.ledger.next = state.unresolved[0].base + 2**29

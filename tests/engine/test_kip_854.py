@@ -1,9 +1,9 @@
-"""A broker may forget a producer (KIP-854), and a partition where it may have is suspect.
+"""A broker may forget a producer (KIP-854); a partition where it may have done so is *suspect*.
 
-The first tests are of what the embedded broker forgets, and when. The others are of the engine
-where a broker may have forgotten the producer: a success acknowledges nothing below it, and batches
-in doubt are neither probed nor resent but read back from the log. With `in_doubt="resend"` the
-engine resends them and gives up the promise of no duplicates.
+The first tests hold what the embedded broker forgets, and when. The others hold how the engine
+treats a suspect partition: error NONE acknowledges no batch below, and batches in doubt are neither
+probed nor resent but read back from the log. With `in_doubt="resend"` the engine resends them, so
+that duplicates are possible.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def test_a_producer_has_its_own_timeout_of_a_day_and_at_least_a_millisecond() ->
 
 
 def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
-    """producer.id.expiration.ms can be changed while a broker runs, for all or for that broker.
+    """producer.id.expiration.ms can be changed while brokers run, for all or for one of them.
 
-    The broker's own value counts before the cluster's, and the next check uses it.
+    A broker's own value counts before the cluster's, from its next check for expired producers on.
     """
     cluster, client, replica = broker()
     client.produce(idempotent_batch(0))
@@ -121,7 +121,7 @@ def test_a_broker_that_forgot_a_producer_does_not_say_so() -> None:
 def test_the_last_batch_counts_by_its_newest_record() -> None:
     """A producer's age counts from the newest record of the batch that it appended last.
 
-    It does not count from its newest record of all, nor from when it became idle.
+    Neither the newest record of all its batches counts, nor the time when the producer became idle.
     """
     cluster, client, replica = broker()
     old = START_MS - int(25 * HOUR * 1000)
@@ -180,7 +180,7 @@ class DatedRig(Rig):
     def page(
         self, *stored: tuple[Request, int], code: int = 0, high_watermark: int | None = None
     ) -> None:
-        """Answer the oldest read of the log with these requests' batches at these offsets."""
+        """Answer the oldest held log read with the batches of `stored`: (request, offset) pairs."""
         step = self.held.pop(0)
         assert isinstance(step, steps.ReadBack)
         data = b"".join(
@@ -217,7 +217,7 @@ def doubted(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Reques
 def test_records_older_than_half_the_expiration_make_a_partition_suspect(
     age: float, suspect: bool
 ) -> None:
-    """Records older than half the expiration make a partition suspect.
+    """Records older than half of the broker's producer id expiration make a partition suspect.
 
     The other half is for clock skew and for the time of delivery.
     """
@@ -229,7 +229,7 @@ def test_records_older_than_half_the_expiration_make_a_partition_suspect(
 def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
     """Records that are stamped after our clock was set back make a partition suspect.
 
-    The broker's clock was not set back with ours, so they are old for it (simulation seed 42715).
+    The broker's clock was not set back, so the records look old there (simulation seed 42715).
     """
     rig, (first,) = dated(1, age=0.0)
     rig.ack(first, 1)
@@ -262,7 +262,7 @@ def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
 
 
 def test_log_append_time_cures_what_old_records_spoiled() -> None:
-    """A LogAppendTime in the answer ends suspicion: the broker remembers by its own time."""
+    """A LogAppendTime in the answer ends suspicion: the broker stamped the batch with its clock."""
     for told, suspect in [(True, False), (False, True)]:
         rig, requests = dated(1)
         rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp() if told else -1)
@@ -275,7 +275,7 @@ def test_log_append_time_cures_what_old_records_spoiled() -> None:
 def test_log_append_time_vouches_for_what_is_unresolved() -> None:
     """A LogAppendTime in an answer also keeps later, unresolved batches from being suspect.
 
-    They are appended after the acknowledged batch, by whose append time the broker remembers.
+    They are appended after the acknowledged batch, so the broker stamps them with a later time.
     """
     rig, requests = dated(1)
     rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp())
@@ -288,9 +288,9 @@ def test_log_append_time_vouches_for_what_is_unresolved() -> None:
 
 
 def test_the_stamp_of_a_stored_copy_is_no_log_append_time() -> None:
-    """The timestamp in the answer to a resend is not taken for a LogAppendTime.
+    """A timestamp in the answer that equals the batch's own is not taken for a LogAppendTime.
 
-    A broker answers a resend with the timestamp it stored, even if that is a CreateTime.
+    A broker answers a resend with the timestamp that it stored, even if that is a CreateTime.
     """
     rig, requests = dated(1, age=0.0)
     created = requests[0].only.batch.max_timestamp_ms
@@ -311,9 +311,9 @@ def test_log_append_time_vouches_for_no_longer_than_the_broker_remembers() -> No
 
 
 def test_a_later_success_acknowledges_nothing_below_it() -> None:
-    """In a suspect partition a success acknowledges no batch below it.
+    """In a suspect partition error NONE for a batch acknowledges no batch below.
 
-    A leader without state accepts any sequence.
+    A leader that has forgotten the producer accepts any sequence.
     """
     for age, below in [(0.0, ACKED), (13 * HOUR, PENDING)]:
         rig, (first, second, third) = dated(age=age)
@@ -325,9 +325,9 @@ def test_a_later_success_acknowledges_nothing_below_it() -> None:
 
 
 def test_what_is_in_doubt_is_read_and_not_resent() -> None:
-    """Batches in doubt in a suspect partition are read back, not resent; found ones are ACKED.
+    """Batches in doubt in a suspect partition are read back from the log, not resent.
 
-    The log is read from behind the last acknowledged offset on.
+    Reading begins after the last acknowledged offset; a batch that is found is ACKED.
     """
     rig, requests = doubted()
     assert not rig.outstanding(), "a resend could be appended a second time"
@@ -357,7 +357,7 @@ def test_what_is_not_found_in_the_log_is_unknown_and_a_bump() -> None:
 def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
     """The log is read page by page up to the high watermark.
 
-    Other producers' batches lie between ours.
+    Batches of other producers may lie between ours.
     """
     rig, requests = doubted(2)
     rig.page((requests[0], 1), high_watermark=50)
@@ -373,8 +373,8 @@ def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
 def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
     """A refused batch below one that is found in the log ends NOT_WRITTEN (simulation seed 37036).
 
-    The broker had forgotten us and accepted the later batch, so the refused one could only come
-    after it.
+    The broker had forgotten the producer and accepted the later batch, so a retry of the refused
+    one would come after it.
     """
     rig, (first, second) = dated(2)
     rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
@@ -394,7 +394,7 @@ def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
 def test_what_was_refused_below_what_is_not_found_is_sent_again() -> None:
     """A refused batch below one that is not found in the log is sent again under a new epoch.
 
-    The new epoch fences copies of the other batch that may still wait in the broker.
+    The new epoch fences copies of the batch not found, which may still wait in the broker.
     """
     rig, (first, _) = dated(2)
     rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
@@ -427,7 +427,7 @@ def test_a_batch_of_another_epoch_with_the_same_sequence_is_not_ours() -> None:
 def test_without_read_what_is_in_doubt_is_unknown_and_read_is_not_asked_for_again() -> None:
     """Without READ permission batches in doubt end UNKNOWN, and the log is not read again.
 
-    One refusal counts for its connection.
+    A refused read is not repeated on the same connection.
     """
     rig, _ = doubted()
     rig.page(code=TOPIC_AUTHORIZATION_FAILED)
@@ -475,7 +475,7 @@ def test_a_rejected_batch_of_a_suspect_partition_is_sent_again_as_ever() -> None
 def test_a_suspect_partition_is_not_probed() -> None:
     """A suspect partition is read back and not probed.
 
-    By the time that probes arrive, OUT_OF_ORDER is no evidence any more.
+    When probes arrive, the leader may have forgotten the producer, and would append them.
     """
     rig, (first, second) = dated(2, age=0.0)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -490,9 +490,9 @@ def test_a_suspect_partition_is_not_probed() -> None:
 
 
 def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() -> None:
-    """A suspect partition's gate closes once nothing was outstanding for a second.
+    """A suspect partition's first-ack gate closes if nothing is outstanding 1 s after error NONE.
 
-    The reason is in docs/decisions.md.
+    The leader may have forgotten the producer by then; docs/decisions.md says why not at once.
     """
     for age, together in [(0.0, 3), (13 * HOUR, 1)]:
         rig, requests = dated(1, age=age)
