@@ -1,10 +1,10 @@
-"""The ladder that resolves doubt, against the embedded broker, with a stopwatch.
+"""The ladder (the steps that resolve doubt) on the embedded broker, with its time measured.
 
-One batch or twenty are in doubt after each incident that can leave them so, with READ granted on
-the topic (so that DescribeProducers says where to begin) and without. `stored` of them reached the
-log before the incident, and no answer reached the producer. After every incident each batch is
-acknowledged, is in the log once and in order, at the offset that was reported, and no sequence was
-given up. The stopwatch starts when the first connection after the incident is open.
+Each incident leaves one batch or twenty in doubt: the first `stored` of them are in the log, and
+the producer got an answer for none. READ on the topic is granted, so that DescribeProducers tells
+where to begin, or refused. After the incident every batch is acknowledged, is in the log once, in
+order and at its reported offset, and the epoch is unchanged. The time is measured from the first
+connection that the producer opens after the incident.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.anyio
 
 Incident = Literal["connection", "shrink", "leader", "restart", "crash"]
 RTT = 0.15
-# The turns of the loop and the first back-off of a retry and of a connection, in seconds.
+# Seconds for turns of the loop, and for the first back-off of a retry and of a connection.
 SLACK = 0.001
 KNOWN = 60
 DESCRIBE_PRODUCERS = 61
@@ -71,7 +71,7 @@ class Clocked:
 
 
 class World:
-    """A cluster and a producer whose window is 20; `lose` loses the answers to the next batches."""
+    """A cluster, and a producer that can send 20 batches without an answer (its window)."""
 
     def __init__(self, cluster: EmbeddedCluster, *, reads: bool) -> None:
         self.cluster = cluster
@@ -85,7 +85,7 @@ class World:
         cluster.intercept(self._see)
 
     def lose(self, stored: int, *, shrink: bool) -> None:
-        """Store the first of the next batches, answer none of them, and break the connection."""
+        """Have `stored` more batches appended and none answered; then close the connection."""
         self._left, self._shrink = stored, shrink
 
     def _see(self, seen: RequestSeen) -> Action | None:
@@ -128,7 +128,10 @@ def _denied(seen: RequestSeen) -> Any:
 
 @asynccontextmanager
 async def wide(*, reads: bool, replication: int = 1, **options: Any) -> AsyncIterator[World]:
-    """Run a producer that has a window of 20 at broker 0; broker 1 remembers five batches."""
+    """Run a producer and two brokers; `reads` grants READ on the topic.
+
+    Broker 0 remembers 20 batches per producer, so that the window is 20; broker 1 remembers five.
+    """
     async with EmbeddedCluster(
         brokers=2, retain={0: 20, 1: 5}, rtt=RTT, transport="memory"
     ) as cluster:
@@ -147,7 +150,7 @@ async def wide(*, reads: bool, replication: int = 1, **options: Any) -> AsyncIte
 
 
 async def in_doubt(world: World, count: int) -> None:
-    """Wait until so many batches are in doubt at the same time."""
+    """Wait until `count` batches are in doubt at the same time."""
     with anyio.fail_after(10.0):
         while partition_of(world.producer).in_doubt != count:
             await virtual_time(0.01)
@@ -163,7 +166,7 @@ async def happen(cluster: EmbeddedCluster, incident: Incident) -> None:
 
 
 def check(world: World, deliveries: list[Delivery]) -> None:
-    """Assert that each record is stored once, in order, at its reported offset, without a bump."""
+    """Assert that each record is stored once, in order, at its offset, and no epoch was bumped."""
     assert {delivery.status for delivery in deliveries} == {DeliveryStatus.ACKED}
     assert stored_values(world.cluster) == numbered(KNOWN + len(deliveries))
     for number, delivery in enumerate(deliveries, KNOWN):
@@ -187,7 +190,7 @@ async def test_the_ladder_resolves_one_and_twenty_after_every_incident(
 ) -> None:
     """Doubt is resolved within 11 round trips after the connection is open.
 
-    The new leader remembers five batches, however many the old one did; a restart leaves one.
+    After "shrink" and "leader" the leader remembers five batches, after a restart or crash one.
     """
     async with wide(reads=reads, replication=2 if incident == "leader" else 1) as world:
         world.lose(stored, shrink=incident == "shrink")
@@ -202,18 +205,19 @@ async def test_the_ladder_resolves_one_and_twenty_after_every_incident(
         took = anyio.current_time() - world.connector.up[before]
         check(world, deliveries)
         assert took <= 11 * RTT + SLACK
-        # If the broker no longer remembers the oldest batch, the leader is asked once where to
-        # begin.
+        # Only if the leader no longer remembers the oldest batch, the producer asks the leader (by
+        # DescribeProducers, once) for the last sequence in the log.
         forgotten = stored >= 13 and incident != "connection"
         assert world.asked == forgotten
 
 
 @bounded(120)
 async def test_twenty_that_a_deposed_leader_answers_for_are_resolved_by_the_new_one() -> None:
-    """A new leader resolves the batches that the deposed one appended or refused.
+    """A new leader resolves the batches that the old leader appended or refused.
 
-    A broker serves one request of a connection at a time. The first of twenty batches is appended,
-    and answered NOT_LEADER with its offset; the others are answered without one.
+    A broker serves the requests of a connection one by one. So when leadership moves, the old
+    leader has appended only the first of 20 batches, and answers NOT_LEADER with the offset of
+    that batch. The answers to the other batches have no offset.
     """
     async with wide(reads=False, replication=2) as world:
         world.cluster.hold_high_watermark("t")
@@ -239,7 +243,7 @@ async def test_nothing_is_unknown_when_the_leader_was_reachable_for_eleven_round
 ) -> None:
     """Doubt is resolved if the leader is reachable for 11 round trips before the deadline.
 
-    Until then the records are pending.
+    While the leader cannot be reached, the records are pending.
     """
     async with wide(
         reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.2
@@ -262,9 +266,10 @@ async def test_nothing_is_unknown_when_the_leader_was_reachable_for_eleven_round
 async def test_what_was_in_doubt_is_unknown_when_the_leader_came_back_too_late(
     reads: bool,
 ) -> None:
-    """Records whose leader comes back after their deadline end UNKNOWN; the next is delivered.
+    """Records whose leader is reachable only after their deadline end UNKNOWN.
 
-    This shows that the test above can fail.
+    A record sent afterwards is delivered. So the test before this one, with the leader reachable in
+    time, can fail.
     """
     async with wide(
         reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.2
@@ -285,10 +290,10 @@ async def test_what_was_in_doubt_is_unknown_when_the_leader_came_back_too_late(
 async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_one_plus_i() -> (
     None
 ):
-    """A record proved by a later success has offset -1 (franz-go v1.18.1).
+    """Records that only a later batch's success proves to be stored have offset -1 each.
 
-    Three records are in one batch whose own answer never said NONE. aiokafka reports -1, 0 and 1
-    after DUPLICATE_SEQUENCE_NUMBER.
+    The three records are in one batch, whose own answer was an error (franz-go v1.18.1). aiokafka
+    would add each record's index to -1, and report -1, 0 and 1, as after DUPLICATE_SEQUENCE_NUMBER.
     """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
@@ -311,7 +316,7 @@ async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_
 async def test_a_batch_refused_for_good_leaves_the_other_nineteen_delivered_in_order(
     bad: int,
 ) -> None:
-    """A permanent refusal of one batch costs one bump, and the other 19 are delivered in order."""
+    """After a permanent refusal of one batch, the epoch is bumped once and 19 batches arrive."""
     async with wide(reads=False) as world:
         world.cluster.intercept(
             lambda seen: (

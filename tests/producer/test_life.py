@@ -48,7 +48,7 @@ Transport = Literal["tcp", "memory"]
 
 
 def on_arrival(cluster: EmbeddedCluster, records: int) -> anyio.Event:
-    """Return an event that is set when so many records have arrived; they are appended by then."""
+    """Return an event that is set when `records` records are at a broker, which appends them."""
     arrived, count = anyio.Event(), 0
 
     def hook(seen: RequestSeen) -> None:
@@ -69,7 +69,7 @@ def on_arrival(cluster: EmbeddedCluster, records: int) -> anyio.Event:
 async def test_start_and_stop_may_be_called_from_different_tasks(transport: Transport) -> None:
     """Start and stop may run in different tasks, as the lifespan hooks of a web framework do.
 
-    A task group that start() opened could not be closed by another task.
+    So start() may not open a task group, because only the task that opened one can close it.
     """
     async with EmbeddedCluster(transport=transport) as cluster:
         producer = producer_for(cluster)
@@ -219,7 +219,7 @@ async def test_a_forgotten_producer_warns_and_is_collected(transport: Transport)
             del producer
             gc.collect()
         assert gone() is None
-        # The connection of the collected producer ends by itself.
+        # The producer's connection is closed although nobody called close().
         while cluster.state.connections:
             await anyio.lowlevel.checkpoint()
 
@@ -632,7 +632,7 @@ async def test_after_any_single_fault_there_is_exactly_one_copy_in_order(
             statistics = producer.statistics()
             assert (statistics.epoch_bumps, statistics.data_loss_events) == (0, 0)
         assert stored_values(cluster) == numbered(60)
-        # A reported offset is the true one; a batch that a later one proved has none.
+        # A batch proved to be stored only by the success of a later batch has no offset, but -1.
         for number, delivery in enumerate(deliveries):
             assert delivery.metadata.offset in (number, -1)
 
@@ -711,10 +711,10 @@ async def test_no_request_is_larger_than_max_request_size() -> None:
 
 @bounded(60)
 async def test_a_recreated_topic_is_written_to_under_its_new_id_and_a_bumped_epoch() -> None:
-    """Records go to the recreated topic under its new id and a new epoch.
+    """Records sent after a topic was recreated go to the new topic, under its id and a new epoch.
 
-    Records that the old topic refused without appending them go to the new one, as a new send
-    would.
+    The first request still has the old topic's id, and is refused without an append. So the records
+    can be sent again to the new topic.
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
@@ -730,10 +730,10 @@ async def test_a_recreated_topic_is_written_to_under_its_new_id_and_a_bumped_epo
 
 
 async def test_after_wait_for_room_there_is_room_for_a_record_of_that_size() -> None:
-    """After wait_for_room(size) there is room for a record of that size.
+    """After wait_for_room(size) the buffer has room for a record of that size.
 
-    Otherwise "wait, then call again" would be a busy loop for a record larger than a quarter of the
-    buffer.
+    If wait_for_room returned earlier, at a quarter of free buffer, then callers with a larger
+    record would call send_nowait and wait_for_room in a busy loop.
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")

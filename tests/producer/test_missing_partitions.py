@@ -1,8 +1,8 @@
-"""A partition that its topic does not have is refused by the first new metadata.
+"""Records for a partition that their topic does not have fail at the next Metadata answer.
 
-The error names the partition and the topic's range. A partition that is being added is not refused.
-The cluster is in memory and the time virtual, so the tests can assert to the millisecond that a
-refusal takes two round trips and not `max_block`.
+The error names the partition and the topic's range of partitions. Records for a partition that is
+being added do not fail. Time is virtual, so the tests can assert that the error comes within two
+round trips and two pauses between Metadata requests, and not after `max_block`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tools import METADATA, bounded, numbered, producer_for, stored_values, vir
 pytestmark = pytest.mark.anyio
 
 RTT = 0.02
-# A Metadata request may have to wait for the pause that is kept between two of them.
+# The pause between two Metadata requests, in seconds, for which the second request may wait.
 PAUSE = 0.1
 NO_SUCH = r"topic 'orders' has 3 partitions \(0 to 2\); there is no partition 7"
 
@@ -90,7 +90,7 @@ async def test_it_holds_up_no_record_for_a_partition_that_is_there() -> None:
 
 
 def delayed_metadata(seconds: float) -> Any:
-    """Make an interceptor that answers Metadata late, with what was true at the request."""
+    """Make an interceptor that delays Metadata answers, which show the topic before the delay."""
 
     def hook(seen: RequestSeen) -> Action | None:
         return Delay(seconds) if seen.api_key == METADATA else None
@@ -111,9 +111,10 @@ async def test_one_that_was_added_before_the_record_came_is_found() -> None:
 
 @bounded(100)
 async def test_an_answer_to_what_was_asked_before_the_record_came_refuses_nothing() -> None:
-    """Metadata that was requested before the record came does not refuse its partition.
+    """A Metadata answer to a request older than a record does not fail the record.
 
-    The answer was on its way when the partition was added and when the record was queued.
+    The answer lacks the record's partition, because the partition was added, and the record queued,
+    while the answer was on its way.
     """
     async with EmbeddedCluster(rtt=1.0, transport="memory") as cluster:
         cluster.create_topic("orders", partitions=3)
@@ -157,9 +158,9 @@ async def test_a_topic_that_was_made_for_it_refuses_what_it_does_not_have() -> N
 
 @bounded(200)
 async def test_a_topic_made_anew_with_fewer_partitions_refuses_what_waited_for_the_others() -> None:
-    """A recreated topic with fewer partitions refuses records that name a missing partition.
+    """If a recreated topic has fewer partitions, records for a missing partition fail.
 
-    Records with a key, or without a partition, go to the partitions that are there.
+    Records with a key but no partition go to the partitions that are there.
     """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("orders", partitions=8)

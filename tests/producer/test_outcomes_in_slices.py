@@ -1,7 +1,8 @@
-"""Many outcomes at once are delivered some thousand per turn of the loop.
+"""Outcomes that one answer settles are delivered in slices, one per turn of the event loop.
 
-No caller gets an outcome earlier or later than it should. The tests count turns and measure no time
-(benchmarks/hostile_answers.py does that).
+A slice is at most `AT_ONCE` outcomes. Each outcome is delivered once, in call order, and flush()
+and close() return after the last one. The tests count turns; benchmarks/hostile_answers.py measures
+time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .tools import REAL_LOOPS, bounded, producer_for
 
 pytestmark = [pytest.mark.anyio, REAL_LOOPS]
 
-# Two slices can be delivered in one turn: the answer's own and that of the next turn.
+# The most outcomes between two counts: the slice when the answer arrives and the slice of the next
+# turn can both come before the counting task runs again.
 MOST = 2 * AT_ONCE
 MANY = 5 * AT_ONCE + 1
 ONE_BATCH = {"batch_size": 1 << 20, "linger": 0.001}
@@ -46,7 +48,7 @@ class Turns:
             await anyio.lowlevel.checkpoint()
 
     def watch(self, delivery: Delivery, number: int) -> None:
-        """Note in which turn the delivery gets its outcome."""
+        """Note `number`, and the turn, when the delivery gets its outcome."""
 
         def tell(_: Delivery) -> None:
             self.told.append(number)
@@ -70,7 +72,7 @@ async def running(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, Produc
 
 
 def send(producer: Producer, turns: Turns, count: int = MANY) -> list[Delivery]:
-    """Queue so many numbered records, and watch the delivery of each."""
+    """Queue `count` numbered records, and watch the delivery (awaitable outcome) of each."""
     deliveries = [producer.send_nowait("t", b"%d" % n, partition=0) for n in range(count)]
     for number, delivery in enumerate(deliveries):
         turns.watch(delivery, number)

@@ -85,7 +85,8 @@ async def test_bad_records_in_a_full_window_fail_alone_and_nothing_changes_its_o
 async def test_a_batch_in_doubt_is_not_torn_apart() -> None:
     """A batch in doubt fails as a whole when its resend is refused for one record.
 
-    Its first answer was lost, and a refusal of the second copy says nothing about the first.
+    The answer to the first copy was lost, and a refusal of the second copy does not tell whether
+    the first copy is stored.
     """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
@@ -150,9 +151,10 @@ async def test_in_a_transaction_one_bad_record_makes_it_abortable() -> None:
 
 @ASYNCIO
 async def test_a_closed_batch_of_the_drop_in_fails_as_a_whole() -> None:
-    """A batch that the caller built fails as a whole, because it has one outcome.
+    """A batch that the caller built fails as a whole if one record is refused.
 
-    NOT_WRITTEN must be true of each of its records.
+    The caller gets one outcome for the batch. So no record may be sent again without the refused
+    one: the outcome NOT_WRITTEN would be false for the records that are then stored.
     """
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t", configs=COMPACT)

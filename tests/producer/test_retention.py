@@ -1,7 +1,8 @@
-"""A broker that says it retains 20 batches and keeps 5 is found out.
+"""The producer detects a broker that announces a window of 20 batches and remembers only five.
 
-It is found out at the first lost connection, one warning says so, and no record is harmed. A broker
-that was restarted is not taken for one.
+The producer detects the false window when a connection is lost and the broker refuses retries. The
+producer logs one warning, sends that broker five batches from then on, and loses no record. A
+restarted broker refuses such retries, too; the producer logs no warning about that broker.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ TWENTY = {"max_in_flight_requests_per_connection": 20, **ONE_EACH}
 
 
 class Broker:
-    """A proxy of a broker's answers, which can claim a window and lose the next answers.
+    """An interceptor that can announce a false window, and drop the next Produce answers.
 
-    `says` is the window that it claims, or None for the true one. With the last lost answer the
-    connection ends.
+    `says` is the window to announce, or None for the broker's own. `loses` is the number of answers
+    to drop; the connection is closed in place of the last of them.
     """
 
     def __init__(self, says: int | None) -> None:
@@ -74,7 +75,7 @@ class Broker:
 
 
 async def lose(producer: Producer, broker: Broker, count: int, start: int) -> list[Delivery]:
-    """Have so many batches appended and none answered, and wait until each has its outcome."""
+    """Let the broker append `count` batches unanswered; wait until each batch has its outcome."""
     broker.loses = count
     deliveries = [producer.send_nowait("t", value) for value in numbered(count, start)]
     for delivery in deliveries:
@@ -121,9 +122,9 @@ async def test_a_broker_that_says_20_and_keeps_5_is_reported_once_and_sent_5(
 async def test_a_broker_that_was_restarted_keeps_its_good_name(
     transport: Transport, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker that was restarted is not accused, although it refuses the same batches.
+    """The producer logs no warning about a restarted broker, although the broker refuses retries.
 
-    It remembers one batch per producer after a restart.
+    After a restart a broker remembers one batch per producer, although it announces 20 truly.
     """
     broker = Broker(says=None)
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:

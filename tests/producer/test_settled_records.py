@@ -25,7 +25,10 @@ class ToldRecord(PendingRecord):
 
 
 class Told:
-    """A sink that notes (settlement's number, index) of each outcome, and can act as a callback."""
+    """A receiver of outcomes, which notes them in `told` as (settlement's number, record's index).
+
+    `then` has a function to call for some of them, as a user's callback would be called.
+    """
 
     def __init__(self) -> None:
         self.settled: list[Settlement] = []
@@ -43,12 +46,12 @@ class Told:
         return taken
 
     def add(self, number: int, count: int) -> None:
-        """Settle so many records, as the engine does."""
+        """Add settlement `number` with `count` records, as the engine does."""
         outcome = Outcome("t", number, DeliveryStatus.ACKED)
         self.settled.append(Settlement(outcome, [ToldRecord(self) for _ in range(count)]))
 
     def settle(self, outcome: Outcome, index: int) -> None:
-        """Take an outcome, and do what the test has planned for that record."""
+        """Note an outcome, and call the function that `then` has for the record."""
         place = outcome.partition, index
         self.told.append(place)
         if place in self.then:
@@ -56,7 +59,7 @@ class Told:
 
 
 def places(*counts: int) -> list[tuple[int, int]]:
-    """Return all records of settlements with so many records each, in order."""
+    """Return (number, index) of each record of settlements that have `counts` records each."""
     return [(number, index) for number, count in enumerate(counts) for index in range(count)]
 
 
@@ -101,9 +104,9 @@ def test_all_at_once_tells_what_is_left_and_what_comes() -> None:
 
 @pytest.mark.parametrize("at", range(5))
 def test_a_callback_that_ends_everything_leaves_the_order_as_it_is(at: int) -> None:
-    """A callback that ends everything leaves the order of the outcomes as it is.
+    """A callback that has all outcomes delivered at once does not change their order.
 
-    An eager task that closes the producer from a callback does that.
+    A callback does that if an eager task, which it starts, closes the producer.
     """
     told = Told()
 

@@ -1,6 +1,7 @@
-"""Batches that a broker finds too large, because the topic's limit falls under a full window.
+"""Batches that a broker refuses as too large are split, unless they are in doubt.
 
-Every batch holds several records, and each record's value has its number.
+Every batch holds several records, whose values begin with the record's number. In most tests the
+topic's limit is lowered while the window is full.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def check(deliveries: Sequence[Delivery], stored: Sequence[bytes]) -> None:
 async def test_a_limit_lowered_under_a_full_window_splits_and_splits_again_in_order(
     limit: int, codec: str
 ) -> None:
-    """Twenty batches of eight records are split in order, and each record keeps its delivery."""
+    """Refused batches of eight records are split, and each record is stored once and in order."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(

@@ -1,4 +1,4 @@
-"""An event loop that stood still: answers that are ready are read before requests are overdue."""
+"""After a stall of the event loop, waiting answers are read before requests count as overdue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RTT = 0.1
 async def test_a_stall_past_the_request_timeout_loses_no_connection_whose_answer_is_ready() -> None:
     """A stall past the request timeout closes no connection whose answer is ready.
 
-    After a stall every request looks overdue, but the answers have come meanwhile.
+    After the stall every request looks overdue, although the answers came during the stall.
     """
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)

@@ -1,12 +1,10 @@
-"""What the window is worth: throughput of one partition over a long link, against the model.
+"""Throughput of one partition over a link of 150 ms grows with the window as the model says.
 
-The model is the acceptance criterion of the whole project: one partition moves window x batch bytes
-per round trip. The load, the clock and the arithmetic are those of `aioidem perf`, so this also
-checks the numbers that `make demo` prints.
+The model is the acceptance criterion of the project: one partition moves window x batch bytes per
+round trip. The tests run the load of `aioidem perf`, and so check the numbers of `make demo`, too.
 
-On a virtual clock the ratio is exact, because computing takes no time there: a test fails for what
-the producer does and for nothing else. benchmarks/window.py measures on the wall clock that
-computing takes little enough.
+On a virtual clock computing takes no time, so that the measured rate equals the model's on any
+machine. benchmarks/window.py measures on the wall clock, where computing takes time, too.
 """
 
 from __future__ import annotations
@@ -35,17 +33,17 @@ RECORDS_PER_BATCH = 16
 
 
 def model(window: int) -> float:
-    """Return the model's records per second: window x batch / RTT."""
+    """Return the records per second that the model gives: window x records per batch / RTT."""
     return window * RECORDS_PER_BATCH / RTT
 
 
 def whole_rounds(window: int) -> int:
-    """Return the number of records of about three seconds: the first batch, then full windows."""
+    """Return the number of records in one first batch and 20 full windows (3 s at 150 ms each)."""
     return RECORDS_PER_BATCH * (1 + 20 * window)
 
 
 def plan(**flags: Any) -> Any:
-    """Plan an `aioidem perf` over the link above, with these flags of perf."""
+    """Return the plan of an `aioidem perf` over a link of `RTT`; `flags` are options of perf."""
     props = [f"batch.size={BATCH}", *flags.pop("producer_props", [])]
     return plan_perf(
         rtt_ms=RTT * 1000, retain=20, record_size=RECORD, producer_props=props, **flags
@@ -86,7 +84,7 @@ def sealed(**flags: Any) -> dict[str, Any]:
 async def test_one_partition_moves_window_times_batch_per_round_trip(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """The rate is the model's at windows of 1, 5 and 20, from the first acknowledgement on."""
+    """At windows of 1, 5 and 20 the rate after the first acknowledgement is that of `model`."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         for window in WINDOWS:
             flags = sealed(num_records=whole_rounds(window))
@@ -100,9 +98,9 @@ async def test_one_partition_moves_window_times_batch_per_round_trip(
 async def test_over_tcp_the_window_is_filled_and_not_passed(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """On real sockets the span reaches 1, 5 and 20 and does not pass it.
+    """On real sockets the span reaches the window (1, 5 or 20) and is never larger.
 
-    benchmarks/window.py measures the rate.
+    The rate on real sockets is measured by benchmarks/window.py.
     """
     async with EmbeddedCluster(retain=20, rtt=RTT / 3, transport=transport) as cluster:
         for window in WINDOWS:
@@ -116,9 +114,10 @@ async def test_over_tcp_the_window_is_filled_and_not_passed(
 async def test_late_sealing_at_window_5_moves_at_least_10_times_the_sealed_figure(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """With a window of 5, late sealing moves at least ten times what sealed batches do.
+    """With a window of 5, late sealing sends at least ten times as fast as sealing at `batch.size`.
 
-    Records that pile up behind the window leave as one batch. That needs no KIP-1269 and no tuning.
+    Records that wait for a full window leave together in one larger batch. So neither a wider
+    window (KIP-1269) nor tuning is needed.
     """
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         few = sealed(num_records=3_000)
@@ -147,5 +146,5 @@ async def test_late_sealing_makes_progress_on_a_thin_link_with_a_short_request_t
             assert producer.statistics().batches_retried == 0
             assert partition_of(producer).max_span <= 5
         assert len(cluster.batches("t")) < count
-        # The link is kept busy: the bytes of 60 seconds take little more than that.
+        # The link is kept busy: records that fill the link for 60 seconds take at most 70.
         assert took <= 70.0

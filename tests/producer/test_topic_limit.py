@@ -1,8 +1,8 @@
-"""Topics that take less than a request may carry: to what size late sealing lets a batch grow.
+"""Late sealing lets a batch grow beyond `batch.size` only up to the topic's known size limit.
 
-A batch that is refused for its size, and whose refusal is lost, is in doubt: it may not be split,
-and every copy of it is refused. So a batch larger than `batch.size` is sent only where the topic is
-known to take its size.
+A batch that is refused for its size, and whose refusal is lost, is in doubt: the producer may not
+split the batch, and the broker refuses every copy. So the producer sends a batch larger than
+`batch.size` only if the topic is known to accept that size.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def denied(answer: Entity) -> Entity:
 
 
 class OneAnswerLost:
-    """An interceptor that closes the connection in place of one answer to Produce.
+    """An interceptor that closes the connection instead of answering the `nth` Produce request.
 
-    `nth` is the number of that request, which is served. If `granted` is False, DescribeConfigs is
-    refused. `largest` is the size of the largest batch seen, in bytes.
+    The broker carries that request out. If `granted` is False, the broker refuses DescribeConfigs.
+    `largest` is the size of the largest batch seen, in bytes.
     """
 
     def __init__(self, nth: int, *, granted: bool = True) -> None:
@@ -101,7 +101,7 @@ async def test_batches_grow_to_the_known_limit_of_their_topic_and_no_further() -
 async def test_batch_size_itself_yields_to_the_known_limit_of_the_topic() -> None:
     """Once the topic's limit is known, `batch.size` yields to it and no batch is refused.
 
-    Only the first batch is refused and split; then the limit is asked for.
+    Only the first batch is refused and split; then the producer asks for the limit.
     """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t", configs={LIMIT: "5000"})

@@ -1,4 +1,4 @@
-"""Two callers that end one transaction each get a result that is true."""
+"""Two callers that end one transaction at once each get its true outcome: commit or abort."""
 
 from __future__ import annotations
 
@@ -127,10 +127,11 @@ async def test_the_outcome_of_an_abandoned_commit_is_learned_by_calling_again(
 async def test_an_abort_while_the_last_commit_is_being_marked_is_not_taken_for_a_twin(
     version: Version,
 ) -> None:
-    """A transaction in which nothing was written needs no EndTxn to be aborted.
+    """A transaction in which nothing was written is aborted without an EndTxn request.
 
-    Every write was put off with CONCURRENT_TRANSACTIONS. In v2 a coordinator that is still writing
-    markers fences a producer that asks under the next epoch.
+    The coordinator still writes the markers of the last commit, so that every write is refused with
+    CONCURRENT_TRANSACTIONS. In transactions v2 an EndTxn with the next epoch would fence the
+    producer at that time.
     """
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()

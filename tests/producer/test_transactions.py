@@ -239,8 +239,8 @@ async def test_an_end_that_timed_out_is_taken_up_again(
             cluster.fail_coordinator("x", None)
             await call()
         else:
-            # The end is decided but not in the logs yet: the call returns, and the next one waits
-            # for it.
+            # The commit or abort is decided, but its markers are not in the logs yet: the call
+            # returns all the same.
             cluster.hold_markers()
             await call()
             cluster.release_markers()
@@ -527,9 +527,9 @@ async def test_nonsense_is_refused_and_leaves_the_transaction_as_it_was(
 
 @bounded(60)
 async def test_a_consumer_that_has_lost_its_place_cannot_commit(version: Version) -> None:
-    """Offsets of a consumer with an old generation are refused, and the transaction is abortable.
+    """Offsets of a consumer with an old generation are refused, and the transaction must abort.
 
-    The group's coordinator knows the newer generation (KIP-447).
+    The group's coordinator compares the consumer's generation with the group's own (KIP-447).
     """
     async with running(version) as (cluster, producer):
         cluster.set_group("g", 3, {"member": None})

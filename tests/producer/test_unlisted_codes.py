@@ -1,7 +1,7 @@
-"""A broker newer than this client refuses with a code that this client does not know (KIP-1279).
+"""A newer broker can refuse records with an error code that this client does not know.
 
-A topic that became read-only is such a case. No caller waits for the deadline, and the error has
-the number of the code.
+KIP-1279 adds such a code, for a topic that is read-only. The records get their outcome long before
+their deadline, and the error has the code's number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NONE = ErrorCode.none
 
 
 class Unnamed:
-    """An error code that kio has no name for."""
+    """An error code that kio (the library of Kafka's message schemas) does not have."""
 
     name, value = "READ_ONLY_TOPIC", READ_ONLY
 
@@ -88,9 +88,9 @@ def _refusing(answer: Any) -> Any:
 async def test_the_error_of_a_topic_that_turns_read_only_has_the_number_of_its_code(
     records: int,
 ) -> None:
-    """Records refused with an unknown code soon end UNKNOWN, and the error has its number.
+    """Records refused with an unknown code soon end UNKNOWN, and the error has the code's number.
 
-    The code does not say that nothing was appended.
+    The outcome is not NOT_WRITTEN, because an unknown code may mean that the records were appended.
     """
     async with EmbeddedCluster(rtt=0.05, transport="memory") as cluster:
         cluster.create_topic("t")
@@ -106,7 +106,7 @@ async def test_the_error_of_a_topic_that_turns_read_only_has_the_number_of_its_c
                     await delivery
                 assert told.value.errno == READ_ONLY
                 assert delivery.status is DeliveryStatus.UNKNOWN
-            # The time is in virtual seconds; at the deadline it would be 120.
+            # In virtual seconds. An outcome at the deadline would take 120.
             assert anyio.current_time() - began < 5.0
             assert mirror.refused <= 10
             cluster.intercept(None)
@@ -118,9 +118,9 @@ async def test_the_error_of_a_topic_that_turns_read_only_has_the_number_of_its_c
 @pytest.mark.anyio
 @bounded(60)
 async def test_what_was_appended_under_such_a_code_is_acknowledged_once() -> None:
-    """Records that were appended although the code is unknown are acknowledged once.
+    """Records that a broker appended and answered with an unknown code are stored once and ACKED.
 
-    The leader is asked again, and recognises the batches.
+    The producer sends the batches again, and the leader recognises them as duplicates.
     """
     async with EmbeddedCluster(rtt=0.05, transport="memory") as cluster:
         cluster.create_topic("t")

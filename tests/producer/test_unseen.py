@@ -1,7 +1,7 @@
-"""Failures that no caller looks at are logged, at once and then at intervals.
+"""Failed deliveries that no caller looks at are logged, at once and then at intervals.
 
-`flush()` and the garbage collector report what was lost. Time is virtual, so the tests can assert
-"at most one line in ten seconds".
+A producer that is garbage collected without close() logs the records that it gave up. Time is
+virtual, so the tests can assert "at most one line in ten seconds".
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ async def test_failures_that_were_looked_at_are_not_logged(
 async def test_a_delivery_that_is_held_and_looked_at_later_is_counted_no_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A failed delivery that its holder looks at later is not reported at the end.
+    """A failed delivery that the caller looks at after the first log line is not logged again.
 
-    The first line says that it was not looked at "yet".
+    The first line says only that nobody has looked at the failures "yet".
     """
     async with running() as (cluster, producer):
         cluster.intercept(refuse)
@@ -132,7 +132,7 @@ async def test_a_delivery_that_is_held_and_looked_at_later_is_counted_no_more(
         [line] = lines(caplog, NOT_YET)
         assert "9 records failed" in line
         assert all(isinstance(d.exception(), errors.InvalidTimestampError) for d in held)
-        # Deliveries that fail and are looked at between two lines are in neither line.
+        # Deliveries that fail and are looked at before the next line is due are not logged at all.
         later = [producer.send_nowait("orders", value, partition=0) for value in numbered(9)]
         await producer.flush()
         for delivery in later:

@@ -1,7 +1,8 @@
-"""The window of a partition, over the wire: how it is learned, what resets it, what it bounds.
+"""A partition's window over the wire: how the producer learns, resets and obeys the window.
 
-The first tests are those of KIP-1269's own test plan, and are named with its words. The engine's
-rules are in tests/engine/test_windows.py, the tests on real brokers in on_kafka/test_windows.py.
+The window is the number of batches that the leader remembers per producer (KIP-1269). The first
+tests are those of the KIP's test plan, named with the KIP's words. tests/engine/test_windows.py
+tests the engine alone, and on_kafka/test_windows.py tests real brokers.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ INVALID_REQUEST = 42
 async def config_of(
     cluster: EmbeddedCluster, kind: int, name: str, config: str, broker: int = 0
 ) -> Any:
-    """Return the value of one config as a broker describes it, or None if it does not name it."""
+    """Return the value of one config in a broker's DescribeConfigs answer, or None if absent."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": (config,)}
     answer = await ask(cluster, DESCRIBE_CONFIGS, 4, broker=broker, resources=[resource])
     [result] = answer.results
@@ -58,7 +59,7 @@ async def config_of(
 
 
 async def alter(cluster: EmbeddedCluster, kind: int, name: str, config: str, value: str) -> int:
-    """Return the error code of IncrementalAlterConfigs for setting one config."""
+    """Set one config by IncrementalAlterConfigs, and return the error code of the answer."""
     change = {"name": config, "config_operation": 0, "value": value}
     resource = {"resource_type": kind, "resource_name": name, "configs": [change]}
     answer = await ask(cluster, 44, 1, resources=[resource], validate_only=False)
@@ -70,7 +71,7 @@ async def alter(cluster: EmbeddedCluster, kind: int, name: str, config: str, val
 
 @bounded(10)
 async def test_validate_new_configuration_default_value(transport: Transport) -> None:
-    """The topic's and the cluster's config default to five batches."""
+    """The configs of the window, of a topic and of the cluster, default to five batches."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
         assert await config_of(cluster, TOPIC, "t", RETAIN) == "5"
@@ -80,7 +81,7 @@ async def test_validate_new_configuration_default_value(transport: Transport) ->
 @pytest.mark.parametrize("refused", ["4", "1", "0", "-1", "2147483648", "five", ""])
 @bounded(10)
 async def test_validate_new_configuration_minimal_value(transport: Transport, refused: str) -> None:
-    """A value below 5 is refused wherever it can be set, and changes nothing."""
+    """A window below 5 or not a 32-bit integer is refused wherever a config can be set."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "5"})
         with pytest.raises(InvalidConfigurationError):
@@ -99,7 +100,7 @@ async def test_validate_new_configuration_minimal_value(transport: Transport, re
 async def test_validate_new_configuration_topic_overrides_cluster_and_old_broker_knows_neither(
     transport: Transport,
 ) -> None:
-    """A topic's config overrides the cluster's; a broker without v14 names neither."""
+    """A topic's window overrides the cluster's; a broker without Produce v14 has no such config."""
     async with EmbeddedCluster(
         brokers=2, retain=8, produce_versions={0: 14, 1: 13}, transport=transport
     ) as cluster:
@@ -115,7 +116,7 @@ async def test_validate_new_configuration_topic_overrides_cluster_and_old_broker
 async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_response(
     transport: Transport, discovery: str
 ) -> None:
-    """The window is 5 until the first answer, and then what the answer says; the span follows."""
+    """The window is 5 until the first Produce answer names 20; then the span grows to 20."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         tap = Tap(cluster.connector)
@@ -145,7 +146,7 @@ async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_
 
 @bounded(20)
 async def test_producer_aligns_with_the_partition_leader(transport: Transport) -> None:
-    """Each partition has the window that its own leader names, each on its own connection."""
+    """Partitions with different leaders have the windows that their leaders name."""
     async with EmbeddedCluster(
         brokers=3, retain={0: 5, 1: 9, 2: 20}, rtt=RTT, transport=transport
     ) as cluster:
@@ -169,7 +170,7 @@ async def test_producer_aligns_with_the_partition_leader(transport: Transport) -
 async def test_producer_resets_the_limit_to_5_upon_leader_change_and_rediscovers_it(
     transport: Transport, under_load: bool
 ) -> None:
-    """A new leader gets five batches until its first answer, which names its own window."""
+    """After a leader change the window is 5 until the new leader's first answer names its own."""
     async with EmbeddedCluster(
         brokers=2, retain={0: 20, 1: 12}, rtt=RTT, transport=transport
     ) as cluster:
@@ -196,7 +197,7 @@ async def test_producer_resets_the_limit_to_5_upon_leader_change_and_rediscovers
 
 
 async def across_a_move(producer: Producer, cluster: EmbeddedCluster, *, under_load: bool) -> None:
-    """Send records 60 to 159, with the leader moving to broker 1 before or among them."""
+    """Send records 60 to 159; the leader moves to broker 1 before or (under load) among them."""
     if not under_load:
         cluster.move_leader("t", 0, 1)
         await producer.send_many("t", numbered(100, 60))
@@ -210,7 +211,7 @@ async def across_a_move(producer: Producer, cluster: EmbeddedCluster, *, under_l
 
 @pytest.mark.parametrize("in_flight", [6, 20, 1000])
 def test_idempotent_producer_no_longer_throws_config_exception_above_5(in_flight: int) -> None:
-    """More than five in flight is valid with idempotence."""
+    """More than five requests in flight are valid with idempotence."""
     config = ProducerConfig.build(
         "h:1", enable_idempotence=True, max_in_flight_requests_per_connection=in_flight
     )
@@ -226,7 +227,7 @@ def test_idempotent_producer_no_longer_throws_config_exception_above_5(in_flight
 
 @pytest.mark.parametrize("in_flight", [6, 20, 1000])
 def test_transactional_producer_no_longer_throws_config_exception_above_5(in_flight: int) -> None:
-    """More than five in flight is valid with a transactional id."""
+    """More than five requests in flight are valid with a transactional id."""
     config = ProducerConfig.build(
         "h:1", transactional_id="tx", max_in_flight_requests_per_connection=in_flight
     )
@@ -332,7 +333,7 @@ async def test_old_broker_with_retain_20_on_the_topic_falls_back_to_5(
 async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5(
     transport: Transport, under_load: bool
 ) -> None:
-    """At the old broker a span of 5 is reached and never exceeded, resent batches included."""
+    """At a leader without Produce v14 the span reaches 5 and never exceeds 5, even on a resend."""
     async with EmbeddedCluster(
         brokers=2, rtt=RTT, produce_versions={0: 14, 1: 13}, transport=transport
     ) as cluster:
@@ -379,7 +380,7 @@ async def test_leader_change_from_an_old_to_a_new_broker_widens_the_window(
 async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
     transport: Transport, idempotent: bool
 ) -> None:
-    """The requests in flight on a connection reach the limit of the option and never pass it."""
+    """A connection reaches its configured number of requests in flight and never exceeds it."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=4)
         tap = Tap(cluster.connector)
@@ -403,7 +404,7 @@ async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
 
 @bounded(20)
 async def test_both_checks_must_pass(transport: Transport) -> None:
-    """A connection with room does not widen a partition's window, nor the other way round."""
+    """The span is limited by the window and by the requests in flight, whichever is smaller."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         for in_flight, retain, reached in [(8, 5, 5), (8, 6, 6), (5, 8, 5), (3, 20, 3)]:
             topic = f"t-{in_flight}-{retain}"
@@ -419,7 +420,7 @@ async def test_both_checks_must_pass(transport: Transport) -> None:
 async def test_the_window_bounds_the_span_and_not_the_requests_outstanding(
     transport: Transport,
 ) -> None:
-    """Behind an unresolved batch four more may be sent and no fifth, whatever is outstanding."""
+    """With a window of 5, only four batches are sent after a batch that is not resolved yet."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         refusals = 0
@@ -473,9 +474,9 @@ async def test_the_limit_is_5_again_on_a_new_connection_until_its_first_answer(
 async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
     transport: Transport, struct: str
 ) -> None:
-    """The window field counts in the partition and in the topic: the KIP names both places.
+    """The window is read from the answer's partition or from its topic, whichever has the field.
 
-    Its prose and its listing disagree.
+    KIP-1269's prose puts the field in one of the two, and its schema listing in the other.
     """
 
     def put(response: Any) -> Any:
@@ -504,8 +505,8 @@ async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
 async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transport) -> None:
     """An answer without the field makes the window 5 again.
 
-    A field equal to its default is not on the wire, so a change from 20 to 5 looks like an absent
-    field. Batches that are outstanding stay so, and nothing new is sent until the span fits.
+    A tagged field equal to its default (5) is not on the wire, so a change of the config from 20
+    to 5 is an answer without the field.
     """
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
@@ -538,7 +539,7 @@ async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transpo
 async def test_a_window_lowered_below_what_is_outstanding_sends_nothing_new_until_the_span_fits(
     transport: Transport,
 ) -> None:
-    """When the window is lowered while it is full, nothing is sent until the span fits."""
+    """If a full window is lowered, no new batch is sent until the span fits into the new window."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         async with producer_for(
@@ -585,7 +586,7 @@ async def test_batches_are_retained_per_producer_id_and_partition(transport: Tra
 
 
 def test_the_defaults_stay_5_and_5() -> None:
-    """The defaults are five: requests per connection, the window, and what the broker retains."""
+    """Requests in flight, the window, and the batches that a broker remembers are 5 by default."""
     assert ProducerConfig.build("h:1").max_in_flight_requests_per_connection == 5
     assert PartitionWindow().limit == DEFAULT_BATCHES_RETAINED == 5
     cluster = EmbeddedCluster()
@@ -610,7 +611,10 @@ def tagged(payload: bytes, fields: bytes) -> bytes:
 
 @bounded(20)
 async def test_no_window_is_read_from_init_producer_id(transport: Transport) -> None:
-    """InitProducerId names no window: KIP-1269 rejected that place, because leaders differ."""
+    """A window in an InitProducerId answer is ignored.
+
+    KIP-1269 rejected that place, because the leaders of partitions have different windows.
+    """
 
     def rewrite(api_key: int, _version: int, payload: bytes) -> bytes:
         return tagged(payload, _TWENTY) if api_key == INIT_PRODUCER_ID else payload
@@ -629,7 +633,7 @@ async def test_no_window_is_read_from_init_producer_id(transport: Transport) -> 
 
 @bounded(20)
 async def test_unknown_tagged_fields_are_skipped_everywhere(transport: Transport) -> None:
-    """Unknown tagged fields are skipped in header and body of every flexible answer."""
+    """Unknown tagged fields in header or body of an answer (in a flexible version) are skipped."""
     rewritten: set[int] = set()
 
     def rewrite(api_key: int, version: int, payload: bytes) -> bytes:

@@ -1,9 +1,9 @@
-"""A producer is used on the event loop, and in the thread, on which it was started.
+"""A producer may be called only on the event loop, and in the thread, on which it was started.
 
-A call from elsewhere raises at once and says what to do. In the tests the producer lives on each of
-the loops and is called from each of the others, in another thread, and without a thread; such a
-call would otherwise wait for ever, or find the engine in the middle of a decision. After a second
-`asyncio.run` the loop has ended, and the producer with it.
+A call from elsewhere would wait for ever, or find the engine in the middle of a decision. So such a
+call raises at once, and the error says what to do. The tests call a producer on each kind of loop
+from a loop of each kind in another thread, from a thread without a loop, and from another loop in
+the same thread. A producer whose loop has ended, as in a second `asyncio.run`, is closed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _wait(delivery: Delivery) -> object:
 
 
 async def _refused(call: Awaitable[object]) -> errors.KafkaError:
-    """Return the error that a call raises at once instead of waiting for ever."""
+    """Return the error that `call` raises; a call that waits instead fails the test after 5 s."""
     with anyio.fail_after(5):
         with pytest.raises(errors.KafkaError) as caught:
             await call
@@ -80,7 +80,7 @@ async def _refused(call: Awaitable[object]) -> errors.KafkaError:
 
 @contextmanager
 def pending(cluster: EmbeddedCluster, producer: Producer) -> Iterator[Delivery]:
-    """Yield a delivery without an outcome, which it gets after the block."""
+    """Yield a delivery (awaitable outcome of a record) that is settled only after the block."""
     cluster.hold_high_watermark("t")
     yield producer.send_nowait("t", b"first")
     cluster.release_high_watermark("t")
@@ -185,9 +185,9 @@ def test_asyncio_threads_send_with_run_coroutine_threadsafe() -> None:
 
 
 def test_two_loops_in_one_thread() -> None:
-    """A plain call from the loop's own thread works while that loop is not running.
+    """While the producer's loop is not running, its thread may call send_nowait.
 
-    Calls on another loop in the same thread raise.
+    Calls on another loop in the same thread raise WrongLoopError.
     """
     home = asyncio.new_event_loop()
     try:
@@ -265,7 +265,7 @@ def test_after_a_second_run_each_call_says_what_happened(kind: str) -> None:
 def test_what_a_closed_loop_left_behind_gets_its_outcome_from_close(kind: str) -> None:
     """Deliveries that a closed loop left behind get their outcome from close() on another loop.
 
-    A loop that is closed without cancelling its tasks settles nothing by itself.
+    A loop that is closed without cancelling its tasks runs no code that could settle deliveries.
     """
     if kind == "uvloop":
         home: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()

@@ -1,8 +1,8 @@
-"""What the tests of the whole producer share: bounds, loads, and a tap on the wire.
+"""Helpers for tests of the whole producer: time limits, records to send, and a tap on the wire.
 
-The tap counts what the broker cannot tell afterwards: the span at each single broker when a leader
-moved, and the requests outstanding on one connection. It decodes the frames by itself and takes
-nothing from the engine.
+The tap counts what the embedded broker does not: the span at each broker when a leader moved, and
+the requests in flight on each connection. The tap decodes the frames of a connection, and so does
+not depend on the engine's own counts.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ REAL_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop", "tri
 ASYNCIO_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
 ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
-# With one record per batch a span counts records, and nothing depends on their size.
+# Options for one record per batch: the span, in batches, is then the number of records.
 ONE_EACH: Mapping[str, Any] = {"batch_size": 1, "late_sealing": False}
 
 
 def bounded(
     seconds: float,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail the test if it takes longer than `seconds` of its world's time."""
+    """Fail a test that takes longer than `seconds`, in virtual time if the test runs in that."""
 
     def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @functools.wraps(test)
@@ -67,7 +67,7 @@ def bounded(
 
 
 async def virtual_time(seconds: float) -> None:
-    """Let time pass in the virtual world, where it costs none; on a real clock this is a sleep."""
+    """Wait for `seconds`: in virtual time the clock jumps, and on a real clock this is a sleep."""
     with anyio.move_on_after(seconds):
         await anyio.sleep_forever()
 
@@ -75,7 +75,7 @@ async def virtual_time(seconds: float) -> None:
 def producer_for(
     cluster: EmbeddedCluster, *, connector: Connector | None = None, **options: Any
 ) -> Producer:
-    """Make a producer of this cluster, not started."""
+    """Make a producer for this cluster; the caller starts the producer."""
     return Producer(cluster.bootstrap_servers, connector=connector or cluster.connector, **options)
 
 
@@ -90,14 +90,14 @@ def partition_of(producer: Producer, topic: str = "t", partition: int = 0) -> Pa
 
 
 def stored_values(cluster: EmbeddedCluster, topic: str = "t", partition: int = 0) -> list[Any]:
-    """Return the values in the leader's log, in order."""
+    """Return the values of the records in the leader's log of a partition, in order."""
     return [
         record.value for batch in cluster.batches(topic, partition) for record in batch.records()
     ]
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
-    """Return values that can be told apart."""
+    """Return the values of `count` records: the numbers from `start` on, as text."""
     return [b"%d" % number for number in range(start, start + count)]
 
 
@@ -122,7 +122,7 @@ async def ask(
 
 
 class Wire:
-    """One tapped connection, and the requests outstanding on it."""
+    """One tapped connection, and its requests that have no answer yet."""
 
     def __init__(self, tap: Tap, address: tuple[str, int]) -> None:
         self.address = address
@@ -214,11 +214,11 @@ class Tap:
         return _Tapped(stream, wire)
 
     def spans(self, address: tuple[str, int], place: Any) -> PartitionSpans:
-        """Return the count of one partition at one broker, from what was written to it."""
+        """Return the count of batches sent and answered, of one partition at one broker."""
         return self._spans.setdefault((address, place), PartitionSpans())
 
     def max_span(self, port_or_host: str | int) -> int:
-        """Return the widest span of any partition at the broker of this host or port."""
+        """Return the largest span of a partition at the broker of this host or port, in batches."""
         return max(
             (s.max_span() for (address, _), s in self._spans.items() if port_or_host in address),
             default=0,
