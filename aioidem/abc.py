@@ -25,7 +25,7 @@ class AbstractTokenProvider(abc.ABC):
 
     @abc.abstractmethod
     async def token(self) -> str:
-        """Return the token to authenticate with now; it must not block the event loop."""
+        """Return the token to authenticate with now, without blocking the event loop."""
 
     def extensions(self) -> Mapping[str, str]:
         """Return the SASL extensions to send with the token (KIP-342); none unless overridden."""
@@ -51,7 +51,7 @@ class ProducerMetricsCollector(abc.ABC):
         record_count: int,
         attempt: int,
     ) -> None:
-        """Take note of a batch that is sent.
+        """Take note of an attempt to send a batch.
 
         Args:
             topic: The batch's topic.
@@ -117,7 +117,7 @@ class ProducerMetricsCollector(abc.ABC):
 
 
 class NullProducerMetricsCollector(ProducerMetricsCollector):
-    """A metrics collector that ignores everything: a base for those that need some methods."""
+    """A metrics collector that ignores everything; a subclass overrides only what it needs."""
 
     def on_batch_dispatched(
         self,

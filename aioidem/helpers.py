@@ -32,7 +32,7 @@ def create_ssl_context(
     Args:
         cafile: A PEM file of the certificate authorities to trust. Without `cafile`, `capath` and
             `cadata` those of the operating system are trusted.
-        capath: A directory of such files.
+        capath: A directory of such files, named as by ``openssl rehash``.
         cadata: The authorities as PEM text or DER bytes.
         certfile: A PEM file of this client's certificate and its chain, for brokers that ask for
             one.
@@ -41,7 +41,7 @@ def create_ssl_context(
 
     Raises:
         OSError: A file cannot be read.
-        ssl.SSLError: A file does not hold what it should.
+        ssl.SSLError: A file does not contain valid certificates, or the key does not match.
     """
     context = ssl.create_default_context(
         ssl.Purpose.SERVER_AUTH, cafile=cafile, capath=capath, cadata=cadata

@@ -29,7 +29,7 @@ class Partitioner(Protocol):
     def __call__(
         self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int], /
     ) -> int:
-        """Return one member of ``all_partitions``.
+        """Return the partition of a record: one member of ``all_partitions``.
 
         Args:
             key: The serialised key, or None.
@@ -47,7 +47,7 @@ class DefaultPartitioner:
     def __call__(
         self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int], /
     ) -> int:
-        """Return one member of ``all_partitions``; see `Partitioner`.
+        """Return the partition of a record: one member of ``all_partitions``; see `Partitioner`.
 
         Raises:
             IndexError: ``all_partitions`` is empty.

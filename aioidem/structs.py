@@ -27,7 +27,7 @@ __all__ = [
 
 
 class DeliveryStatus(enum.Enum):
-    """What is known of one record; it leaves ``PENDING`` once and never changes after that."""
+    """The outcome of one record: it leaves ``PENDING`` once and never changes after that."""
 
     PENDING = "pending"
     """The outcome is not known yet: the record is queued, in flight or in doubt."""
@@ -46,7 +46,7 @@ class DeliveryStatus(enum.Enum):
 
 
 class DeliveryCounts(NamedTuple):
-    """How many records ended in which way, as `Producer.flush` returns it."""
+    """How many records ended with each outcome; `Producer.flush` returns these counts."""
 
     acked: int = 0
     """Acknowledged records."""
@@ -59,7 +59,7 @@ class DeliveryCounts(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of the three."""
+        """The number of all records whose outcome is known: the sum of the three counts."""
         return self.acked + self.not_written + self.unknown
 
 
@@ -71,7 +71,7 @@ class TopicPartition(NamedTuple):
 
 
 class BrokerMetadata(NamedTuple):
-    """A broker as the drop-in's `client.cluster.brokers()` shows it."""
+    """A broker, as the drop-in producer's `client.cluster.brokers()` returns it."""
 
     nodeId: int  # noqa: N815 - aiokafka's name
     host: str
@@ -101,9 +101,9 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A consumer's place in its group, by which brokers fence a consumer that lost it (KIP-447).
+    """A consumer's membership in its group; brokers refuse offsets of outdated ones (KIP-447).
 
-    The defaults are those of a consumer that is not a member because it assigns itself partitions.
+    The defaults stand for a consumer that is no member, because it assigns its partitions itself.
     """
 
     group_id: str

@@ -2,13 +2,14 @@
 
 A history is one `Row` per record. The log is a list of `LogRecord`, read by any reader after the
 last append; a reader that shares no code with aioidem is the better witness. The anomalies are
-those of Jepsen's Kafka workload that concern a producer without transactions. One differs: records
-must be in the order of the calls, per producer and partition, because the calls of a pipelined
-producer overlap.
+those of Jepsen's Kafka workload that concern a producer without transactions. One differs: the
+records of a producer must be in each partition in the order of the calls of ``send``, because the
+calls of a pipelined producer overlap.
 
-The checker checks that an acknowledged record is in the log, at its offset if it has one; that no
-record is in the log twice, acknowledged or not; that a record reported as NOT_WRITTEN is not in the
-log; that records are in the order of the calls; that values are neither torn nor foreign; and that
+The checker checks that an acknowledged record is in the log, at the reported offset if the producer
+reported one; that no record is in the log twice, acknowledged or not; that a record reported as
+NOT_WRITTEN is not in the log; that records are in the order of the calls; that values are neither
+torn (their CRC is wrong) nor foreign (in a wrong place, or of no call in the history); and that
 every outcome came in time. `check_counters` checks that a producer's counters are back at zero.
 
 Invariants
@@ -54,7 +55,10 @@ _CHECKED_FROM = 8
 
 
 class ValueId(NamedTuple):
-    """The identity that a value contains; ``partition`` is -1 if the producer chose it."""
+    """The identity of a value: its producer, its destination and the number of its ``send`` call.
+
+    ``partition`` is -1 if the caller named none, so that the producer chose the partition.
+    """
 
     producer: str
     topic: str
@@ -63,12 +67,12 @@ class ValueId(NamedTuple):
 
     def __str__(self) -> str:
         where = "*" if self.partition < 0 else self.partition
-        # The names may be those of a foreign record.
+        # A foreign record may have any text in place of the names, so `printable` escapes them.
         return f"{printable(self.producer)}/{printable(self.topic)}-{where}#{self.call}"
 
 
 def make_value(value: ValueId, size: int = 0) -> bytes:
-    """Return a value with its own identity and CRC32, padded to at least ``size`` bytes."""
+    """Return the bytes of a value: an identity and a CRC32, padded to at least ``size`` bytes."""
     producer, topic = value.producer.encode(), value.topic.encode()
     head = _HEAD.pack(_MAGIC, 0, value.partition, value.call, len(producer), len(topic))
     body = head[_CHECKED_FROM:] + producer + topic
@@ -78,7 +82,7 @@ def make_value(value: ValueId, size: int = 0) -> bytes:
 
 
 def parse_value(data: bytes | memoryview | None) -> ValueId | None:
-    """Return the identity in a value of `make_value`; None for a foreign or a torn value."""
+    """Return the identity in the bytes of a value; None if `make_value` did not make them."""
     if data is None or len(data) < _HEAD.size:
         return None
     data = bytes(data)
@@ -127,7 +131,7 @@ class Row:
 
 
 class LogRecord(NamedTuple):
-    """One record as a reader found it; lists of them are in log order, partition by partition."""
+    """One record that a reader found; `check_history` takes a partition's records in log order."""
 
     topic: str
     partition: int
@@ -146,7 +150,7 @@ def log_records(topic: str, partition: int, batches: Iterable[RecordBatch]) -> I
 
 
 class Anomaly(enum.Enum):
-    """The kinds of violations."""
+    """The kinds of violation that the checkers report, each with a description."""
 
     LOST = "acknowledged, and not in the log"
     WRONG_OFFSET = "acknowledged at an offset where it is not"
@@ -177,7 +181,7 @@ class Anomaly(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One violation."""
+    """One finding of a checker: the kind of the violation, and the details in words."""
 
     anomaly: Anomaly
     detail: str
@@ -188,7 +192,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What a history may contain without being a violation.
+    """Anomalies that are expected in a history, and therefore not violations.
 
     Args:
         deadline: Seconds from a row's ``started`` within which it must be settled; None: no limit.
@@ -197,7 +201,7 @@ class Expectations:
         may_repeat: Values that may be in the log twice, as without idempotence or with
             ``in_doubt="resend"``.
         may_reorder: Values that may be out of order: those with the outcome UNKNOWN whose request
-            no epoch fences.
+            may be appended late, because no newer producer epoch fences the request.
         unpromised: Whether neither order nor uniqueness is promised for any record.
     """
 
@@ -209,7 +213,7 @@ class Expectations:
 
 
 class _Found(NamedTuple):
-    """The place of a value in a log; `log` numbers a partition's logs, see `LogRecord`."""
+    """The place of a value in a log; ``log`` is the number of the log, as in `LogRecord`."""
 
     topic: str
     partition: int
@@ -225,7 +229,7 @@ def check_history(
     Args:
         rows: One row per record that was sent.
         log: All records of all partitions, each partition in log order.
-        expect: What is no violation; None: every anomaly is one.
+        expect: Anomalies that are not violations; None: every anomaly is a violation.
     """
     expect = expect or Expectations()
     known = {row.value: row for row in rows}
@@ -283,15 +287,16 @@ def _at(places: Sequence[_Found]) -> str:
 def _check_order(
     found: Mapping[ValueId, Sequence[_Found]], expect: Expectations
 ) -> Iterator[Violation]:
-    # `found` is in log order, partition by partition; a repeated value counts where it is first.
+    # `found` is in log order, partition by partition. A value that is in the log more than once
+    # counts at its first place.
     latest: dict[tuple[str, str, int, int | None], ValueId] = {}
     for value, places in found.items():
         place = places[0]
         if value in expect.may_reorder:
             continue
-        # Records that name their partition are in order across all logs of the partition (key
-        # None). For other records the producer may have chosen another partition while an earlier
-        # log was written.
+        # Values whose caller named the partition must be in order across all logs of the partition
+        # (key None). For another value the producer may have chosen another partition while an
+        # earlier log was written, so such values must be in order only within one log.
         logs = [place.log] if value.partition < 0 else [place.log, None]
         keys = [(value.producer, place.topic, place.partition, log) for log in logs]
         before = [latest[key] for key in keys if key in latest and latest[key].call > value.call]

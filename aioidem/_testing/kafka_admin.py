@@ -56,7 +56,7 @@ class KafkaAdmin:
         self.questions = KafkaQuestions(brokers, timeout)
 
     async def ask(self, /, api_key: int, version: int, *, broker: int = 0, **fields: Any) -> Any:
-        """Send one request to one broker, past its proxy, and return kio's response entity.
+        """Send one request to a broker, past its proxy, and return the response that kio decodes.
 
         Args:
             api_key: API of the request.
@@ -71,7 +71,9 @@ class KafkaAdmin:
         return await self.questions.ask(self._brokers[broker], api_key, version, fields)
 
     async def controller(self) -> int:
-        """Return the id of the active controller; -1 if there is none within 10 seconds.
+        """Return the id of the active controller; -1 if no running broker names one.
+
+        The brokers are asked one after another; each has 10 seconds to answer.
 
         Raises:
             KafkaError: No broker runs.
@@ -123,8 +125,9 @@ class KafkaAdmin:
             ],
         }
         created = await self._ask_to_create(topic)
-        # The controller refuses replicas on brokers that have just started, while they are fenced.
-        # That passes soon, but not for a broker that does not run.
+        # The controller refuses to place replicas on a fenced broker. A broker that has just
+        # started is fenced for a short time; one that does not run stays fenced, so then the
+        # first refusal is final.
         all_run = len(self.questions.responsive()) == self._count
         with anyio.move_on_after(self._timeout if all_run else 0):
             while created.error_code == ErrorCode.invalid_replica_assignment:
@@ -199,7 +202,7 @@ class KafkaAdmin:
         has ended.
 
         Raises:
-            KafkaError: The in-sync replicas are others when the cluster's timeout has passed.
+            KafkaError: The in-sync replicas are not the wanted ones within the cluster's timeout.
         """
         wanted = None if brokers is None else frozenset(brokers)
 
@@ -216,7 +219,7 @@ class KafkaAdmin:
         )
 
     async def move_leader(self, topic: str, partition: int, broker: int) -> None:
-        """Make an in-sync replica the leader: it becomes the preferred one, and is then elected.
+        """Make an in-sync replica the preferred one (first in the list), and elect it as leader.
 
         Raises:
             BrokerResponseError: The cluster refuses.
@@ -228,7 +231,7 @@ class KafkaAdmin:
         await self._until_led(topic, partition, broker)
 
     async def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
-        """Move a partition to other brokers, and wait until exactly these have replicas.
+        """Move a partition to the brokers ``replicas``, and wait until all of them are in sync.
 
         The first of ``replicas`` becomes the leader if the old leader is none of them.
 

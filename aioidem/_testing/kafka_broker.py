@@ -76,9 +76,10 @@ def small_broker_properties(brokers: int) -> dict[str, Any]:
         "group.initial.rebalance.delay.ms": 0,
         "num.network.threads": 2,
         "num.io.threads": 4,
-        # After this time a killed broker is fenced, and may register again. Kafka's default: 9 s.
+        # A killed broker is fenced after this time, and only then can it register again when it is
+        # restarted. Kafka's default: 9 s.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
-        # Kafka's default, 128 MiB, is half of the heap.
+        # Kafka's default, 128 MiB, would be half of the heap that `KafkaCluster` gives a broker.
         "log.cleaner.dedupe.buffer.size": 2 << 20,
     }

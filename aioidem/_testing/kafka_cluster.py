@@ -12,7 +12,8 @@ has topics and leaders, and `kafka_tools` Kafka's command line tools.
 Invariants
     Every wait has a bound. At the end of the ``async with`` the processes are killed and the
     directory is removed, also if its body fails or this process is killed (`ProcessGuard`).
-    A broker is ready when it answers Metadata with all brokers, not after some time.
+    A broker is ready when its Metadata response names all brokers (after `start` and `restart`: at
+    least the broker itself). No start waits for a fixed time.
     A broker keeps its ports and its directory when it is restarted.
 
 Rejected
@@ -52,7 +53,8 @@ __all__ = ["KafkaCluster", "KafkaStartError"]
 
 _DOWNLOAD_SECONDS: Final = 300.0
 
-# A small JVM that starts quickly: its second compiler needs more time than a short test lasts.
+# A small JVM that starts quickly. The JVM's second compiler (C2) is off, because it needs more time
+# than a short test lasts.
 _JVM_OPTIONS: Final = (
     "-Xms64m",
     "-Xmx256m",
@@ -69,7 +71,7 @@ T = TypeVar("T")
 
 
 class KafkaStartError(KafkaError):
-    """A broker did not start in time, or ended; the message contains the end of its log."""
+    """A broker could not be formatted, ended, or was not ready in time; the message says why."""
 
 
 def _admin(
@@ -102,10 +104,11 @@ class KafkaCluster:
     Args:
         version: Version of Apache Kafka.
         brokers: How many brokers, with ids 0, 1, ...
-        retain: Patch the brokers (or, by id, some of them) to remember this many batches per
-            producer and partition, and have their proxies say so (KIP-1269); `retention` changes
-            what the proxies say. None: stock brokers, which remember five batches and say nothing.
-        security: Further listeners with TLS and SASL, and who may do what.
+        retain: How many batches per producer and partition the brokers remember; a mapping has a
+            number for some broker ids. These brokers are patched, and their proxies announce the
+            number to clients (KIP-1269); `retention` changes the announced number. Other brokers
+            are stock brokers, which remember five batches, and their proxies announce nothing.
+        security: Certificates, users and permissions, with further listeners for TLS and SASL.
         properties: Server properties of all brokers; they override the ones chosen here.
         features: Feature levels to finalise when the storage is formatted, for example
             ``{"transaction.version": 0}``; others have the default of the Kafka version.
@@ -214,10 +217,10 @@ class KafkaCluster:
         return ",".join(each.proxy.address for each in self._brokers)
 
     def retention(self, broker: int = 0) -> RetentionFace:
-        """Return what a broker's proxy says about the batches it retains (KIP-1269).
+        """Return the numbers of retained batches that a broker's proxy announces (KIP-1269).
 
         Raises:
-            KafkaError: The broker is a stock broker, so its proxy says nothing about retention.
+            KafkaError: The broker is a stock broker, so its proxy announces nothing.
         """
         face = self._brokers[broker].proxy.retention
         if face is None:
@@ -226,11 +229,11 @@ class KafkaCluster:
 
     @property
     def inner_servers(self) -> str:
-        """Return ``host:port,...`` of the brokers past their proxies, so without faults."""
+        """Return ``host:port,...`` of the brokers themselves; no proxy adds faults there."""
         return ",".join(f"{HOST}:{each.inner_port}" for each in self._brokers)
 
     def secure_servers(self, listener: str) -> str:
-        """Return ``host:port,...`` of the listeners of this name; see `KafkaSecurity`."""
+        """Return ``host:port,...`` of a listener of each broker, named as in `KafkaSecurity`."""
         return ",".join(f"localhost:{each.secure_ports[listener]}" for each in self._brokers)
 
     # -- how brokers start and end ----------------------------------------------------------------

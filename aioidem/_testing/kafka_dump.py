@@ -3,10 +3,10 @@
 The tool is a reader that shares no code with aioidem: only its printed text is parsed here.
 
 Invariants
-    A line that is neither a batch, a record nor a known message raises an error, so that a version
-    of the tool that prints something else is noticed. Payloads are text, as the tool prints them.
-    The tool does not preserve bytes that are not UTF-8, so tests send text (hexadecimal digits, for
-    example).
+    A line that is neither a batch, a record nor known (empty, a file name, a starting offset)
+    raises an error, so that a version of the tool that prints something else is noticed.
+    Payloads are text, as the tool prints them. The tool does not preserve bytes that are not UTF-8,
+    so tests send text (hexadecimal digits, for example).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
 
 
 def split_dumps(lines: Iterable[str]) -> Mapping[str, list[str]]:
-    """Split the output for the files of several partitions by the names of their directories.
+    """Split the tool's output about several partitions: return its lines by partition directory.
 
     Raises:
         LogDumpError: The text does not begin with the name of a file.

@@ -1,14 +1,15 @@
 """Find Kafka's frames in a stream of bytes, without IO, so that a proxy can decide about each.
 
-`FrameCutter` takes the bytes of a stream and yields them again. Bytes that need no change are
-yielded as slices of the input, which may contain several frames. So the common case costs one look
-at the first bytes of each frame, and no copy. A frame that is to be changed is yielded whole.
+`FrameCutter` takes the bytes of a stream and yields them again. Frames that need no change are
+yielded as slices of the input, and one slice may contain several frames. So the common case costs
+one look at the first bytes of each frame, and no copy. A `Patch` replaces a few bytes of a frame on
+the way. A frame that the caller is to change in another way is yielded whole (`WHOLE`).
 
 Invariants
-    Every byte is yielded once and in order, in a slice or in a whole frame, except for the bytes of
-    a frame that is not complete.
-    If a length is one that no broker accepts, everything from there on is passed on unread: a proxy
-    must not hide from a broker what a client sent.
+    Every byte (or its replacement) is yielded once and in order, in a slice or in a whole frame.
+    Kept back are only an incomplete head and an incomplete frame that is to be yielded whole.
+    After a length that no broker accepts, the rest of the stream is passed on unread: a proxy must
+    not hide from a broker what a client sent.
 
 Rejected
     Decoding every message: decoding a Fetch response costs more than everything else a proxy does.
@@ -64,7 +65,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Pass the frame on with some bytes replaced; ``at`` 0 is the first byte of its length."""
+    """Pass the frame on with ``data`` in place of its bytes from ``at`` on; its length is at 0."""
 
     at: int
     data: bytes
@@ -91,7 +92,7 @@ Verdict: TypeAlias = _Verdict | Patch
 
 @dataclass(frozen=True, slots=True)
 class WholeFrame(Generic[H]):
-    """A complete frame, its length included."""
+    """A complete frame; ``data`` includes the four bytes of its length."""
 
     head: H
     data: bytes
@@ -104,7 +105,7 @@ Parse: TypeAlias = Callable[[bytes, int, int], H | None]
 
 
 def request_head(data: bytes, at: int, size: int) -> RequestHead | None:
-    """Return the head of a request; a malformed request has API key -1."""
+    """Return a request's head, with API key -1 if malformed; None if bytes have not arrived yet."""
     have = min(len(data) - at, size)
     if have < 10 and have < size:
         return None
@@ -134,8 +135,8 @@ def _answered(body: bytes, version: int) -> bool | None:
                 return None
             at = 2 + max(_INT16.unpack_from(body)[0], 0)
     else:
-        # No known version has tagged fields in this header. If there are some, the request counts
-        # as answered.
+        # The request header ends with tagged fields, and Kafka defines none there. A request with
+        # such fields is not parsed further, and counts as answered.
         if len(body) < 3:
             return None
         if body[0] != 0:
@@ -151,7 +152,7 @@ def _answered(body: bytes, version: int) -> bool | None:
 
 
 def response_head(data: bytes, at: int, size: int) -> tuple[int, int] | None:
-    """Return correlation id (-1 if there is no room for one) and size of a response."""
+    """Return a response's correlation id (-1: it has none) and size; None if bytes are missing."""
     if size < 4:
         return -1, size
     if len(data) - at < 4:
@@ -160,12 +161,12 @@ def response_head(data: bytes, at: int, size: int) -> tuple[int, int] | None:
 
 
 class FrameCutter(Generic[H]):
-    """Walks along one direction of a connection.
+    """Cuts the bytes of one direction of a connection into frames.
 
     Args:
-        parse: Reads a frame's head.
-        judge: Called with each frame's head, in order, as soon as it has arrived; decides whether
-            the frame is passed on, patched, or yielded whole.
+        parse: Reads a frame's head; None if bytes of the head are missing.
+        judge: Called with each frame's head, in order, as soon as the head has arrived; decides
+            whether the frame is passed on, patched, or yielded whole.
     """
 
     __slots__ = ("_judge", "_left", "_opaque", "_parse", "_rest", "_wanted", "_whole")
@@ -185,14 +186,14 @@ class FrameCutter(Generic[H]):
 
     @property
     def opaque(self) -> bool:
-        """Return whether a length was found that no broker accepts, so that no frames follow."""
+        """Return whether a length came that no broker accepts; the rest is passed on unread."""
         return self._opaque
 
     def feed(self, data: bytes) -> Iterator[Piece[H]]:
-        """Take bytes of the stream, and yield the slices and whole frames that they complete.
+        """Take bytes of the stream, and yield the slices and whole frames that can be passed on.
 
-        A frame is judged when everything before it was yielded. The caller must exhaust the
-        iterator.
+        A frame may be judged before the bytes ahead of it are yielded, because one slice may
+        contain several frames. The caller must exhaust the iterator.
         """
         if self._rest:
             data, self._rest = self._rest + data, b""
@@ -221,7 +222,7 @@ class FrameCutter(Generic[H]):
         self._rest = rest
 
     def _begin(self, data: bytes, at: int) -> Verdict | None:
-        """Judge the frame that begins here; return None if its head has not arrived yet."""
+        """Judge the frame that begins at ``at``; return None if its head has not arrived yet."""
         if len(data) - at < 4:
             return None
         size: int = _LENGTH.unpack_from(data, at)[0]
@@ -239,7 +240,7 @@ class FrameCutter(Generic[H]):
         return verdict
 
     def _patch(self, data: bytes, at: int, patch: Patch) -> Generator[Piece[H], None, int]:
-        """Yield the frame's first bytes with the patch applied; its head has been read."""
+        """Yield a frame up to the end of its patch; return the position after these bytes."""
         start = at + patch.at
         yield from _slice(data, at, start)
         yield patch.data
@@ -247,7 +248,7 @@ class FrameCutter(Generic[H]):
         return start + len(patch.data)
 
     def _gather(self, data: bytes, at: int) -> Generator[Piece[H], None, int]:
-        """Collect a frame that is to be yielded whole."""
+        """Collect a frame, and yield it when whole; return the position after the bytes used."""
         if self._wanted is None:
             return at
         head, missing = self._wanted

@@ -11,7 +11,7 @@ Invariants
     Functions here block (processes, files, network): call them from a thread.
 
 Rejected
-    Kafka's release archive: it has 100 MB, of which brokers need half, and mirrors drop old
+    Kafka's release archive: its size is 100 MB, of which brokers need half, and mirrors drop old
     versions. Containers: they are not available everywhere, and a class in them is hard to patch.
 """
 
@@ -123,8 +123,9 @@ def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
 def java_environment() -> dict[str, str]:
     """Return the environment in which our Java processes run.
 
-    It is that of this process without the options for every Java, and with a locale in which text
-    is UTF-8 and letters are not converted between upper and lower case as in Turkish.
+    It is the environment of this process with two changes. The variables with options for every
+    Java are left out. The locale is ``C.UTF-8``, in which text is UTF-8 and "i" and "I" are the
+    same letter (in a Turkish locale they are not).
     """
     kept = {name: value for name, value in os.environ.items() if name not in _FOR_EVERY_JAVA}
     return kept | {"LC_ALL": "C.UTF-8"}

@@ -16,7 +16,7 @@ __all__ = ["pinned_jars", "sha256_of", "unlike_pins"]
 
 
 def pinned_jars(version: str) -> Mapping[str, str] | None:
-    """Return the SHA-256 of each jar of a Kafka version by file name; None: it is not pinned."""
+    """Return the pinned SHA-256 of each jar of a Kafka version, by file name; None without pins."""
     file = importlib.resources.files("aioidem._testing") / f"kafka-{version}.sha256"
     if not file.is_file():
         return None
@@ -25,7 +25,7 @@ def pinned_jars(version: str) -> Mapping[str, str] | None:
 
 
 def unlike_pins(jars: Iterable[Path], pins: Mapping[str, str]) -> list[str]:
-    """Return a line for each jar that is not the pinned one, with its name and the difference."""
+    """Return a line for each jar that has no pin or another SHA-256 than the pinned one."""
     wrong = []
     for jar in jars:
         expected = pins.get(jar.name)

@@ -1,15 +1,15 @@
 """Broker processes that end when the process that started them ends, in whatever way.
 
-A `ProcessGuard` is a small process that reads from a pipe which process groups and directories it
-is responsible for. The pipe closes when the guard is closed, and when this process ends (by an
-exception, ``os._exit`` or SIGKILL). Then the guard kills the groups, removes the directories and
-ends. So everything is cleaned up in the same way, however a test ends.
+A `ProcessGuard` is a small process. This process tells it through a pipe which process groups to
+kill and which directories to remove. The pipe closes when the guard is closed, and when this
+process ends (by an exception, ``os._exit`` or SIGKILL). Then the guard kills the groups, removes
+the directories and ends. So everything is cleaned up in the same way, however a test ends.
 
 Invariants
     A child has its own session and process group, so Ctrl-C in a terminal does not reach it, and
     all processes that it started are killed with it.
     The guard forgets a group once its process has been waited for, because the system may reuse
-    the number.
+    the number of the group.
     Methods block for a moment (fork, files, a pipe): if an event loop runs, call them from a
     thread. This works on POSIX only.
 
@@ -64,14 +64,14 @@ for folder in folders:
 """
 
 
-# This program reports its process group to the guard, through the pipe that is its standard input,
-# and then becomes the command. The guard reads until the program has closed the pipe, so there is
-# no moment at which nothing would end the process.
+# This shell program reports its process group to the guard through the pipe, which is the program's
+# standard input, and then becomes the command. The guard reads until all writers have closed the
+# pipe. So the guard learns of the group even if the process that started the program ends first.
 _ENROL: Final = ("/bin/sh", "-c", 'echo "group $$" >&0 && exec "$@" </dev/null', "enrol")
 
 
 class ProcessGuard:
-    """Kills groups and removes directories when it is closed, or when this process ends."""
+    """Kills process groups and removes directories when it is closed or this process ends."""
 
     __slots__ = ("_process",)
 
@@ -86,11 +86,11 @@ class ProcessGuard:
         )
 
     def watch_folder(self, folder: Path) -> None:
-        """Let the guard remove a directory in the end."""
+        """Tell the guard a directory that it removes when it ends."""
         self._tell(f"folder {folder}")
 
     def watch_group(self, group: int) -> None:
-        """Let the guard kill a process group in the end."""
+        """Tell the guard a process group that it kills when it ends."""
         self._tell(f"group {group}")
 
     def start(
@@ -190,7 +190,7 @@ class KafkaProcess:
 
     @property
     def paused(self) -> bool:
-        """Return whether the process runs and is stopped by SIGSTOP."""
+        """Return whether the process is stopped by SIGSTOP and has not ended."""
         return self._stopped and self.running
 
     def start(self) -> None:
@@ -203,7 +203,7 @@ class KafkaProcess:
             self._process = self._guard.start(self._command, log, env=self._env)
 
     def exit_code(self) -> int | None:
-        """Return the exit code, without blocking; None while there is none."""
+        """Return the exit code, without blocking; None if the process runs or was never started."""
         return None if self._process is None else self._process.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -250,7 +250,7 @@ class KafkaProcess:
 def _wait_until_stopped(pid: int) -> None:
     """Wait until a child process has stopped or ended, without reaping it.
 
-    kill(2) returns when the signal is pending. One thread of the child handles the signal when it
+    kill(2) returns when SIGSTOP is pending. One thread of the child handles SIGSTOP when the thread
     is next scheduled, and the other threads run on until then. The parent is notified when all
     threads have stopped.
     """
@@ -277,7 +277,7 @@ def reserve_port(host: str = "127.0.0.1") -> int:
         port: int = server.getsockname()[1]
         with socket.create_connection((host, port)) as client:
             accepted, _ = server.accept()
-            # The side that closes first has its connection in TIME_WAIT.
+            # The side that closes first keeps the connection in TIME_WAIT: here, the reserved port.
             accepted.close()
             client.recv(1)
     return port

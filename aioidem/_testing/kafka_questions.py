@@ -53,7 +53,7 @@ class KafkaQuestions:
     async def ask(
         self, broker: KafkaBroker, api_key: int, version: int, fields: Mapping[str, Any]
     ) -> Any:
-        """Send one request to one broker, and return the response as kio's entity.
+        """Send one request to one broker, and return the response that kio decodes.
 
         Raises:
             KafkaError: There is no schema of this API in this version.
@@ -76,7 +76,7 @@ class KafkaQuestions:
         return decode_response(answer, payload)[1]
 
     async def ask_any(self, api_key: int, version: int, **fields: Any) -> Any:
-        """Ask the first broker that can answer; it forwards requests for the controller.
+        """Ask the first responsive broker, which forwards requests for the controller.
 
         Raises:
             KafkaError: No broker runs, or `ask` fails.
@@ -87,7 +87,7 @@ class KafkaQuestions:
         return await self.ask(responsive[0], api_key, version, fields)
 
     async def metadata(self, broker: KafkaBroker, topic: str | None) -> Any:
-        """Return a broker's Metadata of one topic, or of none (None); None without an answer."""
+        """Return a broker's Metadata of a topic (None: of no topic); None if the broker fails."""
         fields = {
             "topics": [] if topic is None else [{"name": topic, "topic_id": None}],
             "allow_auto_topic_creation": False,
@@ -99,7 +99,7 @@ class KafkaQuestions:
             return None
 
     async def partition(self, broker: KafkaBroker, topic: str, partition: int) -> Any:
-        """Return the Metadata of a partition that one broker has; None if it has none."""
+        """Return one broker's Metadata of a partition; None if the broker has none or fails."""
         metadata = await self.metadata(broker, topic)
         for each in () if metadata is None else metadata.topics:
             for state in each.partitions:

@@ -1,16 +1,18 @@
 """Change the messages of a Kafka 4.3 broker so that the broker seems to implement KIP-1269; no IO.
 
-A broker that is patched to remember more batches (`broker_patch`) does not announce it. A proxy
-with a `RetentionFace` announces it as KIP-1269 specifies: ApiVersions offers Produce v14, requests
-in v14 are passed on as v13 (the bodies are the same), their responses get the tagged field, and
-DescribeConfigs of a topic contains ``producer.state.batches.to.retain``.
+A broker that is patched to remember more batches (`broker_patch`) does not announce their number. A
+proxy with a `RetentionFace` announces the number as KIP-1269 specifies: ApiVersions responses offer
+Produce v14; requests in v14 are passed on as v13 (the bodies are the same), and the responses get
+the tagged field with the number; DescribeConfigs responses about a topic contain
+``producer.state.batches.to.retain``.
 
 Invariants
-    Produce v14 is offered only for a broker that has v13.
+    Produce v14 is offered only for a broker whose newest version is v13.
     A message that cannot be read is passed on as it is.
-    A value of 5 is not written into responses, because Kafka leaves out default values.
-    A topic without a value of its own has the default. If no Metadata response has named a topic
-    id yet, the responses for that topic get no field.
+    The number 5 is left out of Produce responses, because Kafka does not write default values.
+    A topic without a number of its own has the default of the `RetentionFace`. Produce responses
+    name topics by id; until a Metadata response has told which topic an id belongs to, the
+    responses about that topic get no field.
 
 Rejected
     Answering DescribeConfigs without the broker: its other values, errors and authorisation would
@@ -62,14 +64,16 @@ Asked = frozenset[str]
 
 
 class RetentionFace:
-    """How many batches the brokers of one cluster seem to retain; several proxies may share it.
+    """How many batches per producer the brokers of one cluster are announced to retain.
+
+    Several proxies may share one `RetentionFace`.
 
     Args:
-        default: Batches retained for a topic without a value of its own.
-        topics: Batches retained, by topic.
+        default: Number of batches for a topic without a number of its own.
+        topics: Number of batches, by topic.
 
     Raises:
-        ConfigError: A value is below 1.
+        ConfigError: A number is below 1, or does not fit into 32 bits.
     """
 
     def __init__(
@@ -86,12 +90,12 @@ class RetentionFace:
         return f"<RetentionFace default={self._default} topics={self._own}>"
 
     def set(self, topic: str | None, batches: int) -> None:
-        """Change the value of a topic; None: of all topics without a value of their own.
+        """Change the number of batches of a topic; None: of all topics without their own number.
 
-        Values below 5 are accepted here, though a broker refuses them: clients must tolerate them.
+        Numbers below 5 are accepted here, though a broker refuses them: clients must tolerate them.
 
         Raises:
-            ConfigError: The value is below 1.
+            ConfigError: The number is below 1, or does not fit into 32 bits.
         """
         if not 1 <= batches < 1 << 31:
             raise ConfigError(f"{RETAIN_CONFIG}={batches}: it must be 1 or more")
@@ -101,7 +105,7 @@ class RetentionFace:
             self._own[topic] = batches
 
     def retained(self, topic: str) -> int:
-        """Return the value of a topic, in batches."""
+        """Return how many batches are announced to be retained for a topic."""
         return self._own.get(topic, self._default)
 
     def learn(self, topic: str, topic_id: uuid.UUID) -> None:
@@ -120,7 +124,7 @@ class RetentionFace:
         return api_key == ApiKey.DESCRIBE_CONFIGS
 
     def request(self, payload: bytes) -> Asked:
-        """Return the topics of a DescribeConfigs request that its response must be changed for."""
+        """Return the topics of a DescribeConfigs request whose configs `response` must change."""
         try:
             _, request = decode_request(payload)
         except ProtocolError:
@@ -239,7 +243,7 @@ def _tagged_partition(partition: Any, batches: int) -> PartitionProduceResponseV
 
 
 def _offering(answer: Any) -> Any:
-    """Return an ApiVersions response that offers Produce v14, if the broker has v13."""
+    """Return the ApiVersions response; it offers Produce v14 if the broker's newest is v13."""
     keys = tuple(
         dataclasses.replace(each, max_version=OFFERED_PRODUCE)
         if each.api_key == ApiKey.PRODUCE and each.max_version == _FORWARDED

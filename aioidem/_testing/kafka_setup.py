@@ -28,8 +28,8 @@ __all__ = ["BrokerPorts", "KafkaSetup", "by_broker", "new_cluster_id"]
 class BrokerPorts(NamedTuple):
     """The TCP ports that one broker listens on.
 
-    ``client`` is behind the proxy, ``inner`` is for the other brokers, and ``secure`` are those of
-    the listeners that `KafkaSecurity` adds, in its order.
+    ``client`` is the port behind the proxy, ``inner`` the port for other brokers, ``controller``
+    the port of the controller, and ``secure`` has the ports of `KafkaSecurity.listeners`, in order.
     """
 
     client: int
@@ -46,14 +46,14 @@ class BrokerPorts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSetup:
-    """The options of a cluster that its brokers are started with; see `KafkaCluster`.
+    """The options of a `KafkaCluster` with which its brokers are started.
 
     Attributes:
         brokers: How many brokers.
         cluster_id: Id that the storage is formatted with.
         retain: How many batches a patched broker remembers, by broker id; other brokers are not
             patched.
-        security: Further listeners, and who may do what.
+        security: Certificates, users and permissions, with further listeners for TLS and SASL.
         properties: Server properties of all brokers; they override the ones chosen here.
         features: Feature levels to finalise when the storage is formatted.
     """

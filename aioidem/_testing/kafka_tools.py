@@ -47,8 +47,8 @@ class KafkaJava:
 
     def command(self, *ahead: Path) -> list[str]:
         """Return the command up to the main class; ``ahead`` comes first in the class path."""
-        # Libraries unpack native code into the temporary directory, and a killed process does not
-        # remove it.
+        # Libraries unpack native code into the temporary directory, and a killed process leaves the
+        # files there. So this directory is the cluster's folder, which the guard removes.
         scratch = f"-Djava.io.tmpdir={self.folder}"
         class_path = self.install.class_path(*ahead)
         return [str(self.install.java), *self.options, scratch, "-cp", class_path]
@@ -78,7 +78,7 @@ class KafkaTools:
         Args:
             main_class: For example "org.apache.kafka.tools.consumer.ConsoleConsumer".
             arguments: Arguments of the tool.
-            timeout: Seconds that it may take.
+            timeout: Seconds that the tool may take.
 
         Raises:
             KafkaToolError: The tool failed, or took longer than ``timeout`` seconds.
@@ -134,7 +134,7 @@ class KafkaTools:
         return parse_dump(await self._dump([(broker, topic, partition)]))
 
     async def dump_topic(self, topic: str) -> Mapping[int, tuple[DumpedBatch, ...]]:
-        """Read the leader's log of every partition at once; see `dump_log`.
+        """Read the leader's log of every partition in one run of the tool; see `dump_log`.
 
         Raises:
             KafkaToolError: The tool failed.
@@ -175,6 +175,8 @@ class KafkaTools:
     ) -> list[bytes]:
         """Return the lines that Kafka's console consumer prints of the first ``count`` records.
 
+        If no further record comes for 20 seconds, the lines are those of fewer records.
+
         Args:
             topic: Name of the topic, or a regular expression that matches several.
             count: How many records to read.
@@ -183,7 +185,7 @@ class KafkaTools:
                 stop at the last stable offset.
 
         Raises:
-            KafkaToolError: The tool failed, or there are fewer records.
+            KafkaToolError: The tool failed.
         """
         option = "--formatter-property" if self._is_kafka_4() else "--property"
         settings = [

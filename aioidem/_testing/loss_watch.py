@@ -1,19 +1,20 @@
 """Check that the producer reports each loss of acknowledged records that the answers prove.
 
 Answers prove that a broker has lost acknowledged records in four ways:
-- by an offset: the answer NONE to a batch newer than every acknowledged one has an offset that was
-  acknowledged before;
-- by a hole: a batch is answered NONE although an earlier batch of its identity cannot have been
-  appended;
+- by an offset: a batch newer than every acknowledged batch is answered NONE with a base offset that
+  was acknowledged for an older record;
+- by a hole: a batch is answered NONE although an earlier batch of its identity (the producer id and
+  epoch) cannot have been appended;
 - by a gap: a batch that cannot have been appended is answered OUT_OF_ORDER_SEQUENCE_NUMBER, the
   batches before it were acknowledged, and no sequence of the identity was given up; the producer
   then sends the batch's records under another identity;
-- by refused probes: a record ends UNKNOWN because of OUT_OF_ORDER_SEQUENCE_NUMBER, although batches
-  of its identity were acknowledged and no sequence of it was given up.
+- by refused probes (resends of batches in doubt): a record ends UNKNOWN because of
+  OUT_OF_ORDER_SEQUENCE_NUMBER, although batches of its identity were acknowledged and no sequence
+  of that identity was given up.
 
-A refusal proves nothing if the leader has said that it does not know the producer. After
-INVALID_PRODUCER_EPOCH, by which another producer writes under the same id, refusals prove nothing
-in any partition.
+A refusal proves nothing if the leader has answered that it does not know the producer.
+INVALID_PRODUCER_EPOCH shows that another producer writes under the same producer id. After that
+answer refusals of this producer id prove nothing in any partition.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["LossWatch"]
 
 
 class LossWatch:
-    """Collects the losses that answers prove.
+    """Collects the losses of acknowledged records that a producer's answers prove.
 
     Args:
         outcomes: Returns the outcomes that the producer has reported for a batch's records; None if
@@ -41,15 +42,15 @@ class LossWatch:
         self._shared: set[int] = set()
 
     def shared(self, producer_id: int) -> None:
-        """Note that another producer writes under this id, as a leader's refusal has shown."""
+        """Note that another producer writes under this id, as INVALID_PRODUCER_EPOCH shows."""
         self._shared.add(producer_id)
 
     def cluster_changed(self) -> None:
-        """Forget which producer ids are shared, because each cluster has its own."""
+        """Forget which producer ids are shared, because another cluster assigns its ids anew."""
         self._shared.clear()
 
     def reported(self, state: PartitionAccount) -> None:
-        """Note that the producer has raised a data-loss event for a partition."""
+        """Forget the losses in a partition: the producer has raised a data-loss event for them."""
         state.evidence.losses.clear()
         state.evidence.gap = None
 
@@ -65,11 +66,12 @@ class LossWatch:
     def succeeded(
         self, state: PartitionAccount, identity: Identity, sent: Sent, answer: WireAnswer
     ) -> None:
-        """Handle error NONE for a batch, before the batch counts as proved."""
+        """Look for a loss by an offset or a hole in an answer NONE, before `Identity.prove`."""
         if state.newest is None or state.current is not identity:
             return
         where, evidence = f"{answer.topic}-{answer.partition}", state.evidence
-        # The sequences of records that the producer gave up are a hole without a loss.
+        # Records that the producer gave up leave a hole in the sequences without a loss. So a hole
+        # counts only below a batch whose records are pending.
         awaited = Outcome.PENDING in (self._outcomes(sent) or ())
         below = (identity.batches[base] for base in identity.order if base < sent.base)
         if awaited and any(not (lower.outstanding or lower.ambiguous) for lower in below):
@@ -87,13 +89,13 @@ class LossWatch:
         evidence.acked_end = max(evidence.acked_end, answer.base_offset + sent.count)
 
     def out_of_order(self, state: PartitionAccount, identity: Identity, sent: Sent) -> None:
-        """Handle OUT_OF_ORDER_SEQUENCE_NUMBER for a batch."""
+        """Remember the gap that OUT_OF_ORDER_SEQUENCE_NUMBER for a batch shows, if any."""
         asked = sent.ambiguous or sent.outstanding or identity.order[:1] != [sent.base]
         if not asked and self._gapless(identity, sent):
             state.evidence.gap = sent
 
     def new_identity(self, state: PartitionAccount, where: str) -> None:
-        """Note that the partition is about to be written under another identity."""
+        """Count a remembered gap as a loss, because the producer turns to another identity."""
         gap, state.evidence.gap = state.evidence.gap, None
         if gap is None or state.current is None:
             return
@@ -104,7 +106,7 @@ class LossWatch:
             self._prove(state, f"{where}: sequence {gap.base} was refused over a gap")
 
     def gave_up(self, state: PartitionAccount, where: str, value: ValueId) -> None:
-        """Note that a record is about to end UNKNOWN because every probe was out of order."""
+        """Look for a loss by refused probes: a record is about to end UNKNOWN because of them."""
         identity = state.current
         if identity is None or not identity.order:
             return
@@ -117,13 +119,14 @@ class LossWatch:
         state.evidence.losses.append(detail)
 
     def _gapless(self, identity: Identity, head: Sent) -> bool:
-        """Return whether all batches below are acknowledged and none of the identity given up."""
+        """Return whether all batches before ``head`` are stored, and no other was given up."""
         before = [sent for base, sent in identity.batches.items() if base < head.base]
         if identity.disowned or identity.producer_id in self._shared:
             return False
         if not before or not all(sent.proved for sent in before):
             return False
-        # If the leader may have forgotten the producer, a later success proves nothing.
+        # The answer NONE to a later batch counts as proof of a batch in doubt. A leader that has
+        # forgotten the producer also answers NONE, so the producer must have reported ACKED.
         if any(self._outcomes(sent) != {Outcome.ACKED} for sent in before if sent.ambiguous):
             return False
         others = (sent for base, sent in identity.batches.items() if base != head.base)

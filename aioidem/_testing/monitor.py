@@ -11,16 +11,17 @@ The rules:
 - A sequence that is sent again has the same bytes. One exception: a batch whose attempts were all
   refused, the last one as too large, may be sent again as smaller batches with the same sequences.
 - A batch that is sent for the first time is within the window: from the oldest batch that is not
-  proved stored to this one, both counted, there are at most as many batches as the leader last
-  said; 5 if the leader has said nothing on this connection since the last change of the leader.
+  proved stored to the new one, both counted, there are at most as many batches as the leader
+  retains by its last answer; 5 before the first answer on a connection or of a new leader.
 - A batch under a new identity is written only when no batch of the partition is outstanding or in
   doubt under an older identity. Batches in doubt that the producer has given up (`outcome`) do not
   count.
-- While a batch is outstanding no other one is sent, until error NONE has come under this identity,
-  from this leader, on this connection; and again after any error. The reason is that a leader
-  without state accepts any first sequence. Two kinds of batches may be sent beside others: those
-  resent after OUT_OF_ORDER_SEQUENCE_NUMBER, which shows that the leader has state, and batches in
-  doubt after a refusal by a code that is sent before the append.
+- The gate: while a batch is outstanding no other batch of the partition is sent, until the leader
+  has answered NONE under this identity on this connection; and again after any error, until the
+  next NONE. The reason is that a leader without the producer's state accepts any first sequence.
+  Two kinds of batches may be sent beside others: those resent after OUT_OF_ORDER_SEQUENCE_NUMBER,
+  which shows that the leader has the state, and batches in doubt of which one was refused by a code
+  that is sent before the append.
 - The batches of a partition are outstanding on one connection at a time, and a connection has no
   more requests in flight than allowed.
 - If data-loss events are reported (`loss_reported`), an event is raised whenever answers prove that
@@ -28,7 +29,7 @@ The rules:
 
 Rejected
     Watching inside the broker: it reads a batch half a round trip after the client has sent it, so
-    a batch could seem to exceed a window that shrank meanwhile.
+    a batch could seem to exceed a window that shrank in between.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ _TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_lis
 _SHOWS_STATE: Final = frozenset(
     {ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number}
 )
-# Brokers send these codes before the append, and also after it, with the appended base offset.
+# Brokers send these codes before the append, and also after it. After the append the answer has the
+# base offset of the appended batch.
 _TWO_FACED: Final = frozenset(
     {
         ErrorCode.unknown_topic_or_partition,
@@ -66,7 +68,7 @@ _TWO_FACED: Final = frozenset(
         ErrorCode.unknown_topic_id,
     }
 )
-# Codes that brokers send only before the append, if the answer has no base offset.
+# Codes that show, in an answer without a base offset, that the broker did not append the batch.
 _BEFORE_APPEND: Final = _TWO_FACED | frozenset(
     {
         ErrorCode.corrupt_message,
@@ -97,7 +99,8 @@ _BEFORE_APPEND: Final = _TWO_FACED | frozenset(
         ErrorCode.producer_fenced,
         ErrorCode.inconsistent_topic_id,
         ErrorCode.rebootstrap_required,
-        # The leader asks the transaction's coordinator before it appends (KIP-890).
+        # The leader sends these codes for the transaction's coordinator, which it asks before it
+        # appends (KIP-890).
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
         ErrorCode.not_coordinator,
@@ -113,18 +116,19 @@ class WireMonitor:
 
     Args:
         max_in_flight: The producer's ``max.in.flight.requests.per.connection``; None: not checked.
-        outcome: Returns the outcome that the producer has reported for a value (see `history`). It
-            is called only for batches in doubt that block a new identity or the window, because
-            the producer may have given them up, or found them by reading the log.
+        outcome: Returns the outcome that the producer has reported for a value (see `history`). A
+            batch in doubt does not block a new identity or the window if the producer has given
+            the batch up, or has found the batch by reading the log.
         first_sequences: The first sequence of a partition if it is not 0, by (topic, partition).
-        windowed: Whether there is a window of batches; with KIP-758 there is none.
+        windowed: Whether a window limits the batches; under KIP-758 none does.
         renumbers: Whether batches in doubt may get a new identity (``in_doubt="resend"``).
-        trust_base_offset: The producer's option of that name. With False an error code that can
-            follow an append leaves a batch in doubt even without a base offset.
+        trust_base_offset: The producer's option of that name. With False an error code that brokers
+            send before and after the append leaves a batch in doubt even without a base offset.
 
     Attributes:
         violations: The violations of the rules so far, in words.
-        max_span: The largest span of batches that was seen.
+        max_span: The largest span so far: how many batches there were from the oldest that is not
+            proved stored to a new one, both counted.
     """
 
     def __init__(
@@ -212,7 +216,7 @@ class WireMonitor:
         self._losses.reported(self._partition(topic, partition))
 
     def refused(self, topic: str, partition: int, value: ValueId) -> None:
-        """Report that a record is about to end UNKNOWN because every probe was out of order."""
+        """Report that a record is about to end UNKNOWN because of OUT_OF_ORDER_SEQUENCE_NUMBER."""
         self._losses.gave_up(self._partition(topic, partition), f"{topic}-{partition}", value)
 
     def unreported_losses(self) -> list[Violation]:
@@ -349,9 +353,9 @@ class WireMonitor:
         refused = answer.code in self._before_append and answer.base_offset < 0
         if not sent.proved:
             state.gate = False
-            # After a permanent refusal of batches in doubt the producer resends them, as after
-            # OUT_OF_ORDER_SEQUENCE_NUMBER. An unknown code, or one that may follow the append,
-            # shows nothing about the leader's state.
+            # Batches in doubt may be resent beside others after a code that shows the leader's
+            # state, and after a refusal of one of them before the append. An unknown code, or one
+            # that may follow the append, allows nothing.
             state.asking |= answer.code in _SHOWS_STATE or (sent.ambiguous and refused)
         identity.disowned |= answer.code == ErrorCode.unknown_producer_id
         if answer.code == ErrorCode.invalid_producer_epoch:

@@ -123,21 +123,21 @@ class Identity:
         self.disowned = False
 
     def unwrap(self, sequence: int) -> int:
-        """Return the unwrapped sequence, nearest to the frontier, for a sequence on the wire."""
+        """Return the number that a 31-bit sequence stands for: the nearest one to the frontier."""
         ahead = (sequence - self.frontier) % _WRAP
         return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
 
     def span_to(self, base: int) -> int:
-        """Count the batches from the oldest one that is not proved to this one, inclusive."""
+        """Count the batches from the oldest not proved to the one at ``base``, both included."""
         oldest = next((b for b in self.order if not self.batches[b].proved), base)
         return sum(1 for b in self.order if oldest <= b <= base)
 
     def prove(self, base: int) -> None:
-        """Note that this batch and all before it are in the log."""
+        """Note that the batch at ``base`` and all earlier batches are in the log."""
         for b in self.order:
             if b <= base:
                 self.batches[b].proved = True
-        # A proved batch at the front no longer bounds a span.
+        # A span begins at the oldest batch that is not proved, so proved ones at the front go.
         while self.order and self.batches[self.order[0]].proved:
             self.order.pop(0)
 
@@ -148,13 +148,13 @@ class Identity:
         return sent
 
     def open_gap(self, known: Sent) -> None:
-        """Free the sequences of a batch that was refused as too large, for smaller batches."""
+        """Let smaller batches have the sequences of a batch that was refused as too large."""
         if known.base in self.order:
             self.order.remove(known.base)
         self.gaps.append((known.base, known.base + known.count))
 
     def fill_gap(self, base: int, end: int) -> bool:
-        """Take these sequences from the gap that begins with them; return whether there is one."""
+        """Take sequences from the gap that begins at ``base``; return whether it exists."""
         for position, (first, last) in enumerate(self.gaps):
             if first == base and end <= last:
                 self.gaps[position : position + 1] = [(end, last)] if end < last else []
@@ -166,10 +166,10 @@ class Evidence:
     """What `LossWatch` knows about losses in one partition.
 
     Attributes:
-        acked_last: The newest batch that was acknowledged with an offset, as the key of its
-            identity and its first sequence.
-        acked_end: The offset after the last acknowledged one.
-        gap: The batch whose refusal showed a gap, until a data-loss event or a proof follows.
+        acked_last: The newest batch that was acknowledged with an offset: its producer id and
+            epoch, and its first sequence.
+        acked_end: The offset after the highest acknowledged one since the last loss by an offset.
+        gap: The batch whose refusal showed a gap, until a data-loss event or a new identity.
         losses: The losses proved since the last data-loss event, in words.
     """
 
@@ -183,18 +183,18 @@ class Evidence:
 
 
 class PartitionAccount:
-    """One partition of one topic.
+    """What was sent to one partition, and what its leader has shown.
 
     Attributes:
         identities: What was sent, by producer id and epoch.
         newest: Producer id and epoch of the newest identity.
         connection: The connection that carried the last batch.
         outstanding: How many batches are neither answered nor lost.
-        window: How many batches the leader retains, by its last answer; 5 before that.
+        window: How many batches the leader retains, by its last answer NONE; 5 before the first.
         era: Number of leader changes that the producer has noticed.
-        gate: Whether the last answer was NONE, which shows that the leader has the producer's
-            state.
-        asking: Whether batches in doubt may be sent again beside others.
+        gate: Whether several batches may be outstanding: the last answer was NONE, which shows that
+            the leader has the producer's state.
+        asking: Whether batches may be sent again beside others while the gate is False.
         evidence: What the answers have shown about losses.
     """
 
@@ -226,7 +226,7 @@ class PartitionAccount:
         return None if self.newest is None else self.identities[self.newest]
 
     def start_over(self) -> None:
-        """Reset what the leader has shown, because the leader or the connection has changed."""
+        """Reset the window and the gate, because the leader or the connection has changed."""
         self.window = DEFAULT_WINDOW
         self.gate = self.asking = False
 
@@ -235,10 +235,10 @@ class Carried(NamedTuple):
     """One batch of an outstanding request.
 
     Attributes:
-        partition: Its partition.
-        identity: Its identity; None without idempotence.
+        partition: The account of the batch's partition.
+        identity: The batch's identity; None without idempotence.
         sent: The batch; None without idempotence.
-        era: The partition's era when it was sent.
+        era: The partition's era when the batch was sent.
     """
 
     partition: PartitionAccount

@@ -5,8 +5,9 @@
         ...                                # any Kafka client, at cluster.bootstrap_servers
         assert cluster.max_span("t", 0) <= 20
 
-`ThreadedCluster` is the same in a thread of its own, for clients that block; `ClusterState` is the
-same without sockets, tasks and clock. `BrokerSecurity` adds TLS and SASL.
+``max_span`` is the largest number of batches from a producer's oldest unresolved to its newest one.
+`ThreadedCluster` runs the cluster in a thread of its own, for clients that block; `ClusterState` is
+the cluster without sockets, tasks and clock. `BrokerSecurity` adds TLS and SASL.
 """
 
 from __future__ import annotations

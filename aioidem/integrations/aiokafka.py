@@ -1,13 +1,13 @@
 """The drop-in producer with aiokafka's own exceptions and structs, beside aiokafka's consumer.
 
 This `AIOKafkaProducer` raises aiokafka's exceptions and returns aiokafka's structs, so that
-`except aiokafka.errors.KafkaError` and `isinstance` keep working. `install` replaces aiokafka's
-class by this one, for frameworks that make the producer themselves.
+`except aiokafka.errors.KafkaError` and `isinstance` keep working. `install` puts this
+class in place of aiokafka's, for frameworks that make the producer themselves.
 
-Invariants: an exception has aiokafka's class of the same name or, where aiokafka lacks it, that of
-the nearest ancestor. Its `status` says NOT_WRITTEN or UNKNOWN, and its `__cause__` is aioidem's own
-exception. The constructor's errors are ValueError and TypeError in both libraries and are not
-translated.
+Invariants: an exception is of aiokafka's class of the same name or, where aiokafka has no such
+class, of that of the nearest ancestor. Its `status` says NOT_WRITTEN or UNKNOWN, and its
+`__cause__` is aioidem's own exception. The constructor's errors are ValueError and TypeError in
+both libraries and are not translated.
 
 Rejected: exceptions that belong to both class trees (their `str` and `__reduce__` would be those of
 one tree, and `type(error)` would be a class of neither).
@@ -75,9 +75,9 @@ class AIOKafkaProducer(_AIOKafkaProducer):
 def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata:
     """Return a consumer's membership in its group for `send_offsets_to_transaction` (KIP-447).
 
-    Call it together with `getmany`, with no `await` in between. aiokafka's consumer rebalances in
-    the background, and after that it may no longer own the partitions of the records that `getmany`
-    returned. Brokers refuse offsets that come with an outdated membership.
+    Call this right after `getmany`, with no `await` in between. aiokafka's consumer rebalances in
+    the background, and after a rebalance the consumer may no longer own the partitions of the
+    records that `getmany` returned. Brokers refuse offsets that come with an outdated membership.
 
     Args:
         consumer: A started consumer with a group id.
@@ -87,7 +87,7 @@ def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata
         CommitFailedError: (aiokafka's) The consumer is not in its group now, and another one may
             read the same records.
     """
-    # aiokafka has no public names for these facts.
+    # aiokafka has no public names for the generation and the member id.
     coordinator: Any = getattr(consumer, "_coordinator", None)
     if getattr(coordinator, "group_id", None) is None:
         raise TypeError("the consumer was not started, or has no group_id")
@@ -98,8 +98,8 @@ def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata
         coordinator._group_instance_id,  # noqa: SLF001
     )
     if place.generation_id < 0 and coordinator._subscription.partitions_auto_assigned():  # noqa: SLF001
-        # A negative generation stands for a consumer that assigns its partitions itself. Brokers
-        # would accept the offsets unchecked.
+        # The consumer has left its group or not joined yet. To brokers a negative generation means
+        # a consumer that assigns its partitions itself, so they would accept the offsets unchecked.
         raise aiokafka.errors.CommitFailedError
     return place
 
@@ -113,9 +113,9 @@ async def committed(
     """Return a group's committed offsets, once no open transaction can change them (KIP-447).
 
     aiokafka's consumer starts at the committed offset without waiting for open transactions. If a
-    partition moves to the consumer while a transaction is being committed, it reads records that
-    the transaction has already consumed. Compare the consumer's position with these offsets before
-    copying the first records.
+    partition moves to the consumer while a transaction is being committed, the consumer reads again
+    the records whose offsets the transaction commits. Compare the consumer's position with these
+    offsets before copying the first records.
 
     Args:
         producer: The producer whose options say how to connect.

@@ -4,8 +4,9 @@
   `df.writeStream`.
 - `end_open_transactions(spark, checkpoint, options)` is for use before a killed query is started
   again.
-- The commands `aioidem perf --spark` and `aioidem audit` use the rest: the first runs the load in
-  many tasks that keep ledgers, the second compares the ledgers with the topic.
+- The commands `aioidem perf --spark` and `aioidem audit` use the load generator and the audit. The
+  tasks of the load generator write ledgers of the records that they sent and of the outcomes; the
+  audit compares the ledgers with the topic.
 
 Invariants:
 
