@@ -124,8 +124,8 @@ def java_environment() -> dict[str, str]:
     """Return the environment in which our Java processes run.
 
     It is the environment of this process with two changes. The variables with options for every
-    Java are left out. The locale is ``C.UTF-8``, in which text is UTF-8 and "i" and "I" are the
-    same letter (in a Turkish locale they are not).
+    Java are left out. The locale is ``C.UTF-8``: text is UTF-8, and the upper case of "i" is "I"
+    (in a Turkish locale it is another letter).
     """
     kept = {name: value for name, value in os.environ.items() if name not in _FOR_EVERY_JAVA}
     return kept | {"LC_ALL": "C.UTF-8"}

@@ -1,7 +1,7 @@
 """Broker processes that end when the process that started them ends, in whatever way.
 
-A `ProcessGuard` is a small process. This process tells it through a pipe which process groups to
-kill and which directories to remove. The pipe closes when the guard is closed, and when this
+A `ProcessGuard` is a small process. Through a pipe it learns from this process which process groups
+to kill and which directories to remove. The pipe closes when the guard is closed, and when this
 process ends (by an exception, ``os._exit`` or SIGKILL). Then the guard kills the groups, removes
 the directories and ends. So everything is cleaned up in the same way, however a test ends.
 
@@ -86,11 +86,11 @@ class ProcessGuard:
         )
 
     def watch_folder(self, folder: Path) -> None:
-        """Tell the guard a directory that it removes when it ends."""
+        """Make the guard remove a directory when the guard ends."""
         self._tell(f"folder {folder}")
 
     def watch_group(self, group: int) -> None:
-        """Tell the guard a process group that it kills when it ends."""
+        """Make the guard kill a process group when the guard ends."""
         self._tell(f"group {group}")
 
     def start(
@@ -277,7 +277,7 @@ def reserve_port(host: str = "127.0.0.1") -> int:
         port: int = server.getsockname()[1]
         with socket.create_connection((host, port)) as client:
             accepted, _ = server.accept()
-            # The side that closes first keeps the connection in TIME_WAIT: here, the reserved port.
+            # The side that closes first keeps the connection in TIME_WAIT: the side with ``port``.
             accepted.close()
             client.recv(1)
     return port

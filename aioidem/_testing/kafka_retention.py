@@ -64,7 +64,7 @@ Asked = frozenset[str]
 
 
 class RetentionFace:
-    """How many batches per producer the brokers of one cluster are announced to retain.
+    """How many batches per producer the brokers of one cluster retain, as proxies announce it.
 
     Several proxies may share one `RetentionFace`.
 
@@ -73,7 +73,7 @@ class RetentionFace:
         topics: Number of batches, by topic.
 
     Raises:
-        ConfigError: A number is below 1, or does not fit into 32 bits.
+        ConfigError: A number is below 1 or above 2**31 - 1.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RetentionFace:
         Numbers below 5 are accepted here, though a broker refuses them: clients must tolerate them.
 
         Raises:
-            ConfigError: The number is below 1, or does not fit into 32 bits.
+            ConfigError: The number is below 1 or above 2**31 - 1.
         """
         if not 1 <= batches < 1 << 31:
             raise ConfigError(f"{RETAIN_CONFIG}={batches}: it must be 1 or more")
@@ -105,7 +105,7 @@ class RetentionFace:
             self._own[topic] = batches
 
     def retained(self, topic: str) -> int:
-        """Return how many batches are announced to be retained for a topic."""
+        """Return the announced number of batches of a topic."""
         return self._own.get(topic, self._default)
 
     def learn(self, topic: str, topic_id: uuid.UUID) -> None:

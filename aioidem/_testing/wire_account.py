@@ -123,7 +123,7 @@ class Identity:
         self.disowned = False
 
     def unwrap(self, sequence: int) -> int:
-        """Return the number that a 31-bit sequence stands for: the nearest one to the frontier."""
+        """Return a sequence from the wire without its wrap at 2**31, nearest to the frontier."""
         ahead = (sequence - self.frontier) % _WRAP
         return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
 
