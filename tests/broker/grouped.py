@@ -62,7 +62,7 @@ class MemberClient:
     # -- joining -----------------------------------------------------------------------------------
 
     def ask_to_join(self, version: int = 9, **changes: Any) -> None:
-        """Send a JoinGroup."""
+        """Send a JoinGroup, with `changes` to its fields."""
         request = self.place | {
             "session_timeout": from_ms(self.session_ms),
             "rebalance_timeout": from_ms(self.rebalance_ms),
@@ -96,7 +96,7 @@ class MemberClient:
     # -- syncing -----------------------------------------------------------------------------------
 
     def ask_to_sync(self, *assigned: MemberClient, version: int = 5, **changes: Any) -> None:
-        """Send a SyncGroup that assigns to each member in `assigned` its position there."""
+        """Send a SyncGroup that assigns to each member in `assigned` its index in `assigned`."""
         request = self.place | {
             "protocol_type": self.protocol_type,
             "protocol_name": next(iter(self.protocols)),

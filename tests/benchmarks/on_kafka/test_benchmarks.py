@@ -1,7 +1,7 @@
-"""Short runs of every benchmark end well, and its checks find planted faults.
+"""Short runs of every benchmark succeed, and the benchmarks' own checks find planted faults.
 
-The figures are not checked, because that would take a quiet machine. But each client that a
-benchmark claims to have run did run; a client that is not installed (Java's needs a JDK) is skipped
+The figures are not checked, because that would take a quiet machine. But the tests check that each
+client in a benchmark's rows did run. A client that is not installed (Java's needs a JDK) is skipped
 with the reason, and fails the test on CI.
 """
 
@@ -46,7 +46,7 @@ def run(script: str, *flags: str, timeout: float = 280) -> str:
 
 
 def rows_of_faults(where: Path, faults: Sequence[str], *flags: str) -> list[dict[str, Any]]:
-    """Run these faults for all clients; return the rows of those installed, at least one each."""
+    """Run `faults.py` with these faults; return a row for each fault and installed client."""
     found = where / "rows.json"
     run("faults.py", "--faults", *faults, *flags, "--deadline", "60", "--json", str(found))
     rows: list[dict[str, Any]] = json.loads(found.read_text())
@@ -64,7 +64,7 @@ def rows_of_faults(where: Path, faults: Sequence[str], *flags: str) -> list[dict
 
 
 def really_ran(rows: Sequence[dict[str, Any]]) -> None:
-    """Assert that the client of each row worked, and that the fault reached it."""
+    """Assert that each row's client sent records and got acks, and that the fault reached it."""
     for row in rows:
         if (row["fault"], row["client"]) == ("wrap", "confluent-kafka"):
             assert (row["sent"], row["note"]) == (0, "not reachable")
@@ -90,7 +90,10 @@ def test_help_is_there(script: str) -> None:
 
 @pytest.mark.slow
 def test_long_link(tmp_path: Path) -> None:
-    """aioidem's and Java's spans are 5 on a stock broker, and aioidem's 20 on a patched one."""
+    """The benchmark has a row for each client, and aioidem's span reaches its window, 5 or 20.
+
+    The span is the number of batches from the oldest unanswered one to the newest.
+    """
     found = tmp_path / "rows.json"
     printed = run(
         "long_link.py",
@@ -136,9 +139,9 @@ def _client(line: str) -> str:
 
 
 def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmark prints README's table exactly, given the table's rates.
+    """The benchmark prints exactly README's table if it is given the rates in that table.
 
-    The last column is not compared, because its ratios would need rates with more digits.
+    The last column (ratios) is not compared, because rounded rates do not give the same ratios.
     """
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from long_link import LATE, BurstTally, markdown, ratio_lines
@@ -187,9 +190,9 @@ def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_rate_is_that_of_whole_windows(
     monkeypatch: pytest.MonkeyPatch, window: int, gap: float, left: int
 ) -> None:
-    """The rate is one window per round trip, however the answers are spread over that time.
+    """The measured rate is one window of batches per round trip, however the answers are spread.
 
-    Answers come at once or one by one, and the time ends within a window.
+    A window's answers come at once or one by one, and the sending time ends within a window.
     """
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from long_link import BurstTally
@@ -243,7 +246,7 @@ def test_short_link(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_transactions(tmp_path: Path) -> None:
-    """The benchmark of transactions runs Java with up to five in flight, and aioidem with more."""
+    """The benchmark runs Java only with 5 batches in flight, and aioidem also with 10."""
     found = tmp_path / "rows.json"
     run(
         "transactions.py",
@@ -258,7 +261,7 @@ def test_transactions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_faults_of_connections_and_brokers(tmp_path: Path) -> None:
-    """aioidem's records are all acknowledged, once and in order, or the script exits with 1."""
+    """aioidem's records are all acknowledged, and the script finds them once and in order."""
     faults = ("lost-response", "clean-restart", "broker-down")
     rows = rows_of_faults(tmp_path, faults, "--seconds", "1", "--down", "3")
     assert all(row["acked"] == row["sent"] for row in rows if row["client"] == "aioidem")
@@ -267,7 +270,7 @@ def test_faults_of_connections_and_brokers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_faults_of_records(tmp_path: Path) -> None:
-    """The faults of records run: one is too large, and sequences pass 2^31."""
+    """Each client meets both faults of records: one that is too large, sequences that pass 2^31."""
     rows = rows_of_faults(tmp_path, ("oversized", "wrap"), "--seconds", "2", "--rate", "100")
     ours = {row["fault"]: row for row in rows if row["client"] == "aioidem"}
     assert (ours["oversized"]["not_written"], ours["oversized"]["unknown"]) == (1, 0)
@@ -276,9 +279,10 @@ def test_faults_of_records(tmp_path: Path) -> None:
 
 
 class Wire:
-    """Replaces a cluster and its proxy.
+    """A stand-in for a cluster and its proxy.
 
-    A chosen client gets one answer to each Produce request.
+    At each wait and each move of a leader, the hook ``on_answer`` sees one Produce answer to each
+    of the chosen clients.
     """
 
     def __init__(self, *clients: str) -> None:
@@ -312,7 +316,7 @@ class Wire:
 
 
 def _refused() -> bytes:
-    """Build a Produce answer for one partition: NOT_LEADER_OR_FOLLOWER."""
+    """Build a Produce answer that refuses one partition with NOT_LEADER_OR_FOLLOWER."""
     part = struct.pack(">ihqqqBBB", 0, 6, -1, -1, -1, 1, 0, 0)
     return struct.pack(">iBBB", 1, 0, 2, 2) + b"t" + b"\2" + part + b"\0" + struct.pack(">iB", 0, 0)
 
@@ -366,7 +370,7 @@ def test_a_row_says_if_its_records_were_no_fault(
     logged: int,
     note: str | None,
 ) -> None:
-    """A row reports that too few records were sent, or the wrong ones, for its fault to happen."""
+    """A row's note says if its records did not cause the fault: none too large, or no wrap."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from faults import FAULTS, unreached
     from workers import Sent
@@ -387,7 +391,7 @@ def worker_without_records() -> Any:
 
 
 def test_the_judge_of_faults_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge finds one planted anomaly of each kind."""
+    """`judge`, which compares a client's reports with the log, finds each planted anomaly."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from faults import judge
     from workers import Sent

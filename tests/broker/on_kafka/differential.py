@@ -88,8 +88,9 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOG_APPEND: Final = 0x08
 _CONTROL: Final = 0x20
 
-# Fields that are not compared: they differ between clusters or machines for good reason.
+# Fields that are not compared: they depend on the machine, not on how the broker behaves.
 _LEFT_OUT: Final = frozenset({"throttle_time", "host", "port", "documentation"})
+# Of these fields only the presence is compared: texts and ids differ between clusters.
 _WORDS: Final = frozenset({"error_message", "batch_index_error_message", "cluster_id"})
 # Fields by which the items of a list are matched where the protocol promises no order.
 _KEYS: Final = (
@@ -118,7 +119,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """A placeholder in a step: the id of the n-th topic of that name (-1: of the last one)."""
+    """A placeholder in a step: the id of the `made`-th topic `name`, from 0 (-1: of the last)."""
 
     name: str
     made: int = -1
@@ -126,7 +127,7 @@ class TopicId:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """A placeholder in a step: the n-th producer id that the cluster gave out."""
+    """A placeholder in a step: the producer id that the cluster gave out as `number`, from 0."""
 
     number: int
 
@@ -174,7 +175,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference that is intended, with its reason and the worlds in which it must be seen."""
+    """An intended difference, its reason, and the worlds (versions of Kafka) that must show it."""
 
     name: str
     reason: str
@@ -183,14 +184,14 @@ class Allowed:
 
 
 class Side:
-    """One of the two clusters: a connection to its broker, and names for ids that it gave out."""
+    """One of the two clusters: a connection to its broker, and names for the cluster's ids."""
 
     def __init__(
         self,
         name: str,
         address: Callable[[], tuple[str, int]],
     ) -> None:
-        """Set the name, and the function that returns the address even after a restart."""
+        """Set the cluster's name, and the function that returns its broker's present address."""
         self.name = name
         self._address = address
         self._members: dict[str, str] = {}
@@ -266,7 +267,7 @@ class Side:
         return int(response.producer_id)
 
     def allocated(self, number: int) -> int:
-        """Return the n-th producer id that the broker gave out."""
+        """Return the producer id that the broker gave out as ``number``, counted from 0."""
         return self._allocated[number]
 
     def forget_allocated(self) -> None:
@@ -343,7 +344,7 @@ class Side:
     # -- names for ids -----------------------------------------------------------------------------
 
     def plain(self, step: Step, answer: Answer) -> Plain:
-        """Return an answer in terms that do not differ between clusters, with names for ids."""
+        """Return an answer with names in place of the cluster's ids, ready to be compared."""
         return self._plain(self._decoded(step, answer), "") if isinstance(answer, bytes) else answer
 
     def translated(self, frame: bytes, other: Side) -> bytes:
@@ -513,8 +514,7 @@ class Pair:
         theirs = self.real.plain(step, real)
         self.codes |= codes_of(theirs)
         if isinstance(real, bytes) and isinstance(ours, bytes):
-            # Most answers are equal byte for byte, so that the embedded broker's need not be
-            # decoded.
+            # Most answers are equal byte for byte; then the embedded broker's is not decoded.
             translated = self.real.translated(real, self.ours)
             if translated[4:] == ours[4:]:
                 return
@@ -551,24 +551,24 @@ def raw_batch(
     crc: int | None = None,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Build a record batch of format v2, or something that only looks like one.
+    """Build a record batch of format v2, or, with wrong values in its header, an invalid one.
 
     Args:
-        producer: Its id, epoch and first sequence.
+        producer: The producer id, the producer epoch and the batch's first sequence.
         values: The records' values.
-        stamps: The records' times in epoch milliseconds; if there is one, of all records.
+        stamps: The time of each record, or one for all, in epoch milliseconds.
         keys: The records' keys; None: no record has one.
         deltas: The records' offset deltas; None: 0, 1, 2 and so on.
-        codec: The compression's number in the attributes.
-        compress: Compresses the records.
+        codec: The codec's number in the attributes.
+        compress: Compresses the encoded records.
         base_offset: The batch's base offset.
-        magic: The format's version.
-        attributes: Bits that are set besides the codec's.
-        max_stamp: The newest time as the header has it; None: the true one.
-        count: The number of records as the header has it; None: the true one.
-        last_delta: The last offset delta as the header has it; None: the true one.
-        length: The batch's length as the header has it; None: the true one.
-        crc: The checksum as the header has it; None: the true one.
+        magic: The version of the format.
+        attributes: Bits to set in the attributes besides the codec's.
+        max_stamp: The newest time that the header states; None: the true one.
+        count: The number of records that the header states; None: the true one.
+        last_delta: The last offset delta that the header states; None: the true one.
+        length: The batch's length that the header states; None: the true one.
+        crc: The checksum that the header states; None: the true one.
         leader_epoch: The partition leader epoch.
     """
     times = list(stamps) if len(stamps) == len(values) else [stamps[0]] * len(values)
@@ -647,7 +647,7 @@ def codes_of(plain: Plain) -> set[str]:
     """Return the names of all error codes in an answer."""
     match plain:
         case dict():
-            # A topic's error code for its configs in CreateTopics is a number, and is left out.
+            # CreateTopics answers a topic's config error code as a plain number, which is left out.
             codes = (each for name, each in plain.items() if name.endswith("error_code"))
             here = {each for each in codes if isinstance(each, str)}
             return here.union(*(codes_of(each) for each in plain.values()))

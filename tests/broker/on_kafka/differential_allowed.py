@@ -1,8 +1,8 @@
 """All intended differences between the embedded broker and Apache Kafka, with their reasons.
 
-The scripts must meet each entry in the worlds that it names, so that an entry which does not differ
-any more has to be removed. The last entries are differences between Kafka 3.9.1 and 4.3.1; the
-embedded broker behaves like 4.3.1.
+In each world (version of Kafka) that an entry names, the scripts must meet the entry's difference,
+so an entry whose difference has gone must be removed. The last entries are differences between
+Kafka 3.9.1 and 4.3.1; the embedded broker behaves like 4.3.1.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INSIDE: Final = (
 def _at(
     *apis: int, path: str = "", label: str | Iterable[str] = ""
 ) -> Callable[[Difference], bool]:
-    """Return a function that matches differences by API, part of the path and of the label."""
+    """Return a matcher of differences by API, part of the field's path and of the step's label."""
     labels = (label,) if isinstance(label, str) else tuple(label)
 
     def matches(found: Difference) -> bool:

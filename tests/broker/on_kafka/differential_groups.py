@@ -24,7 +24,7 @@ __all__ = ["GROUP_WORLDS", "OF_GROUPS", "SCRIPTS", "Groups", "group_bench", "gro
 
 Script: TypeAlias = Callable[["Groups"], Awaitable[None]]
 
-# The group coordinator of 3.9.1 is another implementation, which later versions lack.
+# Not 3.9.1, whose group coordinator is another implementation, removed from later versions.
 GROUP_WORLDS: Final = (World("4.3.1", "4.3.1", None, 13, 18, 13, 11, 5, 6),)
 OF_GROUPS: Final = SETTINGS | {
     "group.initial.rebalance.delay.ms": "0",
@@ -105,7 +105,7 @@ class Groups:
         return Step(9, 9, body, label=f"committed in {group}")
 
     async def until(self, group: str, state: str, members: int) -> None:
-        """Wait until both brokers describe the group with this state and size, then compare."""
+        """Wait until both brokers show this state and size of the group; compare descriptions."""
 
         def holds(answer: Plain) -> bool:
             [told] = answer["groups"].values()
@@ -115,7 +115,7 @@ class Groups:
         await self.ask(self.describe(group))
 
     async def coordinated(self) -> None:
-        """Wait until both brokers coordinate groups."""
+        """Wait until the group coordinators of both brokers are available and loaded."""
         body = {"key_type": 0, "coordinator_keys": ["any"]}
         for step in (
             Step(10, 4, body),
@@ -209,7 +209,7 @@ class Someone:
     # -- what the member does ----------------------------------------------------------------------
 
     async def ask(self, step: Step) -> Plain:
-        """Send a step to both brokers, note the id and generation, and return Kafka's answer."""
+        """Send a step to both brokers, note member id and generation, and return Kafka's answer."""
         [answer] = await self.pair.do(step)
         return self._taken(step, self.pair.real.plain(step, answer))
 
@@ -261,7 +261,7 @@ async def formed(g: Groups, *members: Someone) -> None:
 
 
 async def assigned(g: Groups, leader: Someone, *others: Someone) -> None:
-    """Sync all members of a generation: the others first, as they wait for the leader."""
+    """Let each member of a generation send SyncGroup, the leader last: the others wait for it."""
     for each in others:
         await each.begin(each.syncing())
     await leader.begin(leader.syncing(leader, *others))
@@ -357,8 +357,8 @@ async def rebalances(g: Groups) -> None:
 async def changes(g: Groups) -> None:
     """Let members join with other protocols and metadata than before.
 
-    The metadata in groups with leaders are readable subscriptions: for others Kafka answers
-    UNKNOWN_SERVER_ERROR or not, depending on the member that it reads first.
+    In a group with a leader, all metadata are readable subscriptions: with unreadable ones, Kafka
+    answers UNKNOWN_SERVER_ERROR or not, depending on whose metadata it reads first.
     """
     group = g.group()
     both = {"range": subscription("r"), "sticky": subscription("s")}
@@ -486,8 +486,8 @@ async def statics(g: Groups) -> None:
     await again.ask(again.beating(group_instance_id=None))
     await again.ask(again.beating(group_instance_id="a"))
     await again.ask(again.committing(group_instance_id="c"))
-    # The leader returns: v9 answers that it leads and need not assign, older ones that it does not
-    # lead.
+    # The leader returns: JoinGroup v9 answers that it leads and need not assign; older versions
+    # answer that it does not lead.
     for version in (9, 8, 5):
         leader = g.member(group, f"leader v{version}", instance="a")
         await leader.ask(leader.joining(version))
@@ -636,7 +636,7 @@ async def groups_on(
     """Yield `Groups` on the embedded cluster and on another broker, which is at ``real``."""
 
     def connect(main: Pair | None = None) -> Pair:
-        """Connect to each broker; all connections share the names and differences of the first."""
+        """Connect to both brokers; later pairs share the first one's id names and differences."""
         pair = Pair(
             world.name,
             Side("real", real),

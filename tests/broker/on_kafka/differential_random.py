@@ -1,11 +1,11 @@
-"""Random requests from one seed: what a correct client might send, and what none should send.
+"""Random requests from one seed: some that a correct client might send, some that none should.
 
-`Chaos` keeps a guess of what the brokers remember of each producer, so that most batches have the
-next sequence, or one near it. DescribeProducers corrects the guess now and then. The same seed
-makes the same steps as long as the answers to it are the same.
+`Chaos` guesses what the brokers remember of each producer, so that most batches have the next
+sequence, or one near it. Answers to DescribeProducers correct the guesses now and then. The same
+seed makes the same steps as long as Kafka gives the same answers.
 
-The scripts, and not this module, send timestamps that make a broker expire their producer (each
-broker has its own time for that check), and batches whose records contradict their headers.
+Only the scripts, not this module, send timestamps so old that a broker expires the producer (each
+broker checks for that at its own times), and batches whose records contradict their headers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Guess:
 
 
 class Chaos:
-    """The random steps on one bench, from one seed."""
+    """A sender of random steps to one bench (a pair of brokers), drawn from one seed."""
 
     def __init__(self, bench: Bench, seed: int) -> None:
         self.bench = bench
@@ -124,7 +124,7 @@ class Chaos:
         kinds = []
         topics: dict[Any, list[tuple[int, bytes | None]]] = {}
         last = b""
-        # No partition is named twice: Kafka appends one of its batches and answers for another.
+        # No partition occurs twice: Kafka would append one of its batches and answer for another.
         places = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
         for topic, partition in self.random.sample(places, self.random.randint(2, 5)):
             kind, data = self._batch(topic, partition)

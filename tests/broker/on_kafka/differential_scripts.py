@@ -695,7 +695,7 @@ async def versions(b: Bench) -> None:
 
 
 async def configs(b: Bench) -> None:
-    """Describe and change configs, above all those that both brokers know."""
+    """Describe and change configs, most of which both brokers know."""
     await b.topic("conf", configs={"max.message.bytes": "1000", "cleanup.policy": "delete"})
     names = [
         "max.message.bytes",

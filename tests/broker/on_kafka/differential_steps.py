@@ -1,9 +1,9 @@
 """Requests as steps for two brokers, and the worlds in which they are sent.
 
 A `World` is a version of Kafka, stock or patched. A `Bench` is one real broker and one embedded
-one, with equal settings, and a `Pair` of connections to both. Besides sending requests it does to
-both brokers what an operator would: it creates topics, changes configs, restarts the brokers, and
-waits until a change has taken effect.
+one, with equal settings, and a `Pair` of connections to both. A bench makes the requests, and also
+does to both brokers what an operator would: it creates topics, changes configs, restarts the
+brokers, and waits until a change has taken effect.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Bench:
     def __init__(
         self, world: World, pair: Pair, kafka: KafkaCluster | None, embedded: EmbeddedCluster
     ) -> None:
-        """Set the brokers; ``kafka`` is None if both are embedded, and cannot be restarted."""
+        """Set the brokers; ``kafka`` is None if both are embedded, which forbids `restart`."""
         self.world = world
         self.pair = pair
         self.kafka = kafka
@@ -309,7 +309,7 @@ class Bench:
         return Step(60, version, body, label=label)
 
     def api_versions(self, version: int, name: str = "differential", software: str = "1.0") -> Step:
-        """Make an ApiVersions request."""
+        """Make an ApiVersions request with this client software name and version."""
         body = {"client_software_name": name, "client_software_version": software}
         return Step(18, version, body, alone=True)
 
@@ -411,7 +411,7 @@ class Bench:
         await self.known(name)
 
     async def get_ready(self) -> None:
-        """Create the topic that `settled` needs, and wait for producer ids."""
+        """Create the topic that `settled` changes, and wait until brokers give out producer ids."""
         await self.do(self.create_topics({"name": "barrier"}))
         await self._shows("barrier", "retention.ms", "604800000")
         await self._until_producer_ids()
@@ -443,11 +443,10 @@ class Bench:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until each broker has carried out the changes that it already shows.
+        """Wait until both brokers have carried out the config and topic changes that they show.
 
-        A broker can show a change before it carries it out, but it carries changes out in order. So
-        a change has been carried out once a later change, requested after the first one was shown,
-        is shown.
+        A broker can show a change before carrying it out, but carries changes out in order. So this
+        method requests one more change; once a broker shows that, all earlier ones are in effect.
         """
         self._barrier += 1
         value = str(1_000_000 + self._barrier)
@@ -455,7 +454,7 @@ class Bench:
         await self._shows("barrier", "retention.ms", value)
 
     async def checkpointed(self, topic: str, starts: Mapping[int, int]) -> None:
-        """Wait until Kafka has written these log start offsets to disk; a kill loses others."""
+        """Wait until Kafka has these log start offsets on disk: a kill loses unwritten ones."""
         assert self.kafka is not None
         written = self.kafka.brokers[0].folder / "log-start-offset-checkpoint"
         wanted = {f"{topic} {partition} {start}" for partition, start in starts.items()}

@@ -34,19 +34,19 @@ _BUSY: Final = frozenset(
         "not_coordinator",
     }
 )
-# Enough for a slow machine. A request that is busy for ever is sent by `stay_busy` instead.
+# Enough for a slow machine. For requests that are answered as busy for ever, see `stay_busy`.
 _PATIENCE: Final = 60.0
 _FOR_EVER: Final = frozenset({"concurrent_transactions"})
 _FOR_A_WHILE: Final = 3.0
 _TIMEOUT: Final = timedelta(seconds=60)
-# In Kafka not the group takes part in a transaction, but the partition with its offsets. The random
-# requests have two groups, so that each has a partition of its own.
+# In Kafka not a group takes part in a transaction, but the partition that stores its offsets. With
+# two partitions, each of the two groups in the random requests has a partition of its own.
 _OFFSETS: Final = {"offsets.topic.num.partitions": "2"}
 _SOON: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
 class TransactionalWorld:
-    """A real broker, its level of ``transaction.version``, and its clients' newest versions."""
+    """A real broker with a level of ``transaction.version``; from 2 on, clients use protocol v2."""
 
     def __init__(
         self, world: World, features: Mapping[str, int], level: int, newest_end: int = 5
@@ -68,7 +68,7 @@ TRANSACTIONAL_WORLDS: Final = (
 
 
 class Transactions:
-    """The steps of transactions on a bench, in the versions of one protocol."""
+    """The steps of transactions on a bench, in the request versions of protocol v1 or v2."""
 
     def __init__(self, bench: Bench, asked: TransactionalWorld) -> None:
         self.b = bench
@@ -122,7 +122,7 @@ class Transactions:
 
     @staticmethod
     async def _kept_busy(side: Side, step: Step) -> Answer:
-        # This is longer than markers take, and a coordinator that loads gives another code.
+        # Writing markers takes less time, and a coordinator that is loading answers another code.
         deadline = anyio.current_time() + _FOR_A_WHILE
         while True:
             [answer] = await side.run([step])
@@ -288,13 +288,13 @@ class Transactions:
     def listed(
         self, producer: tuple[int, int], *states: str, version: int = 0, **filters: Any
     ) -> Step:
-        """Make a ListTransactions request for one producer id: the brokers know others, too."""
+        """Make a ListTransactions request for one producer id, as the brokers know others, too."""
         wanted = {"state_filters": list(states), "producer_id_filters": [producer[0]]}
         label = f"list {producer[0]} {states} {filters} v{version}"
         return Step(66, version, wanted | filters, label=label)
 
     def after(self, producer: tuple[int, int]) -> tuple[int, int]:
-        """Return a producer's id and epoch after an EndTxn that was answered without an error."""
+        """Return a producer's id and epoch after a successful EndTxn; v2 increments the epoch."""
         return (producer[0], producer[1] + 1) if self.modern else producer
 
     async def join(self, name: str, producer: tuple[int, int], topic: str) -> None:
@@ -576,8 +576,8 @@ async def offsets(t: Transactions) -> None:
         await t.ask(t.end("offs", p, commit=False))
         p = t.after(p)
     await t.ask(t.commit_offset("nobody", p, "go", 10, topic="offs"))
-    # This is sent after the transaction: within one, 3.9.1 accepts it and can never end the
-    # transaction.
+    # This later epoch is sent only after the transaction: within one, 3.9.1 accepts the request and
+    # can then never end the transaction.
     await t.ask(t.commit_offset("offs", (p[0], p[1] + 1), "go", 10, topic="offs"))
     await t.ask(t.add_group("nobody", p, "go"))
     await t.ask(t.add_group("", p, "go"))
@@ -636,7 +636,7 @@ async def lowest_sequence(t: Transactions) -> None:
 
 
 async def the_wrong_generation(t: Transactions) -> None:
-    """Use requests of protocol v2 at a cluster of v1, which makes the transactional id unusable."""
+    """Send requests of protocol v2 to a v1 cluster: the transactional id stays busy for ever."""
     if t.b.world.name != "4.3.1-v1":
         return
     await t.b.topic("wrong", 1)

@@ -14,7 +14,7 @@ __all__ = ["ALLOWED"]
 
 _WORLDS: Final = frozenset(each.world.name for each in TRANSACTIONAL_WORLDS)
 _NEW: Final = _WORLDS - {"3.9.1"}
-# Differences of topics and logs, which these scripts also create and read.
+# Entries of the general table that apply here, because these scripts also use topics and logs.
 _BY_THE_WAY: Final = {
     "configs": _WORLDS,
     "retention.bytes": _WORLDS,
@@ -24,7 +24,7 @@ _BY_THE_WAY: Final = {
 
 
 def _log_was_asked(found: Difference) -> bool:
-    """Match answers to writes with another epoch, or with the name of another transactional id."""
+    """Match a Produce with an epoch or a transactional id that is not the open transaction's."""
     label, produce = found.step.label, found.step.api == 0
     if found.ours == "invalid_producer_epoch" and found.real == "invalid_producer_id_mapping":
         return produce and ("misnamed" in label or "somebody else" in label)
@@ -48,7 +48,7 @@ def _aborted_behind(found: Difference) -> bool:
 
 
 def _named(aborted: Plain) -> set[str]:
-    """Return the aborted transactions in a difference's side: a list, a dict or one of them."""
+    """Return the aborted transactions that one side of a difference lists, each as its text."""
     match aborted:
         case {"first_offset": _}:
             return {str(aborted)}

@@ -1,8 +1,8 @@
 """The embedded broker gives the same answers as Apache Kafka to the same requests.
 
-Scripts send chosen requests, random sequences send others. Every difference
-is a defect of the embedded broker, unless the table in `differential_allowed` has it. Every entry
-of the table must be seen.
+The scripts send chosen requests, and `Chaos` sends random ones. Every difference is a defect of the
+embedded broker, unless the table in `differential_allowed` lists the difference. The scripts must
+meet every entry of that table.
 
 For longer random sequences, set ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=100000`` before running
 pytest on this file.
@@ -112,8 +112,8 @@ async def test_a_planted_difference_is_found(
         await asked(made)
         codes = [each for each in pair.unexpected if each.path.endswith("error_code")]
         assert [bool(codes), bool(pair.unexpected)] == [not alike, not alike]
-        # Random requests go on after the first difference, where the brokers' states differ
-        # already.
+        # Of the random requests only the first difference is checked: then the brokers' states
+        # differ.
         first = codes[:1] if asked is any_sequences else codes
         assert all(each.real == "out_of_order_sequence_number" for each in first)
         await pair.hang_up()

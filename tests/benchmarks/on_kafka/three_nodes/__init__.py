@@ -1,1 +1,1 @@
-"""Benchmarks that need a cluster of three nodes."""
+"""Tests of benchmarks that need a cluster of three nodes."""

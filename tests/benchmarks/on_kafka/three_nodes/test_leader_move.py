@@ -1,4 +1,4 @@
-"""The fault of `benchmarks/faults.py` that needs a cluster of three nodes."""
+"""The fault leader-move of `benchmarks/faults.py`, which needs a cluster of three nodes."""
 
 from __future__ import annotations
 
