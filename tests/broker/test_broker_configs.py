@@ -178,7 +178,7 @@ def test_what_cannot_be_described() -> None:
 def test_unknown_broker_config_is_accepted_and_described_with_null() -> None:
     """A broker accepts a config with an unknown name, and describes it with null (Kafka 4.3.1).
 
-    So a broker that describes KIP-758's config does not necessarily have the feature.
+    So an answer that describes KIP-758's config does not prove that the broker has that feature.
     """
     _, client = make()
     assert value(client, UNKNOWN_TO_BROKERS, BROKER, "0") is None

@@ -1,4 +1,8 @@
-"""The embedded cluster shows faults that were observed on Kafka 4.3.1, on a virtual clock."""
+"""On a virtual clock, the embedded cluster shows the faults that were observed on Kafka 4.3.1.
+
+A span is the number of a producer's batches from its oldest unresolved one (without a definite
+answer) to its newest.
+"""
 
 from __future__ import annotations
 
@@ -263,7 +267,7 @@ def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> N
 
 
 def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None:
-    """A Produce that waits gets an error for after the append if too few replicas stay in sync."""
+    """A waiting Produce gets NOT_ENOUGH_REPLICAS_AFTER_APPEND if too few replicas stay in sync."""
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.pause(1)
@@ -327,10 +331,11 @@ def test_a_clean_restart_remembers_one_batch_per_producer() -> None:
 
 
 def test_after_a_clean_restart_newest_first_finds_what_was_stored() -> None:
-    """After a clean restart, resending newest first finds which batches were stored.
+    """After a clean restart, resending batches newest first finds which ones were stored.
 
-    Of the batches 0 to 11, 0 to 6 were stored. Resends of 11 to 8 are refused, 7 is the next in
-    sequence and is appended, and 6 is a duplicate that gets its old offset.
+    Batches 0 to 6 were stored, and 7 to 11 were not. Resends of 0 (no longer remembered) and of 11
+    to 8 (gaps) are refused, 7 is next in sequence and is appended, and 6 is a duplicate that gets
+    its old offset.
     """
     cluster, _, client = make(retain=20)
     fill(client, 7)
@@ -341,7 +346,7 @@ def test_after_a_clean_restart_newest_first_finds_what_was_stored() -> None:
 
 
 def test_a_snapshot_is_loaded_without_those_that_have_expired_by_then() -> None:
-    """A broker that loads a snapshot drops the producers that have expired meanwhile."""
+    """A broker that loads a snapshot drops producers that expired while the broker was stopped."""
     cluster, partition, client = make()
     fill(client, 1)
     cluster.state.stop_broker(0, clean=True)
@@ -518,7 +523,7 @@ def test_expiry_goes_by_the_clock_of_each_broker_and_its_configs() -> None:
 
 
 def test_a_late_caller_does_not_shift_the_checks() -> None:
-    """A cluster advanced second by second and one advanced in a single step end up the same."""
+    """Producers expire alike whether the clock advances second by second or in a single step."""
     ends = []
     for steps in (1, 2000):
         cluster, _, client = make(configs={"producer.id.expiration.ms": "900000"})
@@ -530,7 +535,7 @@ def test_a_late_caller_does_not_shift_the_checks() -> None:
 
 
 def test_a_late_caller_gets_the_check_before_what_arrived_after_it() -> None:
-    """An expiry check that is made late still precedes the requests that arrived after its time."""
+    """A late expiry check is made before requests that arrived after its due time are served."""
     cluster, partition, client = make()
     old = idempotent_batch(0, timestamps_ms=[START_MS - 25 * 3600 * 1000])
     offset_of(client.produce(old))
@@ -611,7 +616,7 @@ def test_what_queues_behind_a_request_that_is_lost_is_lost_too() -> None:
 
 
 def test_an_answer_that_could_not_be_written_was_not_given() -> None:
-    """A batch stays in the span, as unresolved, if its answer could not be delivered."""
+    """A batch whose answer could not be delivered is unresolved, and counts in the span again."""
     cluster, partition, client = make()
     offset_of(client.produce(idempotent_batch(0)))
     assert partition.spans.span() == 0
@@ -630,7 +635,7 @@ def test_a_drop_that_is_not_silent_skips_one_answer() -> None:
 
 
 def test_refuse_appends_nothing_and_is_definite() -> None:
-    """Refuse answers its error without an append, and the span stops counting the batch."""
+    """Refuse answers its error without an append; the batch is resolved and leaves the span."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Refuse(NOT_LEADER))
     part = client.produce(idempotent_batch(0))
@@ -640,7 +645,7 @@ def test_refuse_appends_nothing_and_is_definite() -> None:
 
 
 def test_after_append_is_two_faced_and_keeps_the_batch_open() -> None:
-    """AfterAppend stores the batch and answers an error, and the span still counts the batch."""
+    """AfterAppend stores the batch and answers an error; the batch stays in the span."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(AfterAppend(NOT_LEADER))
     part = client.produce(idempotent_batch(0))

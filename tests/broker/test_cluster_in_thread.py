@@ -26,7 +26,7 @@ from aioidem.errors import (
 )
 
 with warnings.catch_warnings():
-    # kafka-python loads its schemas through a deprecated function of importlib.resources.
+    # Importing kafka-python warns: it loads its schemas through a deprecated function.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     import kafka.admin
@@ -138,7 +138,7 @@ def break_it(cluster: ThreadedCluster) -> None:
 
 
 def test_what_ends_it_is_raised_by_the_next_call_and_at_the_end() -> None:
-    """An error that ends the cluster is raised by the next call and at the end of the ``with``."""
+    """An error that ends the cluster makes the next call fail, and comes out of the ``with``."""
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012, SIM117
         with EmbeddedCluster.in_thread() as cluster:
             break_it(cluster)

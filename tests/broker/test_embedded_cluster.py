@@ -43,7 +43,7 @@ TRANSPORTS: list[Transport] = ["tcp", "memory"]
 
 
 def batch_time() -> float:
-    """Return a wall clock time, in seconds, at which the test's batches have not expired."""
+    """Return the time of the tests' batches, in epoch seconds: none has expired at that time."""
     return START_MS / 1000
 
 
@@ -54,7 +54,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 async def test_a_batch_goes_in_and_is_seen(transport: Transport) -> None:
-    """A produced batch is in the log, and the cluster counts it in its spans."""
+    """A broker stores a produced batch; the span counts the batch, until the answer only."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -70,7 +70,7 @@ async def test_a_batch_goes_in_and_is_seen(transport: Transport) -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order(transport: Transport) -> None:
-    """Ten requests sent at once are read at once, and answered in order."""
+    """A broker reads ten pipelined requests before it answers any, and answers them in order."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, rtt=0.2) as cluster:
             cluster.create_topic("t")
@@ -260,7 +260,7 @@ async def test_a_killed_broker_knows_the_last_batch_when_it_is_back(transport: T
 
 
 async def test_a_leader_that_moves_answers_what_it_had_appended(transport: Transport) -> None:
-    """A leader that moves answers a waiting Produce NOT_LEADER_OR_FOLLOWER with its base offset."""
+    """An old leader answers a waiting Produce NOT_LEADER_OR_FOLLOWER with the batch's offset."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
             cluster.create_topic("t", replication=2)

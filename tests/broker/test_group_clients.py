@@ -25,7 +25,7 @@ from aioidem import Producer
 from aioidem.broker import ClusterControls, EmbeddedCluster
 
 with warnings.catch_warnings():
-    # kafka-python loads its schemas through a deprecated function of importlib.resources.
+    # Importing kafka-python warns: it loads its schemas through a deprecated function.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 

@@ -1,7 +1,7 @@
 """The classic group protocol of the embedded broker, on a virtual clock.
 
-Rebalances, sessions, fencing and descriptions of groups. The differential test of groups compares
-the same requests with real Kafka; here no real time passes.
+Rebalances, sessions, fencing and descriptions of groups. The differential test of groups sends such
+requests to real Kafka, too, and compares the answers; here no real time passes.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def test_a_member_that_changes_its_subscription_starts_a_rebalance(cluster: Virt
 
 
 def test_a_rebalance_while_assignments_are_awaited(cluster: VirtualCluster) -> None:
-    """A rebalance that begins before the assignment answers SyncGroups REBALANCE_IN_PROGRESS."""
+    """SyncGroups that wait are answered REBALANCE_IN_PROGRESS when another rebalance begins."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     two.ask_to_join()
@@ -244,7 +244,7 @@ def test_a_new_member_is_given_an_id_to_come_back_with(cluster: VirtualCluster) 
 def test_a_member_that_never_joins_delays_a_rebalance_until_its_timeout(
     cluster: VirtualCluster,
 ) -> None:
-    """A member id that was given out and never joins delays a rebalance until its timeout only."""
+    """A member that got an id and never joins delays a rebalance only until its session ends."""
     [one] = members(cluster, None)
     ghost = MemberClient(cluster)
     ghost.ask_to_join()
@@ -351,7 +351,7 @@ def test_only_members_of_the_current_generation_may_commit(
 
 
 def test_commits_are_refused_until_the_new_assignment(cluster: VirtualCluster) -> None:
-    """A commit between the joins of a rebalance and its assignment is REBALANCE_IN_PROGRESS."""
+    """Between the joins of a rebalance and its assignment, commits get REBALANCE_IN_PROGRESS."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     assert two.commit(7) is OK  # the old generation has not ended yet
@@ -384,7 +384,7 @@ def test_a_static_member_that_returns_takes_its_place_without_a_rebalance(
 def test_a_static_leader_that_comes_back_assigns_nothing(
     cluster: VirtualCluster, version: int, *, told: bool
 ) -> None:
-    """A static leader that returns is answered SkipAssignment in v9, and does not lead in v8."""
+    """A static leader that returns is told to skip the assignment (v9), or not to lead (v8)."""
     one, _ = members(cluster, "a", "b")
     again = MemberClient(cluster, "a")
     assert again.begin(version) is OK
@@ -411,7 +411,7 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(
 def test_a_waiting_static_member_is_fenced_by_another_of_its_instance(
     cluster: VirtualCluster,
 ) -> None:
-    """A static member that waits is fenced when another one joins with its group instance id."""
+    """A static member whose JoinGroup waits is fenced when another joins with its instance id."""
     one, two = members(cluster, "a", "b")
     one.protocols = {"range": b"new"}
     one.ask_to_join()
@@ -534,7 +534,7 @@ def test_a_group_with_members_is_not_deleted(cluster: VirtualCluster) -> None:
 def test_a_coordinator_that_moves_answers_waiting_members_not_coordinator(
     cluster: VirtualCluster,
 ) -> None:
-    """Members that wait at a coordinator that moves are answered NOT_COORDINATOR."""
+    """Members whose JoinGroup waits are answered NOT_COORDINATOR when the coordinator moves."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     here = cluster.state.coordinator_of("g")
@@ -552,7 +552,7 @@ def test_a_coordinator_that_moves_answers_waiting_members_not_coordinator(
 def test_a_coordinator_that_stops_loses_waiting_requests_and_no_member(
     cluster: VirtualCluster,
 ) -> None:
-    """A coordinator that stops loses the waiting requests, but none of the group's members."""
+    """A coordinator that stops loses JoinGroups that wait, but none of the group's members."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     here = cluster.state.coordinator_of("g")
@@ -587,7 +587,7 @@ def test_a_member_that_hangs_up_while_it_waits_is_out_in_the_end(cluster: Virtua
 
 
 def test_a_group_changes_its_state_by_the_table_only(cluster: VirtualCluster) -> None:
-    """A group refuses transitions that are not in its table."""
+    """A group refuses state transitions that the table `_NEXT` does not have."""
     group = Group("g", cluster.state.schedule)
     for before in GroupState:
         for after in GroupState:

@@ -108,7 +108,7 @@ async def test_both_answer_any_transactions_alike(transactions: Transactions) ->
 
 
 class Careless(TransactionCoordinator):
-    """A coordinator that commits instead of aborting, which only readers can see."""
+    """A coordinator that commits when asked to abort: only the records that readers get differ."""
 
     __slots__ = ()
 
