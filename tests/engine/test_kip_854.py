@@ -512,10 +512,10 @@ def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() ->
 def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_acknowledges(
     moved: bool,
 ) -> None:
-    """A partition that is suspect when its leader changes stays so until the new one acknowledges.
+    """A partition suspect at a change of leader stays suspect until the new leader acknowledges.
 
-    Nothing has shown what the new leader knows of the producer. Without the change the partition is
-    not suspect any more once the old records are resolved.
+    Until then nothing shows that the new leader knows the producer. Without a change of leader the
+    partition is not suspect any more once the old records are resolved.
     """
     rig = DatedRig(age=0.0)
     rig.start()
@@ -544,7 +544,7 @@ def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_ackn
 
 
 def test_another_identity_leaves_suspicion_behind() -> None:
-    """A new epoch ends suspicion, because it begins at sequence 0 wherever the old one stood."""
+    """A new epoch ends suspicion: it begins at sequence 0, whatever the leader has forgotten."""
     rig, _ = doubted(1)
     rig.page()
     rig.core.stamp_ms = rig.now_stamp()
@@ -582,9 +582,9 @@ def test_the_cures_are_named_once() -> None:
 def test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once(
     expiration: float, warned: bool
 ) -> None:
-    """A delivery timeout that is not below half the expiration is warned of once.
+    """One warning is given if the delivery timeout is not below half the producer id expiration.
 
-    The expiration is known from a broker or from the option.
+    The expiration comes from the brokers or from the option `producer_id_expiration`.
     """
     told = DatedRig(age=0.0, brokers=2, partitions=2, delivery_timeout=120.0)
     told.told = {1: expiration, 2: expiration}
@@ -621,9 +621,9 @@ def test_the_option_counts_where_brokers_may_not_be_asked() -> None:
 
 
 def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
-    """With in_doubt="resend" a suspect partition is resent, oldest first, and not read back.
+    """With in_doubt="resend" the batches of a suspect partition are resent, not read back.
 
-    The bytes are the same; a duplicate is possible.
+    The oldest is resent first. The bytes are the same, but a duplicate is possible.
     """
     rig, requests = doubted(in_doubt="resend")
     assert not rig.held
@@ -636,9 +636,9 @@ def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
 
 
 def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
-    """With in_doubt="resend" batches that two passes did not find are sent under a new epoch.
+    """With in_doubt="resend" batches that two passes of probes missed go under a new epoch.
 
-    The data loss is counted, and the records are written in order.
+    One data loss is counted, and the records are written in order.
     """
     rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
     while rig.state().ledger.identity == (4001, 0):
@@ -658,10 +658,10 @@ def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None
 
 
 def test_resend_mode_takes_new_numbers_again_for_what_was_never_sent_under_the_last() -> None:
-    """With in_doubt="resend" batches are renumbered again where the first of them is refused.
+    """With in_doubt="resend" batches are renumbered again if the first of them is refused for good.
 
-    The batches after the refused one would leave out its number, which only a leader without state
-    accepts.
+    The refused batch leaves a gap in the sequences, and only a leader without the producer's state
+    would accept the batch after the gap.
     """
     rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
     while rig.state().ledger.identity == (4001, 0):

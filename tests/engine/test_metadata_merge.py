@@ -97,9 +97,9 @@ def test_the_lists_are_those_of_the_partitions(answers: list[list[tuple[int, int
 
 
 def test_a_partitioner_gets_the_same_lists_until_metadata_changes_them() -> None:
-    """A partitioner gets the same two list objects until metadata changes them.
+    """A partitioner gets the same two list objects until metadata changes the partitions.
 
-    They are not sorted anew for each record.
+    So the lists are not built and sorted anew for each record.
     """
     given_lists: list[tuple[Sequence[int], Sequence[int]]] = []
 
@@ -131,7 +131,7 @@ def test_a_partitioner_gets_the_same_lists_until_metadata_changes_them() -> None
 def test_a_produce_request_has_a_thousand_partitions_at_most() -> None:
     """A Produce request carries a thousand partitions at most.
 
-    Its answer settles that many batches in one piece.
+    The limit bounds the work of its answer, which settles all batches of the request at once.
     """
     rig = Rig(partitions=2_500, max_request_size=1 << 24).start()
     for partition in range(2_500):

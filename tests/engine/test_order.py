@@ -38,7 +38,7 @@ def test_the_old_leader_is_drained_before_the_new_one_is_written_to() -> None:
 
 
 def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
-    """A leader that regains its partition under a new leader epoch is drained like another one."""
+    """The same leader under a new leader epoch gets no batch while the old epoch owes answers."""
     rig, requests = pipelined(2, brokers=2)
     rig.move_leader(1, 2, seconds=0.5)
     rig.send(3)
@@ -51,7 +51,7 @@ def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
 def test_a_silent_deposed_leader_does_not_hold_up_its_successor() -> None:
     """A silent former leader's connection is closed after max(3 RTT, 2 s).
 
-    The batches that it owes answers for go to the new leader.
+    The batches that the former leader has not answered are resent to the new leader.
     """
     rig, _ = pipelined(2, brokers=2)
     began = rig.now
@@ -65,7 +65,7 @@ def test_a_silent_deposed_leader_does_not_hold_up_its_successor() -> None:
 
 
 def test_stale_metadata_does_not_move_a_partition_back() -> None:
-    """Metadata with an older leader epoch does not move a partition back."""
+    """Metadata with an older leader epoch does not move a partition back to its former leader."""
     rig, requests = pipelined(1, brokers=2)
     rig.ack(requests[0])
     rig.move_leader(2, 5)
@@ -230,7 +230,7 @@ def test_one_request_takes_one_batch_of_every_partition_that_is_ready_and_once()
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_retry_goes_before_what_waits_and_is_on_its_way_once(idempotent: bool) -> None:
-    """A batch to be retried is sent before all that wait, and is in one request only."""
+    """A refused batch is resent before all waiting batches, and in one request only."""
     rig = Rig(enable_idempotence=idempotent, max_in_flight_requests_per_connection=2).start()
     rig.send()
     rig.ack(rig.outstanding()[0])
@@ -254,7 +254,7 @@ def test_a_retry_goes_before_what_waits_and_is_on_its_way_once(idempotent: bool)
 def order_of_appends(*, idempotent: bool, in_flight: int) -> list[bytes | None]:
     """Return the log of a broker that refuses the second of ten batches once.
 
-    With idempotence the broker also refuses the batches that are out of sequence then.
+    With idempotence the broker also refuses batches that are out of sequence.
     """
     rig = Rig(enable_idempotence=idempotent, max_in_flight_requests_per_connection=in_flight)
     rig.start()
@@ -281,7 +281,7 @@ def order_of_appends(*, idempotent: bool, in_flight: int) -> list[bytes | None]:
 
 
 def test_one_in_flight_without_idempotence_keeps_the_order() -> None:
-    """Without idempotence one request in flight keeps the order: a failed batch is sent next."""
+    """Without idempotence one request in flight keeps the order: a refused batch is resent next."""
     log = order_of_appends(idempotent=False, in_flight=1)
     assert log == sorted(log, key=lambda value: value or b"")
 
@@ -291,9 +291,9 @@ def test_one_in_flight_without_idempotence_keeps_the_order() -> None:
 def test_only_several_in_flight_without_idempotence_can_change_the_order(
     idempotent: bool, in_flight: int
 ) -> None:
-    """Only several requests in flight without idempotence change the order of the records.
+    """Records change their order only without idempotence and with several requests in flight.
 
-    A retry then lands behind the batches that were in flight with it.
+    A refused batch is then appended behind the batches that were in flight with it.
     """
     log = order_of_appends(idempotent=idempotent, in_flight=in_flight)
     kept = log == sorted(log, key=lambda value: value or b"")

@@ -1,6 +1,7 @@
-"""A broker that says how many batches it retains, and retains fewer.
+"""A broker that says how many batches it retains to recognise duplicates, and retains fewer.
 
-The tests are about what proves that, what does not, and what the producer does then.
+The tests hold what convicts such a broker and what does not. The engine reports a convicted broker
+once, and uses a smaller window with it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ IN_DOUBT = 20
 
 
 def cut_with_twenty(**options: object) -> Rig:
-    """Make a rig with twenty batches sent on a connection that ended before any answer.
+    """Make a rig with twenty batches in doubt, whose connection ended before any of their answers.
 
-    The broker had named a window of 20.
+    The broker had named a window of 20 batches.
     """
     rig, _ = pipelined(IN_DOUBT, **{**FORTY, **options})
     rig.lose()
@@ -30,9 +31,9 @@ def cut_with_twenty(**options: object) -> Rig:
 def answer_as(
     rig: Rig, remembered: set[int], *, retained: int | None = 20, stored: int = IN_DOUBT
 ) -> None:
-    """Answer every request as a broker that remembers these sequences.
+    """Answer every request as a broker that recognises duplicates of the sequences `remembered`.
 
-    It has stored the batches up to sequence `stored`, and appends the next in sequence.
+    The broker has stored the batches up to sequence `stored`, and appends the next in sequence.
     """
     last = stored
     for _ in range(400):
@@ -61,9 +62,9 @@ def accusations(rig: Rig) -> list[str]:
 def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_reported_once(
     kept: int, granted: bool
 ) -> None:
-    """After the proof the window is the number of batches that were deduplicated, at least 5.
+    """A broker that retains fewer batches than it says gets a smaller window and one warning.
 
-    One warning names the broker and the window that it claims.
+    The window is the number of batches that the broker was seen to deduplicate, but at least 5.
     """
     rig = cut_with_twenty()
     if granted:
@@ -85,9 +86,10 @@ def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_reported_once(
 
 
 def test_what_is_sent_after_a_probe_does_not_make_its_refusal_an_older_one() -> None:
-    """Batches that are sent during a pass of probes do not change the number that is counted.
+    """The age of a refused batch does not count the new batches that were sent after its probe.
 
-    Probes are answered one by one, and each that is recognised lets new batches be sent.
+    Probes are answered one by one, and each one that the broker recognises makes room for new
+    batches.
     """
     rig = cut_with_twenty()
     rig.send(60)
@@ -131,7 +133,7 @@ def test_no_broker_is_accused_of_what_a_restart_explains(remembered: set[int]) -
 
 
 def test_what_was_never_stored_was_not_forgotten() -> None:
-    """A batch that was never stored does not convict the broker of forgetting it.
+    """The refusal of a batch that was never stored does not convict the broker.
 
     The window shrank to 5, and 14 of the 20 batches were stored. While the probes are answered,
     newest first, the broker still serves one late copy (15), which pushes 10 out of its cache. It
@@ -152,7 +154,7 @@ def test_what_was_never_stored_was_not_forgotten() -> None:
 
 
 def test_a_window_that_shrank_is_no_lie() -> None:
-    """A broker whose window shrank is not convicted, because it keeps as many as it says now."""
+    """A broker whose window shrank is not convicted: it retains as many batches as it says now."""
     rig = cut_with_twenty()
     answer_as(rig, set(range(16, 21)), retained=None)
     assert set(rig.statuses) == {ACKED}
@@ -160,9 +162,9 @@ def test_a_window_that_shrank_is_no_lie() -> None:
 
 
 def test_a_leader_that_was_away_in_between_may_have_lost_them() -> None:
-    """A broker is not convicted if metadata then shows a new leader epoch.
+    """A broker is not convicted if its leader epoch has changed since it stored the batches.
 
-    It may have lost the batches while another leader was elected.
+    The broker may have lost the batches while another broker was the leader.
     """
     rig = cut_with_twenty()
     rig.leaders[T, 0] = (1, 2)
@@ -172,9 +174,9 @@ def test_a_leader_that_was_away_in_between_may_have_lost_them() -> None:
 
 
 def test_what_was_sent_on_two_connections_before_proves_nothing() -> None:
-    """Batches that were sent on two connections before do not convict a broker.
+    """Refusals of batches that were sent on two earlier connections do not convict a broker.
 
-    A restart between the two connections leaves it with as short a memory.
+    The broker may have restarted between the two connections, and a restart shortens its memory.
     """
     rig = cut_with_twenty()
     assert rig.sequences == [1]

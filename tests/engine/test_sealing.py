@@ -23,7 +23,7 @@ from .driver import Request, Rig, made_link
 
 
 class Bench:
-    """A sealer with a partition, its topic and a link, without a core."""
+    """A `Sealer` with a partition, its topic and a connection, without a `ProducerCore`."""
 
     def __init__(self, **options: object) -> None:
         self.config = ProducerConfig.build("b:1", **options)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_late_sealing_can_be_turned_off() -> None:
 
 
 def test_a_thin_link_is_not_choked_by_grown_batches() -> None:
-    """The bytes in flight on a link take at most a quarter of the request timeout to send."""
+    """A batch grows only if all bytes in flight can be sent in a quarter of the request timeout."""
     bench = Bench(batch_size=1000, max_request_size=1_000_000, request_timeout=40.0)
     bench.state.queue.blocked = True
     bench.told(1 << 30)
@@ -183,9 +183,9 @@ def test_no_batch_leaves_larger_than_it_may_be_however_wrong_the_estimate_was(co
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_a_compressed_batch_fills_up_as_the_ratio_is_learned(codec: str) -> None:
-    """Compressed batches grow towards batch.size as the ratio is learned, and never pass it.
+    """Batches fill up to batch.size, and never exceed it, as the compression ratio is learned.
 
-    KIP-126 describes the estimator.
+    KIP-126 describes the estimate of the ratio.
     """
     bench = Bench(batch_size=4000, compression_type=codec)
     counts, sizes = [], []
@@ -298,7 +298,8 @@ def test_split_parts_carry_the_same_numbers_and_records_between_them(
     bench = Bench(batch_size=1_000_000, compression_type=codec)
     bench.fill(count, size)
     whole = bench.seal()
-    # Another sealer splits the batch, so that the batch may have any size beside batch.size.
+    # The sealer that splits the batch has another batch.size, so that the batch may be larger or
+    # smaller than that.
     most = len(whole.data) // 2
     parts = Bench(batch_size=batch_size, compression_type=codec).sealer.split(
         bench.state, whole, most

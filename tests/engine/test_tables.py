@@ -1,4 +1,4 @@
-"""Every table of a life cycle, over every pair of state and input, and rules for whole tables.
+"""The transition tables of the state machines: every pair of state and event, and general rules.
 
 A pair leads to the state that the table names, or raises InternalError and leaves the state as it
 was; there is no third outcome.
@@ -138,7 +138,7 @@ def test_every_identity_pair_is_in_the_table_or_raises(
     }
     expected = IDENTITY_TRANSITIONS.get((state, event))
     if expected is None and event in {IdentityEvent.BUMP, IdentityEvent.EXHAUST}:
-        # Without a producer id there is nothing to bump, because a new id is requested already.
+        # In these states a bump does nothing, because a new producer id is requested already.
         ledger.state = state
         ledger.bump()
         assert ledger.state is state
@@ -183,7 +183,7 @@ def test_a_final_batch_state_is_final() -> None:
 def test_every_unfinished_batch_state_leads_to_each_verdict_that_is_true_of_it() -> None:
     """A batch that was sent can get each verdict; a sealed one, which waits to be sent, not ACKED.
 
-    Only a batch that was in doubt when it was renumbered is both sealed and to be given up.
+    A sealed batch can end UNKNOWN, because `in_doubt="resend"` seals batches in doubt again.
     """
     verdicts = {
         state: {to for (at, _), to in BATCH_TRANSITIONS.items() if at is state and to in FINAL}
@@ -259,9 +259,10 @@ def test_the_first_moment_of_doubt_is_kept() -> None:
 
 
 def test_a_new_connection_ends_every_rung_but_salvage() -> None:
-    """A new connection ends every rung of the ladder but SALVAGE.
+    """A new connection takes the ladder back to CLEAR from every rung but SALVAGE.
 
-    Refusals count for one connection only; a loss of the leader's state has happened.
+    The ladder is the steps that resolve doubt. Most rest on refusals, which count for one
+    connection only. SALVAGE means that the leader has lost the producer's state, which stays true.
     """
     for rung in Rung:
         expected = Rung.SALVAGE if rung is Rung.SALVAGE else Rung.CLEAR

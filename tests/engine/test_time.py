@@ -53,9 +53,9 @@ def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> Non
 
 
 def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() -> None:
-    """A batch that was always refused before the append expires NOT_WRITTEN, with a bump.
+    """A batch that was always refused expires NOT_WRITTEN, and the epoch is bumped.
 
-    Nothing of it is stored, and its numbers are given up.
+    The refusals came before an append, so nothing of the batch is stored. Its sequences are a gap.
     """
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
@@ -70,7 +70,7 @@ def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() 
 def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() -> None:
     """A batch that expires unanswered is UNKNOWN, and the next one waits for an epoch bump.
 
-    Nothing new is sent until the connection answers or ends.
+    No new batch is sent until the expired one is answered or its connection ends.
     """
     rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
     rig.tick(4.0)
@@ -115,10 +115,7 @@ def test_what_comes_for_a_batch_that_expired_on_its_way_changes_nothing(end: int
 
 
 def test_a_doubtful_batch_has_a_grace_while_its_leader_answers() -> None:
-    """A batch in doubt ends UNKNOWN at most one request timeout after its deadline.
-
-    It has this grace while its leader answers.
-    """
+    """A batch in doubt whose leader answers ends UNKNOWN a request timeout after its deadline."""
     rig, (only,) = pipelined(1, **SHORT)
     sent_at = only.sent_at
     rig.fail(only, REQUEST_TIMED_OUT)
@@ -164,9 +161,9 @@ def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None
 
 
 def test_records_behind_a_batch_in_its_grace_expire_on_time() -> None:
-    """Records behind a batch in its grace expire at their own deadlines.
+    """Records behind a batch in doubt expire on time although the batch is kept past its deadline.
 
-    The engine's wake-up for that batch must not hide the earlier ones.
+    The engine's wake-up for that batch must not hide the earlier wake-ups for the records.
     """
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, REQUEST_TIMED_OUT)
@@ -219,9 +216,9 @@ def test_expiry_in_several_partitions_happens_in_one_pass() -> None:
 
 
 def test_waiting_for_a_deadline_costs_few_polls() -> None:
-    """Four partitions that wait for their records' deadline poll the engine fewer than 300 times.
+    """The engine is polled fewer than 300 times while records wait for their deadline.
 
-    Their broker is down for all of the 20 seconds.
+    The records are in four partitions; their broker is down until the deadline, for 20 seconds.
     """
     rig = Rig(partitions=4, **SHORT).start()
     rig.down = {1}
@@ -260,8 +257,8 @@ def test_a_record_waits_for_its_linger_and_no_longer() -> None:
 def test_the_tail_of_a_queue_that_was_held_back_is_woken_for() -> None:
     """The engine wakes for the last record of a queue that a full window held back.
 
-    Linger is 1 s. When the window opens, all but one fresh record leave the queue, and nothing else
-    will wake the engine for that one.
+    Linger is 1 s. When the window opens, all records but a fresh one leave the queue. No other
+    event will wake the engine for the fresh one.
     """
     rig = Rig(linger=1.0, batch_size=500, late_sealing=False).start()
     rig.send(3)
@@ -291,7 +288,8 @@ def test_a_record_held_back_longer_than_its_linger_does_not_linger_again() -> No
 def test_a_record_sent_after_others_expired_is_woken_for() -> None:
     """A record sent after others expired lingers as usual and is then sent.
 
-    The queue was marked as held back when the others expired, and must not keep that mark.
+    The queue was marked as held back by the lost connection when its records expired, and must not
+    keep that mark.
     """
     rig = Rig(linger=1.0, **SHORT).start()
     rig.down = {1}
@@ -323,7 +321,7 @@ def test_flush_ends_linger() -> None:
 
 
 def test_flush_waits_for_failures_too() -> None:
-    """A flush ends when every record has its outcome, whatever that is."""
+    """A flush ends when every record has an outcome, even if the outcome is an error."""
     rig, requests = pipelined(2)
     generation = rig.core.accumulator.begin_flush()
     rig.fail(requests[0], 87)
@@ -371,9 +369,9 @@ def test_a_topic_that_appears_takes_the_records_in_call_order() -> None:
 
 
 def test_a_partition_out_of_range_is_refused_by_the_first_fresh_metadata() -> None:
-    """A partition out of range is refused by the first metadata requested after the record came.
+    """A record for a missing partition is refused by the first metadata requested after the send.
 
-    A partition that was added meanwhile is found by the same answer.
+    A record for a partition that was added before is delivered after the same metadata.
     """
     rig = Rig(max_block=10.0).start()
     rig.leaders[T, 1] = (1, 0)
@@ -422,9 +420,9 @@ def test_metadata_that_cannot_tell_of_the_topic_refuses_no_partition() -> None:
 
 
 def test_what_a_caller_has_waited_before_counts_for_its_topic_too() -> None:
-    """A record waits for its topic until its caller's deadline, and max_block does not start anew.
+    """The time that a caller has waited for memory counts towards max_block for its topic too.
 
-    The caller had waited for memory before.
+    The caller passes its deadline as `block_until`, so max_block does not start anew.
     """
     rig = Rig(max_block=10.0).start()
     began = rig.now
@@ -496,7 +494,7 @@ def test_a_late_answer_of_a_closed_connection_is_ignored() -> None:
 
 
 def test_moving_bytes_put_the_request_timeout_off() -> None:
-    """Bytes that move put the request timeout off, as with a large batch on a thin link."""
+    """Bytes that move on a connection restart its request timeout: a large batch takes its time."""
     rig, _ = pipelined(1, request_timeout=5.0)
     end = rig.produce_link()
     for _ in range(8):
@@ -585,7 +583,7 @@ def test_a_request_timeout_while_the_leader_moves_ends_in_order_on_the_new_leade
 
 
 def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
-    """The producer recovers where all batches in doubt are refused (librdkafka #3584).
+    """The producer goes on after all batches in doubt were refused (librdkafka #3584).
 
     Every resend is answered OUT_OF_ORDER. The batches end UNKNOWN, and later ones are delivered
     under a new epoch.

@@ -1,10 +1,10 @@
 """Random schedules of transactions against a small cluster: what is reported is what happened.
 
-`Cluster` has Kafka's rules for a coordinator, two partition leaders and a group, in both protocols,
-and is written without a look at the engine. A schedule draws what becomes of each request: it is
-carried out and answered, refused, carried out but answered by a coordinator that is moving, lost
-with its connection before or after, or left behind and carried out later. Transactions time out,
-markers are late, coordinators move, and in some seeds a second producer (a twin) takes the
+`Cluster` has Kafka's rules for a coordinator, two partition leaders and a group, in transactions v1
+and v2, and is written without a look at the engine. A schedule draws what becomes of each request:
+it is carried out and answered, refused, carried out but answered by a coordinator that is moving,
+lost with its connection before or after, or left behind and carried out later. Transactions time
+out, markers are late, coordinators move, and in some seeds a second producer (a twin) takes the
 transactional id over.
 
 The test then reads the logs as a read_committed consumer. A committed transaction is there once and
@@ -61,8 +61,8 @@ from .driver import (
     T,
 )
 
-# The seeds at the end found offsets that a late copy of older ones overwrote, and a producer id
-# that was fenced before its coordinator knew it.
+# The four seeds after the range found two bugs: a late copy of older offsets overwrote newer ones,
+# and a producer id was fenced before its coordinator knew that id.
 SEEDS = [*range(200), 1952, 6016, 6026, 21329]
 V1, V2 = 1, 2
 INVALID_PRODUCER_ID_MAPPING = ErrorCode.invalid_producer_id_mapping
@@ -96,7 +96,7 @@ class Coordinator:
         self.state = EMPTY
         self.commit = False
         self.targets: set[int | str] = set()
-        # Whether an epoch was raised over the producer's head, so that it may find itself fenced.
+        # Whether the coordinator raised the epoch by itself, so that the producer may be fenced.
         self.fenced = False
 
     def init(self, claimed: Identity | None) -> Identity:
@@ -386,7 +386,7 @@ class Schedule:
             rig.abort()
 
     def bury(self) -> None:
-        """Keep the fatal error, and its word on whether the last transaction was committed."""
+        """Keep the fatal error; an undecided last transaction gets that error's status."""
         if self.died is None:
             self.died = self.rig.transactions.cause
             assert self.died is not None
@@ -572,7 +572,7 @@ class Schedule:
             self.transactions.append(last)
             last.records += [*rig.send(partition=0), *rig.send(partition=1)]
             rig.commit()
-            # Nothing that went before may hold this transaction up until a deadline.
+            # Earlier transactions must not hold this one up until a deadline: 5 s are enough.
             self.serve_until(lambda: last.outcome.committed is not None, 5.0)
             between = (TransactionState.READY, TransactionState.FATAL)
             self.serve_until(lambda: rig.txn in between, 20.0)
@@ -618,7 +618,7 @@ class Schedule:
         assert self.cluster.group == offset
 
     def happened(self, each: Transaction, seen: dict[int, list[bytes | None]]) -> bool:
-        """Tell whether a transaction was committed: as reported, or if UNKNOWN as the logs show."""
+        """Return whether a transaction was committed, by its report, or by the logs if UNKNOWN."""
         if each.outcome.committed is not None:
             assert not each.outcome.committed or all(r.status is ACKED for r in each.records)
             return each.outcome.committed

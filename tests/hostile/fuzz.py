@@ -335,7 +335,8 @@ def _shares(inputs: int, only: str | None) -> dict[str, int]:
 
     if only is not None:
         return {only: inputs}
-    # The slowest target starts first, so that it is not left alone at the end.
+    # Targets run in parallel. The last one of `TARGETS` takes longest, so that one starts first:
+    # otherwise it would still run alone when the others are done.
     shares = {name: math.ceil(inputs * each.share) for name, each in TARGETS.items()}
     return dict(reversed(shares.items()))
 

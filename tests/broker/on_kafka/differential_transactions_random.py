@@ -1,16 +1,16 @@
 """Random requests of a few transactional ids: mostly correct ones, often incorrect ones.
 
-`TransactionalChaos` keeps a guess of each transactional id: its present and earlier identities
-(producer id and epoch), the partitions and groups in its transaction, and the next sequence in each
-partition. It sends one request at a time, and after each request that ends a transaction waits for
-the markers, because until then answers depend on timing. The same seed makes the same steps as long
-as Kafka's answers are the same.
+`TransactionalChaos` keeps a guess of each transactional id: its identity now and before, the
+partitions and groups in its transaction, and the next sequence in each partition. It sends one
+request at a time, and waits for the markers after each that ends a transaction, because the answers
+in between depend on timing. The same seed makes the same steps as long as Kafka's answers are the
+same.
 
-At the end it reads everything that was written, in both isolation levels, first while transactions
-are open and then without open ones.
+At the end everything that was written is read, in both isolation levels, first with open
+transactions and then without.
 
-Timeouts, members of groups, and clients of protocol v2 at a cluster of v1 occur only in the
-scripts, not in this module.
+The scripts, and not this module, have timeouts, members of groups, and clients of protocol v2 at a
+cluster of v1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOPIC: Final = "chaos"
 PARTITIONS: Final = 3
 GROUPS: Final = ("chaos-a", "chaos-b")
 NAMES: Final = ("red", "green", "blue")
-# Longer than a run, so that none passes: each coordinator checks for timeouts at its own times.
+# Longer than a run, because each coordinator checks for timeouts at its own times.
 _TIMEOUT: Final = timedelta(minutes=15)
 _TRANSACTIONAL: Final = 0x10
 _REMEMBERED: Final = 12
@@ -55,7 +55,7 @@ class Guess:
     sent: list[tuple[int, bytes]] = field(default_factory=list)
 
     def become(self, who: Who) -> None:
-        """Take over the identity that a broker gave, with which no transaction is open yet."""
+        """Use the identity that a broker gave from now on; no transaction is open with it."""
         self.lost = False
         if who != self.who:
             self.past.append(self.who)
@@ -70,15 +70,17 @@ class Guess:
 
 
 class TransactionalChaos:
-    """A sender of random transactional steps to one bench (a pair of brokers), from one seed."""
+    """The random steps on one bench, from one seed."""
 
     def __init__(self, transactions: Transactions, seed: int) -> None:
         self.t = transactions
         self.random = random.Random(seed)
         self._guesses: list[Guess] = []
-        # 3.9.1 accepts a write of a later epoch into an open transaction, and can then never end
-        # the transaction, because the marker has an older epoch than the write. Of a write of an
-        # older epoch 3.9.1 keeps the sequence, and then refuses batches that are not transactional.
+        # Whether later epochs than the producer's, and batches that are not transactional, are
+        # sent. Kafka 3.9.1 gets neither. It accepts a write of a later epoch into an open
+        # transaction, and can then never end the transaction, because the marker has an older epoch
+        # than the write. And it remembers the sequence of an older epoch, by which it then refuses
+        # batches that are not transactional.
         self._later = transactions.b.world.kafka != "3.9.1"
 
     async def begin(self) -> None:
@@ -266,7 +268,7 @@ class TransactionalChaos:
     # -- helpers -----------------------------------------------------------------------------------
 
     async def _ask(self, guess: Guess, step: Step, name: str) -> Plain:
-        """Send a step; note in the guess if the answer says that the guess's identity is old."""
+        """Send a step, and note in the guess if the answer says that its identity is outdated."""
         step = dataclasses.replace(step, label=f"{name}: {step.label}" if step.label else name)
         answer = await self.t.ask(step)
         if str(guess.who) in step.label and codes_of(answer) & {

@@ -302,7 +302,7 @@ async def test_a_provider_that_runs_dry_ends_what_waits_with_an_error_in_time(
 async def test_a_topic_that_may_not_be_written_is_named_and_the_others_go_on(
     cluster: KafkaCluster,
 ) -> None:
-    """A topic without the permission WRITE fails by name, and other topics go on."""
+    """A send to a topic without WRITE permission fails and names the topic; other topics go on."""
     for topic in ("shown-1", "secret-1", "open-1"):
         await cluster.create_topic(topic)
     async with over_sasl(cluster, **password("SCRAM-SHA-512")) as producer:
