@@ -1,16 +1,16 @@
 """Random requests of a few transactional ids: mostly correct ones, often incorrect ones.
 
-`TransactionalChaos` keeps a guess of each transactional id: its identity now and before, the
-partitions and groups in its transaction, and the next sequence in each partition. It sends one
-request at a time, and waits for the markers after each that ends a transaction, because the answers
-in between depend on timing. The same seed makes the same steps as long as Kafka's answers are the
-same.
+`TransactionalChaos` keeps a guess of each transactional id: its present and earlier identities
+(producer id and epoch), the partitions and groups in its transaction, and the next sequence in each
+partition. It sends one request at a time, and after each request that ends a transaction waits for
+the markers, because until then answers depend on timing. The same seed makes the same steps as long
+as Kafka's answers are the same.
 
-At the end everything that was written is read, in both isolation levels, first with open
-transactions and then without.
+At the end it reads everything that was written, in both isolation levels, first while transactions
+are open and then without open ones.
 
-The scripts, and not this module, have timeouts, members of groups, and clients of protocol v2 at a
-cluster of v1.
+Timeouts, members of groups, and clients of protocol v2 at a cluster of v1 occur only in the
+scripts, not in this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOPIC: Final = "chaos"
 PARTITIONS: Final = 3
 GROUPS: Final = ("chaos-a", "chaos-b")
 NAMES: Final = ("red", "green", "blue")
-# Longer than a run, because each coordinator checks for timeouts at its own times.
+# Longer than a run, so that none passes: each coordinator checks for timeouts at its own times.
 _TIMEOUT: Final = timedelta(minutes=15)
 _TRANSACTIONAL: Final = 0x10
 _REMEMBERED: Final = 12
@@ -55,7 +55,7 @@ class Guess:
     sent: list[tuple[int, bytes]] = field(default_factory=list)
 
     def become(self, who: Who) -> None:
-        """Use the identity that a broker gave from now on; no transaction is open with it."""
+        """Take over the identity that a broker gave, with which no transaction is open yet."""
         self.lost = False
         if who != self.who:
             self.past.append(self.who)
@@ -70,7 +70,7 @@ class Guess:
 
 
 class TransactionalChaos:
-    """The random steps on one bench, from one seed."""
+    """A sender of random transactional steps to one bench (a pair of brokers), from one seed."""
 
     def __init__(self, transactions: Transactions, seed: int) -> None:
         self.t = transactions
@@ -268,7 +268,7 @@ class TransactionalChaos:
     # -- helpers -----------------------------------------------------------------------------------
 
     async def _ask(self, guess: Guess, step: Step, name: str) -> Plain:
-        """Send a step, and note in the guess if the answer says that its identity is outdated."""
+        """Send a step; note in the guess if the answer says that the guess's identity is old."""
         step = dataclasses.replace(step, label=f"{name}: {step.label}" if step.label else name)
         answer = await self.t.ask(step)
         if str(guess.who) in step.label and codes_of(answer) & {
