@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-# jgo does not close its connections, so they warn when they are collected.
+# Warnings to ignore: jgo (which fetches jars) leaves sockets open, and Python warns of each one.
 JGO_FORGETS = (
     "ignore:unclosed <socket:ResourceWarning",
     "ignore:.*<socket:pytest.PytestUnraisableExceptionWarning",

@@ -25,7 +25,7 @@ def foreign(name: str) -> bool:
 
 
 def hostile(folder: Path) -> dict[str, str]:
-    """Return this process's environment, changed by all that another machine may set in it."""
+    """Return this process's environment with the wrong settings that other programs may leave."""
     home, scratch = folder / "a home", folder / "a scratch"
     for each in (home, scratch):
         each.mkdir(exist_ok=True)

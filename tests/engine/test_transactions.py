@@ -1,7 +1,7 @@
 """Transactions: what coordinators are asked, what their answers mean, and what records become.
 
-Most tests run in both protocols, v1 (KIP-98) and v2 (KIP-890): `BOTH`. The driver checks in every
-test that there is one call to a coordinator at a time, and that EndTxn is sent only when nothing is
+Most tests run in both protocols, v1 (KIP-98) and v2 (KIP-890): `BOTH`. `Rig` checks in every test
+that there is one call to a coordinator at a time, and that EndTxn is sent only when no batch is
 outstanding.
 """
 
@@ -78,7 +78,7 @@ def starting(version: int, /, hold: type[Any], **options: Any) -> Rig:
 
 
 def opened(version: int, /, records: int = 0, **options: Any) -> Rig:
-    """Make a producer inside a transaction, with that many records acknowledged."""
+    """Make a producer inside a transaction in which `records` records are acknowledged."""
     rig = transactional(version, **options).begin()
     for _ in range(records):
         rig.send()
@@ -87,7 +87,7 @@ def opened(version: int, /, records: int = 0, **options: Any) -> Rig:
 
 
 def deciding(version: int, /, **options: Any) -> Rig:
-    """Make a producer whose EndTxn(commit), for one record, is sent and not answered."""
+    """Make a producer that has sent EndTxn(commit) for one record and has no answer yet."""
     rig = opened(version, 1, **options)
     rig.hold = (END,)
     rig.commit()
@@ -124,8 +124,9 @@ def a_whole_transaction(rig: Rig) -> None:
 def test_a_transaction_is_begun_delivered_and_committed(version: int) -> None:
     """A transaction is begun, delivered and committed (KIP-890).
 
-    In v2 the producer adds no partition by a call of its own, speaks Produce v12 or later, and each
-    end raises the epoch. In v1 it adds partitions first, and speaks Produce v11, which adds none.
+    In v2 the Produce request (v12 or later) adds its partition to the transaction, and each EndTxn
+    raises the epoch. In v1 AddPartitionsToTxn adds it first, and Produce v11 is sent, which adds
+    none.
     """
     rig = transactional(version, version=14)
     before = len(rig.asked)
@@ -351,9 +352,9 @@ def test_an_abort_lets_go_of_offsets_that_were_not_taken(version: int) -> None:
 def test_the_same_offsets_are_one_commit_and_others_of_that_group_not_after_a_stray(
     version: int,
 ) -> None:
-    """The same offsets are one commit; other offsets are refused after a lost one of their group.
+    """Equal offsets are one commit; once it was lost, other offsets of its group are refused.
 
-    A lost TxnOffsetCommit may be carried out later, over newer offsets.
+    The lost request may be carried out later, and would overwrite newer offsets.
     """
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS,)
@@ -381,7 +382,8 @@ def test_the_same_offsets_are_one_commit_and_others_of_that_group_not_after_a_st
 def test_offsets_that_waited_behind_a_stray_of_their_group_are_not_committed(version: int) -> None:
     """Offsets that waited behind a lost TxnOffsetCommit of their group are not committed.
 
-    The lost request could overwrite them later, and records would be consumed again (seed 1952).
+    The lost request could overwrite them later, and records would be consumed again (simulation
+    seed 1952).
     """
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS,)
@@ -448,7 +450,7 @@ def test_producer_fenced_is_fatal_from_produce(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("kind", [ADD, ADD_GROUP, COMMIT_OFFSETS, END, INIT])
 def test_a_new_instance_fences_the_old_one(version: int, kind: type[Any]) -> None:
-    """A producer that is answered PRODUCER_FENCED sends nothing more, and its calls raise that."""
+    """After PRODUCER_FENCED a producer sends nothing more, and its calls raise ProducerFenced."""
     if kind in (ADD, ADD_GROUP, INIT) and version == V2:
         kind = END
     rig = opened(version)
@@ -595,9 +597,9 @@ def test_a_commit_waits_for_metadata_and_for_what_lingers(version: int) -> None:
 
 @BOTH
 def test_an_abort_waits_for_what_is_outstanding_only(version: int) -> None:
-    """An abort waits for what is outstanding only, and no batch is retried (KIP-654).
+    """An abort waits only for answers to requests in flight; no batch is resent (KIP-654).
 
-    A batch that came after the markers would begin another transaction.
+    A batch that arrived after the abort markers would begin another transaction.
     """
     rig = opened(version, 1)
     rig.send(2)
@@ -694,7 +696,7 @@ def test_out_of_order_behind_a_refused_batch_is_no_news(version: int) -> None:
 def test_an_end_of_unknown_outcome_is_not_reported_as_a_commit(
     version: int, trouble: int | str
 ) -> None:
-    """A commit of unknown outcome is not reported, and EndTxn is repeated until it is known."""
+    """While the outcome of a commit is unknown, it is not reported, and EndTxn is repeated."""
     rig = deciding(version)
     outcome = rig.transactions.outcome
     for _ in range(3):
@@ -811,7 +813,8 @@ def test_an_end_that_is_taken_up_again_is_the_same(version: int) -> None:
         ("lost", UNKNOWN),
         (UNKNOWN_SERVER_ERROR, UNKNOWN),
         (REQUEST_TIMED_OUT, UNKNOWN),
-        # The coordinator may have written its decision before it lost its place and answered so.
+        # The coordinator may have written the commit to its log before it stopped being the
+        # coordinator and answered with one of these codes.
         (LOADING, UNKNOWN),
         (COORDINATOR_NOT_AVAILABLE, UNKNOWN),
         (NOT_COORDINATOR, UNKNOWN),
@@ -882,7 +885,7 @@ def test_a_transaction_that_timed_out_before_its_commit_is_aborted_and_the_next_
 def test_a_transaction_that_timed_out_fences_its_producer_in_v1() -> None:
     """A transaction that timed out fences its producer in v1.
 
-    KIP-588 has no way there to tell a timeout from another producer with the same id.
+    The answer in v1 is the same as for another producer with this transactional id (KIP-588).
     """
     rig = opened(V1, 1)
     rig.send()
@@ -895,7 +898,7 @@ def test_a_transaction_that_timed_out_fences_its_producer_in_v1() -> None:
 
 @BOTH
 def test_a_state_that_does_not_fit_the_commit_is_no_commit(version: int) -> None:
-    """INVALID_TXN_STATE for a commit is no commit: it is fatal in v1 and abortable in v2."""
+    """A commit answered with INVALID_TXN_STATE did not happen: fatal in v1, abortable in v2."""
     rig = deciding(version)
     outcome = rig.transactions.outcome
     rig.answer_call(rig.called(END), INVALID_TXN_STATE)
@@ -930,7 +933,8 @@ def test_an_abort_of_what_never_began_is_an_abort(version: int) -> None:
 def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -> None:
     """INVALID_TXN_STATE for a repeated abort counts as an abort.
 
-    A late InitProducerId has emptied the coordinator's state meanwhile.
+    The first EndTxn(abort) was carried out. Then a late InitProducerId emptied the coordinator's
+    state, so the second EndTxn(abort) is refused.
     """
     rig = opened(version, 1)
     rig.offsets()
@@ -945,11 +949,11 @@ def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -
 
 
 def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abort() -> None:
-    """An abort that v2 fences because the last end is not finished counts as an abort.
+    """In v2 PRODUCER_FENCED for an abort counts as an abort: the last end may not be finished.
 
-    Until the markers of the last end are written, a coordinator of v2 keeps the new epoch to
-    itself, and fences a producer that asks it to end a transaction that it does not know.
-    InitProducerId shows whether the producer was really fenced.
+    Until the markers of the previous transaction are written, a coordinator of v2 answers so to
+    EndTxn of a transaction that it does not know. InitProducerId then shows whether the producer
+    was really fenced.
     """
     for fenced in (False, True):
         rig = opened(V2)
@@ -1046,7 +1050,7 @@ def test_a_new_producer_id_is_not_known_before_the_last_end_is_finished() -> Non
 def test_an_abort_under_a_new_producer_id_waits_for_the_last_end() -> None:
     """An abort under a new producer id is repeated until the coordinator has finished the last end.
 
-    InitProducerId would be answered with PRODUCER_FENCED (seed 21329).
+    InitProducerId instead would be answered with PRODUCER_FENCED meanwhile (simulation seed 21329).
     """
     rig = deciding(V2)
     rig.answer_call(rig.called(END), identity=(9000, 0))
@@ -1064,9 +1068,9 @@ def test_an_abort_under_a_new_producer_id_waits_for_the_last_end() -> None:
 
 @BOTH
 def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> None:
-    """INVALID_TXN_STATE for an abort after a lost commit is fatal, and the commit UNKNOWN.
+    """After a lost commit, INVALID_TXN_STATE for an abort is fatal, and the commit UNKNOWN.
 
-    The first EndTxn(commit) may be carried out late, after the second one was refused.
+    The lost EndTxn(commit) may be carried out late, after its repetition was refused.
     """
     rig = deciding(version)
     rig.lose_call()
@@ -1088,8 +1092,9 @@ def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> 
 def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) -> None:
     """A lost call of v1 gives the next transaction a new epoch (KAFKA-17754, KAFKA-12671).
 
-    A call that was written may be carried out after its retry; InitProducerId fences it (KIP-360).
-    A call that was not written needs no new epoch.
+    A request that was written to the connection may be carried out after its retry; InitProducerId
+    raises the epoch and so fences the request (KIP-360). A request that was not written needs no
+    new epoch.
     """
     for written in (True, False):
         rig = opened(V1)
@@ -1119,7 +1124,7 @@ def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) ->
 
 @pytest.mark.parametrize("kind", [COMMIT_OFFSETS, END])
 def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
-    """A lost call of v2 needs no InitProducerId: the next epoch fences it (KAFKA-17754)."""
+    """A lost call of v2 is fenced by the next epoch, without InitProducerId (KAFKA-17754)."""
     rig = opened(V2, 1)
     rig.hold = (kind,)
     rig.offsets()
@@ -1139,8 +1144,9 @@ def test_what_an_abort_left_in_doubt_cannot_reach_the_next_transaction(
 ) -> None:
     """A batch that an abort left in doubt cannot reach the next transaction, which has a new epoch.
 
-    A late copy would be part of that transaction although its record is NOT_WRITTEN. The numbers of
-    the batch are given up, so under the old epoch the next transaction would wait for its deadline.
+    Under the old epoch a late copy would join that transaction although its record is NOT_WRITTEN.
+    The sequence numbers of the batch are given up, so under the old epoch the leader would refuse
+    the records of the next transaction until their deadline.
     """
     rig = opened(version, 1, brokers=2, coordinator=2)
     (record,) = rig.send()
@@ -1181,7 +1187,7 @@ def test_an_abort_with_unsent_records_is_no_error(version: int) -> None:
 
 @BOTH
 def test_a_failed_record_settles_the_rest_at_once(version: int) -> None:
-    """After a refused record the other records of the transaction are settled at once.
+    """After a refused record no other record of the transaction waits for a retry.
 
     Batches in flight may still be answered; a record in doubt ends UNKNOWN.
     """
@@ -1210,8 +1216,8 @@ def test_a_failed_record_settles_the_rest_at_once(version: int) -> None:
 def test_after_a_failed_batch_the_next_transaction_has_another_epoch(version: int) -> None:
     """After a failed batch the next transaction has another epoch (KIP-360).
 
-    The numbers of the batch were given up. In v1 InitProducerId is repeated until it is answered;
-    what it names is the producer's epoch.
+    The failed batch leaves a gap in the sequence numbers. In v1 InitProducerId is repeated until it
+    succeeds, and its answer names the epoch.
     """
     rig = opened(version, 1)
     rig.send()
@@ -1255,9 +1261,9 @@ def test_an_end_of_v2_without_an_identity_is_followed_by_asking_for_one() -> Non
 
 
 def test_the_end_of_v2_names_another_producer_id_when_its_epochs_are_used_up() -> None:
-    """EndTxn of v2 names another producer id when the epochs are used up (KIP-890).
+    """The answer to EndTxn names another producer id when the epochs are used up (v2, KIP-890).
 
-    A repeated EndTxn is answered so too, after the first answer was lost.
+    Here the first answer is lost, and the answer to the repeated EndTxn names the new id.
     """
     rig = deciding(V2)
     who = rig.called(END).who
@@ -1290,9 +1296,9 @@ def test_a_topic_made_anew_takes_the_transaction_with_it(version: int) -> None:
 
 @BOTH
 def test_lost_data_is_not_committed_in_part(version: int) -> None:
-    """An offset that was acknowledged before makes the transaction abortable.
+    """A second batch acknowledged at the same offset makes the transaction abortable.
 
-    Acknowledged records may be gone after an unclean election.
+    The first batch may be gone: after an unclean election a new leader assigns its offset again.
     """
     rig = opened(version)
     rig.send()
@@ -1329,9 +1335,9 @@ def test_a_refused_batch_makes_the_transaction_abortable(version: int, code: int
 @BOTH
 @pytest.mark.parametrize("code", [CONCURRENT_TRANSACTIONS, LOADING, NOT_COORDINATOR])
 def test_a_leader_that_cannot_ask_the_coordinator_is_asked_again(version: int, code: int) -> None:
-    """A batch is resent where its leader could not ask the coordinator (KIP-890).
+    """A batch is resent if its leader could not ask the transaction coordinator (KIP-890).
 
-    The leader asks before it appends.
+    The leader asks whether the transaction is open before it appends, so the batch is not in doubt.
     """
     rig = opened(version)
     (record,) = rig.send()
@@ -1347,10 +1353,10 @@ def test_a_leader_that_cannot_ask_the_coordinator_is_asked_again(version: int, c
 
 
 def test_there_is_no_first_ack_gate_in_v2() -> None:
-    """Transactions v2 have no first-ack gate: five batches are sent at once.
+    """v2 has no first-ack gate (one batch in flight until an ack): five are sent at once.
 
-    A leader without state refuses a first sequence other than 0 in v2, and a gate would cost each
-    transaction a round trip.
+    A leader without the producer's state refuses a first sequence other than 0 in v2, so a gate
+    would only cost each transaction a round trip.
     """
     rig = transactional(V2)
     for epoch in range(3):
@@ -1362,9 +1368,10 @@ def test_there_is_no_first_ack_gate_in_v2() -> None:
 
 
 def test_there_is_one_in_each_transaction_of_v1() -> None:
-    """Each transaction of v1 begins behind the first-ack gate.
+    """Each transaction of v1 has a first-ack gate: one batch is in flight until the first ack.
 
-    The epoch stays the same in v1, and the leader may have forgotten the producer meanwhile.
+    The epoch stays the same in v1, and the leader may have lost the producer's state since the last
+    transaction.
     """
     rig = transactional(V1)
     for first in (0, 5, 10):
@@ -1377,9 +1384,9 @@ def test_there_is_one_in_each_transaction_of_v1() -> None:
 
 
 def test_in_v1_nothing_is_sent_above_a_batch_before_the_leader_was_heard() -> None:
-    """In v1 the oldest batch is sent alone until the leader has acknowledged one.
+    """In v1 the oldest batch is sent and resent alone until the leader has acknowledged it.
 
-    So no success can come above a batch in doubt, whatever the leader refuses.
+    So no batch can be acknowledged above (with a later sequence than) a batch in doubt.
     """
     rig = opened(V1)
     first, second = rig.send(2)
@@ -1399,10 +1406,10 @@ def test_in_v1_nothing_is_sent_above_a_batch_before_the_leader_was_heard() -> No
 
 
 def test_in_v2_a_success_proves_nothing_below_it_before_the_leader_was_heard() -> None:
-    """In v2 a success proves nothing below it until the leader has acknowledged a batch.
+    """In v2 the first batch that a leader acknowledges proves nothing about earlier batches.
 
-    Brokers of 4.0 have transactions v2, and accept any first sequence (KAFKA-18202). A batch that
-    was in doubt and then refused may be missing.
+    Brokers of Kafka 4.0 have transactions v2 and yet accept any first sequence (KAFKA-18202). An
+    earlier batch that was in doubt and then refused may be missing from the log.
     """
     rig = opened(V2)
     first, second = rig.send(2)

@@ -1,6 +1,7 @@
 """Records that waited for metadata get their partitions slice by slice, in call order.
 
-What happens between two slices also reaches the records that have no partition yet.
+A slice is the most that one poll assigns. A close, a flush or metadata between two slices also
+applies to the records that have no partition yet.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Counting:
 
 
 def waiting(count: int = MANY, **options: Any) -> tuple[Rig, Counting]:
-    """Make a rig with many records that wait for the first metadata of their topic.
+    """Make a rig with `count` records that wait for the first metadata of their topic.
 
-    `on_metadata(rig)` answers the request for that metadata.
+    `on_metadata(rig)` lets the engine request that metadata, and answers.
     """
     counting = Counting()
     rig = Rig(partitions=PARTITIONS, partitioner=counting, batch_size=1 << 20, **options)
@@ -121,9 +122,10 @@ def test_what_is_sent_while_others_are_due_comes_behind_them() -> None:
 
 
 def test_metadata_that_comes_in_between_keeps_the_order_too() -> None:
-    """Metadata that comes between two slices keeps call order in a partition that was added.
+    """Records keep call order in a partition that metadata adds between two slices.
 
-    The first record of that partition waits for metadata again, when a later one is due already.
+    The first record of that partition waits for metadata again, while later records of the
+    partition are already due to be assigned.
     """
     rig, _ = waiting(2, linger=60.0)
     asked = ask(rig)
@@ -156,9 +158,10 @@ def test_closing_in_between_settles_each_once() -> None:
 
 
 def test_a_record_that_is_due_is_not_given_up_for_want_of_metadata() -> None:
-    """A record that is due for a partition is not given up when max_block is over.
+    """A record whose topic has become known does not expire when max_block is over.
 
-    The engine was not polled for ten seconds after the answer, by which the topic is known.
+    The records are due to be assigned, but the engine is not polled for ten seconds after the
+    answer.
     """
     rig, counting = waiting(linger=0.0, max_block=5.0)
     on_metadata(rig)

@@ -1,8 +1,8 @@
-"""Error codes that the table lacks: of newer brokers (KIP-1279), or not meant for Produce.
+"""Error codes that `classify` does not list: of newer brokers (KIP-1279), or not of Produce.
 
-Such a code leaves doubt. Unless it is documented as retriable, or the broker's message says that it
-may pass, the batch is not retried until its deadline: it soon ends UNKNOWN, and the error has the
-number of the code.
+Such a code leaves the batch in doubt. The batch is retried until its deadline only if the code is
+documented as retriable, or if the broker's message says that the cause may pass. Otherwise the
+batch soon ends UNKNOWN, and its error has the number of the code.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def test_a_leader_that_never_took_anything_is_asked_once(code: int) -> None:
 
 
 def test_a_leader_that_knows_us_is_asked_by_the_ladder_and_no_longer() -> None:
-    """A leader that has acknowledged before is probed in one pass, and then the batch is UNKNOWN.
+    """If the leader has acknowledged before, the refused batch is resent once and ends UNKNOWN.
 
-    Every copy of the batch was answered, so none can turn up later.
+    Every copy of the batch was answered, so none can turn up in the log later.
     """
     rig, requests = pipelined(1)
     rig.fail(requests[0], READ_ONLY, error_message="The topic is read-only.")
@@ -110,9 +110,10 @@ def test_what_was_appended_all_the_same_is_proved_by_the_ladder() -> None:
 
 
 def test_what_it_refused_is_asked_about_alone() -> None:
-    """After an unknown code batches are probed one at a time.
+    """After an unknown code the batches in doubt are probed (resent) one at a time.
 
-    The code may mean that the leader has lost our state, and then it accepts any first sequence.
+    The code may mean that the leader has lost the producer's state; it then accepts any first
+    sequence.
     """
     rig, requests = pipelined(4)
     for request in requests:
@@ -140,10 +141,10 @@ def test_out_of_order_shows_state_again_and_what_follows_goes_in_company() -> No
 
 
 def test_a_success_after_it_implies_nothing_of_what_lies_below() -> None:
-    """After an unknown code a success proves nothing about the batches below it.
+    """After an unknown code a success proves nothing about the batches sent before.
 
-    The leader loses our state and refuses three batches for it; then it accepts the newest one as a
-    first sequence. The two below were never written.
+    The leader has lost the producer's state and so refuses three batches; then it accepts the
+    newest of them as a first sequence. The other two were never written.
     """
     rig, requests = pipelined(3)
     for request in requests:
@@ -181,7 +182,7 @@ def test_in_doubt_resend_does_not_try_until_the_deadline_either() -> None:
 def test_without_idempotence_it_is_not_sent_again() -> None:
     """Without idempotence a batch that was refused with an unknown code is not sent again.
 
-    Nothing would tell a second copy from the first.
+    The broker could not tell a second copy from the first.
     """
     rig = Rig(enable_idempotence=False).start()
     rig.send()

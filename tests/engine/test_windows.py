@@ -1,4 +1,4 @@
-"""The windows (KIP-1269): how they are learned, what resets them to five, and what they bound.
+"""The windows (KIP-1269): how the producer learns them, what resets them to five, what they limit.
 
 The first tests are of the two classes of windows.py, the others of the engine. The same rules over
 the wire are in tests/producer/test_windows.py.
@@ -53,7 +53,7 @@ def test_what_a_broker_says_is_clamped(told: int | None, limit: int) -> None:
 
 
 def test_an_absent_field_means_five_also_after_twenty() -> None:
-    """An absent field means a window of 5, even after 20.
+    """An answer without the window field means a window of 5, even after 20.
 
     A tagged field that is equal to its default is not on the wire.
     """
@@ -88,8 +88,8 @@ def test_a_connection_window_counts_requests() -> None:
 def test_an_unanswered_batch_holds_the_window_although_later_ones_are_acknowledged() -> None:
     """An unanswered batch holds the window although later ones are acknowledged (KAFKA-9199).
 
-    The window bounds a span (see also KAFKA-18905, fluss #2826): b1 is unanswered, b2 to b5 are
-    acknowledged, and b6 would push b1 out of the broker's cache.
+    The window limits the span (see also KAFKA-18905, fluss #2826): b1 is unanswered, b2 to b5 are
+    acknowledged, and appending b6 would push b1 out of the broker's cache of five batches.
     """
     rig, requests = pipelined(5)
     rig.send(2)
@@ -129,7 +129,7 @@ def test_one_full_connection_starves_no_partition() -> None:
 
 
 def test_two_partitions_have_their_own_windows() -> None:
-    """Windows of 5 and 20 bind side by side on one connection."""
+    """Each partition keeps to its own window, 5 or 20, although both share one connection."""
     rig = Rig(partitions=2, version=14, max_in_flight_requests_per_connection=100).start()
     for partition in (0, 1):
         rig.send(partition=partition)
@@ -161,7 +161,7 @@ def discovered(retained: int | None, **options: object) -> Rig:
     [(None, 5), (5, 5), (20, 20), (0, 1), (-7, 1), (2**31 - 1, 1000), (-(2**31), 1)],
 )
 def test_the_window_is_what_the_success_says_within_bounds(told: int | None, limit: int) -> None:
-    """The window is clamped to 1 and 1000, and absence means 5."""
+    """The window in an answer is clamped to 1 and 1000; without the field the window is 5."""
     assert discovered(told).state().window.limit == limit
 
 
@@ -174,7 +174,7 @@ def test_twenty_in_flight_once_the_broker_says_twenty() -> None:
 
 
 def test_an_absent_field_after_twenty_means_five() -> None:
-    """An absent field after 20 makes the window 5, and nothing is sent until the span fits."""
+    """Without the field a window of 20 becomes 5 again; nothing is sent until the span fits."""
     rig = discovered(20)
     rig.send(40)
     for _ in range(16):
@@ -185,7 +185,7 @@ def test_an_absent_field_after_twenty_means_five() -> None:
 
 
 def test_a_window_lowered_below_what_is_outstanding_lets_nothing_new_out() -> None:
-    """When the window shrinks, what is outstanding stays, and the next batch waits for the span."""
+    """When the window shrinks, the next batch waits until the outstanding ones fit it."""
     rig = discovered(20)
     rig.send(40)
     rig.ack(rig.outstanding()[0], retained=7)
@@ -216,7 +216,7 @@ def test_a_leader_change_resets_the_window() -> None:
 
 
 def test_a_reconnect_resets_the_window() -> None:
-    """A new connection makes the window 5 until its first success."""
+    """A new connection resets the window to 5 until the first success on that connection."""
     rig = discovered(20)
     rig.lose()
     rig.tick(1.0)
@@ -227,7 +227,7 @@ def test_a_reconnect_resets_the_window() -> None:
 
 
 def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
-    """An answer counts only for the leader epoch that its request was sent under."""
+    """The window in an answer is ignored if the leader epoch is newer than its request."""
     rig = discovered(None, brokers=2)
     rig.send(2)
     assert len(rig.outstanding()) == 2
@@ -246,10 +246,10 @@ def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
 def test_a_leader_that_metadata_hides_for_a_while_still_names_its_window(
     before: int, told: int, room: int
 ) -> None:
-    """A leader that metadata hides for a while still names its window.
+    """The window in an answer counts even if metadata names no leader meanwhile.
 
-    Metadata says LEADER_NOT_AVAILABLE under the same leader epoch. No other leader was elected, and
-    the partition goes on over the same connection with the window that the leader named meanwhile.
+    Metadata says LEADER_NOT_AVAILABLE under the same leader epoch, so no other leader was elected.
+    The partition goes on over the same connection, with the window that the leader has named.
     """
     rig = discovered(before)
     rig.send()

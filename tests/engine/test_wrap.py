@@ -48,7 +48,7 @@ def serve_all(rig: Rig, broker: Broker) -> None:
 
 
 def twenty(start: int) -> tuple[Rig, Broker, list[Request]]:
-    """Make a rig with twenty batches of two records in flight, from an (unbounded) sequence on."""
+    """Make a rig with twenty batches of two records in flight, from sequence `start` % 2**31 on."""
     broker = Broker(20)
     rig = Rig(version=14, batch_size=400, max_in_flight_requests_per_connection=20).start()
     rig.send()
@@ -76,7 +76,7 @@ def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
 ) -> None:
     """Twenty batches in flight across the wrap are delivered in order after an incident.
 
-    The batch at `place` begins at sequence 0, or has sequence 0 inside.
+    The batch at `place` begins at sequence 0, or with `spans` has sequence 0 inside.
     """
     rig, broker, requests = twenty(WRAP - 2 * place - spans)
     if incident in {"refused", "one in the middle refused"}:
@@ -106,7 +106,8 @@ def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
 def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_resolved() -> None:
     """A partition takes the new producer id only when its doubt is resolved (librdkafka #3720).
 
-    The last epoch is used up; partition 1 is in doubt, and partition 0 goes on under the new id.
+    The epochs of the old id are used up. Partition 1 has a batch in doubt and stays with the old
+    id, while partition 0 goes on under the new one.
     """
     rig = Rig(partitions=2)
     rig.hold = (steps.InitProducerId,)

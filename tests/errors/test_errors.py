@@ -148,14 +148,14 @@ def test_codes_aiokafka_lacks_are_retriable_where_java_retries() -> None:
     ],
 )
 def test_aiokafkas_second_names_name_the_same_codes(name: str) -> None:
-    """aiokafka's second name of an error has the same code as the first."""
+    """Where aiokafka has a second name for an error, that name means the same code in aioidem."""
     ours, theirs = getattr(errors, name), getattr(aiokafka.errors, name)
     assert ours.errno == theirs.errno
 
 
 @pytest.mark.parametrize("name", ["KafkaConnectionError", "KafkaTimeoutError", "ProducerClosed"])
 def test_local_errors_have_aiokafkas_flags(name: str) -> None:
-    """Errors without a code of Kafka have the flags of aiokafka's."""
+    """Errors that have no Kafka error code have the same flags as in aiokafka."""
     ours, theirs = getattr(errors, name), getattr(aiokafka.errors, name)
     assert (ours.retriable, ours.invalid_metadata) == (theirs.retriable, theirs.invalid_metadata)
 
