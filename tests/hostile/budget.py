@@ -50,7 +50,8 @@ class Budget:
     Attributes:
         seconds: of processor time, for any length.
         seconds_per_byte: additional time per byte.
-        memory: bytes at once, for any length. Codecs have a limit of 1 MiB here, plus copies.
+        memory: bytes held at once, for any length: copies of the 1 MiB to which the targets limit
+            decompression.
         memory_per_byte: additional memory per byte.
     """
 
@@ -72,14 +73,15 @@ DEFAULT: Final = Budget()
 
 
 class OverTimeError(BaseException):
-    """Ends an input that does not end by itself; a handler of `Exception` does not catch it."""
+    """Stops the run of an input that does not end; a handler of `Exception` does not catch it."""
 
 
 @contextmanager
 def stopped_after(seconds: float) -> Iterator[None]:
-    """Raise `OverTimeError` in the block after this much processor time, and every tenth of it.
+    """Raise `OverTimeError` in the block after `seconds` of processor time, and then repeatedly.
 
-    Outside of the main thread, where Python handles no signals, it does nothing.
+    The error is repeated after each further tenth of that time, in case the block catches it.
+    Outside of the main thread, where Python handles no signals, nothing is raised.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -111,7 +113,7 @@ def _processor_time() -> float:
 
 
 def traced(run: Callable[[], object]) -> int:
-    """Return the peak of Python's allocations during a call, beyond those before it."""
+    """Return the peak, in bytes, of what Python allocates during a call."""
     tracemalloc.start()
     try:
         run()
@@ -135,7 +137,8 @@ def growth(run: Callable[[], object]) -> int:
 def resident() -> int:
     """Return the resident size in bytes; elsewhere than on Linux its peak so far."""
     try:
-        # The peak that the system reports would include that of the parent process.
+        # Not `ru_maxrss`: on Linux it includes the peak of the parent, from which this process
+        # forked.
         return _resident(b"VmRSS:")
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

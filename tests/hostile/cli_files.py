@@ -1,8 +1,9 @@
 """Fuzz target: the files that a command reads, from the command line to its output.
 
 The first byte of an input selects the file, the rest is its content, in which `$` is a secret. The
-command is parsed and checked as usual, and stops before it would send. It must end with a plan that
-hides its secrets, or with status 2 and lines that are safe for a terminal.
+command line is parsed and checked as usual, but nothing is sent. The run must end with a plan (the
+parsed options) that does not show the secret, or with status 2 and lines that are safe for a
+terminal.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _parser: Final = functools.cache(typer.main.get_command)
 
 
 class _Command(NamedTuple):
-    """A command line, and which of its parts is a secret."""
+    """A command line, and whether its output must hide the secret."""
 
     words: Sequence[str]
     hides: bool
@@ -62,7 +63,7 @@ _KEEP: Final[list[object]] = []
 
 
 def cli_files(data: bytes) -> None:
-    """Give a command its file, and check everything that results."""
+    """Run a command with its file, and check its status, its output and its plan."""
     if not data:
         return
     content = data[1:].replace(b"$", _SECRET.encode())
@@ -97,7 +98,7 @@ def cli_files(data: bytes) -> None:
 
 
 def _authenticate(config: ProducerConfig) -> None:
-    """Start to authenticate, because the secrets must be usable."""
+    """Begin to authenticate with the file's secrets: only documented errors may be raised."""
     with declared():
         secured(TcpConnector(), config)
     client = sasl_client(config)

@@ -1,9 +1,9 @@
 """Fuzz targets that are conversations: a connection, or a whole producer, with a corrupted broker.
 
-Behind a `Mangler` is an honest broker. The Mangler corrupts its answers as the input says, and
-passes them unchanged once the input is used up. So every input is a whole conversation that begins
-well, and a producer that survives shows it at the end. Time is virtual: an hour of timeouts takes
-milliseconds.
+Behind a `Mangler` is an honest broker. The Mangler corrupts the broker's answers as the input says,
+and passes them unchanged once the input is used up. So every input is a whole conversation, and a
+producer sends one more record at its end, to show that it still works. Time is virtual: an hour of
+timeouts takes milliseconds.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Mangler:
                 continue
             chosen = self._script.number()
             spoil = OPERATIONS[(chosen & 0x7F) % len(OPERATIONS)]
-            # With the high bit set, the frame keeps its old length prefix.
+            # With the high bit set, the frame keeps its old length prefix, which may now be wrong.
             made = spoil(self._script, payload)
             if made and chosen & 0x80 and made[0] is not None:
                 made[0] = frame(payload)[:4] + made[0][4:]
@@ -120,7 +120,7 @@ def _truncate(script: Script, payload: bytes) -> list[bytes | None]:
 
 
 def _invent(script: Script, payload: bytes) -> list[bytes | None]:
-    """Make another answer to the same request."""
+    """Replace all of an answer but its correlation id with bytes of the script."""
     return [frame(payload[:4] + script.take(script.number()))]
 
 
@@ -249,7 +249,7 @@ class Broker(ByteStream):
 
 
 class Connecting:
-    """A connector with manglers that read one script, in the order in which answers arrive."""
+    """A connector whose connections are all corrupted by one script, answer by answer."""
 
     def __init__(self, script: Script, inner: Connector | None = None) -> None:
         self._script = script
@@ -266,7 +266,7 @@ class Connecting:
 
 
 def in_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a function on an event loop of its own with virtual time, for an hour at most."""
+    """Run a function on its own event loop in virtual time, of which it may take one hour."""
 
     async def bounded() -> None:
         with anyio.fail_after(_FAIL_SECONDS):
@@ -401,13 +401,14 @@ async def _send_all(sender: Producer) -> None:
     for delivery in deliveries:
         with declared():
             await delivery
-    # delivery_timeout, one request_timeout of grace, and max_block for a partition that vanished
+    # delivery_timeout (20 s), one request_timeout of grace (5 s), max_block (20 s) for a partition
+    # that vanished, and 1 s
     assert anyio.current_time() - began <= 46.0, "futures settled late"
     assert all(delivery.done() for delivery in deliveries)
 
 
 async def _send_last(sender: Producer) -> None:
-    # Before it, wait for back-offs and for the longest throttle time that is accepted.
+    # First wait until all back-offs and the longest throttle time that is accepted are over.
     with anyio.move_on_after(400.0):
         await anyio.sleep_forever()
     try:

@@ -4,10 +4,10 @@
                                                           traceback
     ... --keep    add to the corpus what ran new lines, and the slowest input of each target
 
-Every target (`targets.py`) runs in one of two processes. The script prints progress, each failure
-with the command that replays it, and one last line, `N inputs, F failures, ...`. The exit status is
-1 if there were failures. Where atheris is installed, libFuzzer selects inputs by coverage;
-elsewhere they are mutated at random, and the last line says which it was.
+Every target (`targets.py`) runs in a process of its own, two of them at a time. The script prints
+progress, each failure with the command that replays it, and one last line, `N inputs, F failures,
+...`. The exit status is 1 if there were failures. Where atheris is installed, libFuzzer selects
+inputs by coverage; elsewhere they are mutated at random, and the last line says which it was.
 
 A failure is an error outside of the documented hierarchy, a broken guarantee of a target, or more
 processor time or memory than the target's budget for an input of that length (`budget.py`). The
@@ -99,7 +99,7 @@ class Worker:
         self._known: set[str] = set()
 
     def blindly(self) -> None:
-        """Run the pool, then mutations of it."""
+        """Run the inputs of the pool (seeds and corpus), then mutations of them."""
         chance = random.Random(self._seed)
         for each in self._pool[: self._inputs]:
             self._take(each)
@@ -137,7 +137,7 @@ class Worker:
             self.tell()
 
     def tell(self) -> None:
-        """Write the progress."""
+        """Write the counts, the findings and the costliest inputs to status.json."""
         from .conversation import LIVED
 
         judge = self._judge
@@ -211,15 +211,15 @@ def _start(name: str, inputs: int, seed: int, out: Path) -> _Run:
             [*command, "--inputs", str(inputs), "--seed", str(seed)],
             stdout=log,
             stderr=log,
-            # Large blocks are returned to the system at once, so that the next input's growth
-            # shows.
+            # malloc returns freed blocks of 128 KiB or more to the system at once, so that the
+            # growth of the process shows for the next input, too.
             env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)},
         )
     return _Run(name, inputs, folder, process, time.monotonic())
 
 
 def fuzz(shares: dict[str, int], seed: int, out: Path, say: Callable[[str], object]) -> list[_Run]:
-    """Run this many inputs of each target, the longest runs first."""
+    """Run `shares[name]` inputs of each target, two targets at a time, in the order of `shares`."""
     waiting = list(shares)
     running: list[_Run] = []
     done: list[_Run] = []
@@ -255,7 +255,7 @@ def _tell_findings(run: _Run, told: set[str], say: Callable[[str], object]) -> N
 
 
 def _figures(run: _Run, say: Callable[[str], object]) -> tuple[int, int]:
-    """Print the result of a target; return its inputs and failures."""
+    """Print the result of a target; return the numbers of its inputs and failures."""
     status = run.status()
     died = run.process.returncode != 0 or status["inputs"] < run.asked
     grew = status["resident"] > _RESIDENT
@@ -278,7 +278,7 @@ def _figures(run: _Run, say: Callable[[str], object]) -> tuple[int, int]:
 
 
 def _save(run: _Run, status: dict[str, Any], which: str) -> Costliest:
-    """Save the costliest input next to the failures, named after its cost."""
+    """Save the slowest or the largest input (`which`) in the target's folder, and return it."""
     costliest = Costliest(status[which]["cost"], base64.b64decode(status[which]["data"]))
     (run.folder / which).write_bytes(costliest.data)
     return costliest
@@ -288,7 +288,7 @@ def _save(run: _Run, status: dict[str, Any], which: str) -> Costliest:
 
 
 def keep(name: str, found: Iterable[bytes], slowest: bytes, at_most: int) -> int:
-    """Add to the corpus the inputs that run new lines of the library, and the slowest input."""
+    """Add to the corpus the slowest input, and at most `at_most` that run new library lines."""
     from .targets import CORPUS, TARGETS, seeds
 
     target = TARGETS[name]

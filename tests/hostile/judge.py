@@ -1,8 +1,9 @@
 """Run inputs on a target and decide what is wrong with them: what they raise, and what they cost.
 
-A cost that is too high, or higher than any before, is measured three times, and the lowest counts,
-because an import, a garbage collection or a busy machine slows one run down, but hardly three. So
-the recorded costliest input costs as much whenever it is replayed.
+Processor time above the budget or above that of the slowest input so far is measured three times,
+as is memory above the budget. The lowest measurement counts, because an import, a garbage
+collection or a busy machine slows one run down, but hardly three. So the slowest input takes as
+long again whenever it is replayed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ENDLESS: Final = 20
 
 @dataclass(frozen=True)
 class Costliest:
-    """The accepted input with the highest cost: seconds or bytes, and the input."""
+    """The accepted input with the highest cost so far, which is in seconds or in bytes."""
 
     cost: float = 0
     data: bytes = b""
@@ -62,7 +63,7 @@ class Judge:
     findings: dict[str, list[bytes]] = field(default_factory=dict)
 
     def __call__(self, data: bytes, *, trace: bool = False) -> str | None:
-        """Return what is wrong with an input, in one line that names the kind, or None."""
+        """Return the kind of an input's failure in one line; None if the input is accepted."""
         self.inputs += 1
         found = self._run(data, trace=trace or self.inputs % _TRACED == 0)
         if found.wrong is None:

@@ -88,7 +88,7 @@ def check_text(text: str) -> None:
 
 
 def frames(data: bytes) -> None:
-    """Feed the frame splitter; the first byte is the size of the pieces, the second the limit."""
+    """Split a stream into frames; byte 0 is the size of its pieces, byte 1 the frame limit / 64."""
     piece, limit, stream = (*data[:1], 1)[0] or 1, 64 * ((*data[1:2], 1)[0] or 1), data[2:]
     splitter = FrameSplitter(limit)
     came, passed = bytearray(), 0
@@ -109,7 +109,7 @@ def frames(data: bytes) -> None:
 
 
 def answer(data: bytes) -> None:
-    """Decode any answer that we read; the first byte selects API and version."""
+    """Decode an answer of an API that aioidem uses; the first byte selects API and version."""
     if not data:
         return
     api_key, version = READ[data[0] % len(READ)]
@@ -132,7 +132,7 @@ def answer(data: bytes) -> None:
 
 
 def _nothing(_response: Any) -> None:
-    """Do nothing, because only the schema of this answer is used so far."""
+    """Accept an answer of an API for which only the decoding is tested."""
 
 
 def _metadata(update: MetadataUpdate) -> None:
@@ -182,7 +182,7 @@ _TAKE: Final[dict[int, Callable[[Any], object]]] = {
 
 
 def versions(data: bytes) -> None:
-    """Run the negotiation of versions, with each answer after one byte of length."""
+    """Negotiate API versions; the input is a series of answers, each after two bytes of length."""
     negotiation = VersionNegotiation("me", ("aioidem", "0"))
     asked = []
     with declared():
@@ -197,7 +197,7 @@ def versions(data: bytes) -> None:
 
 
 def _pieces(data: bytes, size: int = 2) -> Iterator[bytes]:
-    """Split an input into pieces, each after a length of this many bytes."""
+    """Yield the pieces of an input; before each piece is its length in `size` bytes."""
     while data:
         length = int.from_bytes(data[:size], "big")
         yield data[size : size + length]
@@ -208,7 +208,7 @@ def _pieces(data: bytes, size: int = 2) -> Iterator[bytes]:
 
 
 def batch(data: bytes) -> None:
-    """Read a page of record batches.
+    """Read record batches, as from an answer to Fetch.
 
     If the first byte is odd, the first batch's length is corrected, because otherwise hardly any
     input gets past it.
@@ -234,7 +234,10 @@ def _read(page: bytes, *, partial_end: bool) -> None:
 
 
 def codec(data: bytes) -> None:
-    """Run a codec alone, selected by the first byte, because hardly any input is a valid batch."""
+    """Decompress with the codec that the first byte selects.
+
+    Codecs have a target of their own, because hardly any input of `batch` is valid up to its codec.
+    """
     if data:
         with declared():
             assert len(decompress(Codec(data[0] % 5), data[1:], LIMIT)) <= max(LIMIT, len(data))
@@ -244,7 +247,7 @@ def codec(data: bytes) -> None:
 
 
 def scram_server(data: bytes) -> None:
-    """Run a SCRAM exchange; it may succeed only with the right signature of the right text."""
+    """Run a SCRAM exchange, which may succeed only if the server's signature is right."""
     name = "SCRAM-SHA-512" if data[:1] == b"\1" else "SCRAM-SHA-256"
     with declared(), mock.patch.object(scram, "MAX_ITERATIONS", 4096):
         client = scram.Scram(name, "user", Secret(PASSWORD), NONCE)
@@ -262,7 +265,7 @@ def scram_server(data: bytes) -> None:
 
 
 def _signature(name: str, server_first: str, client_final: str) -> bytes:
-    """Compute ``v=`` of RFC 5802 without the library that is tested."""
+    """Compute the server's signature (`v=` of RFC 5802) without scramp, which is tested."""
     hash_name = name.removeprefix("SCRAM-").replace("-", "").lower()
     fields = dict(each.split("=", 1) for each in server_first.split(","))
     salted = hashlib.pbkdf2_hmac(
@@ -283,7 +286,7 @@ def _mechanisms() -> list[Callable[[], Mechanism]]:
 
 
 class _Context:
-    """A substitute for the Kerberos library, which takes odd bytes for invalid tokens."""
+    """A substitute for the Kerberos library; a token of odd length is invalid."""
 
     complete = False
 
@@ -303,7 +306,7 @@ class _Context:
 
 
 def sasl(data: bytes) -> None:
-    """Run another mechanism, selected by the first byte, or read an OpenID provider's answer."""
+    """Run a mechanism other than SCRAM, or read an OpenID provider's answer, by the first byte."""
     if not data:
         return
     made = _mechanisms()
@@ -323,7 +326,7 @@ def sasl(data: bytes) -> None:
 
 
 def jaas(data: bytes) -> None:
-    """Parse a login configuration; a malformed one must not be quoted."""
+    """Parse a JAAS login configuration; the error for a malformed one must not quote its secret."""
     text = data.decode("utf-8", "replace")
     try:
         options = read_jaas(text)

@@ -1,6 +1,6 @@
 """Well-formed inputs for fuzzing to start with.
 
-Without them hardly any input would get past the first length.
+Random inputs would hardly ever get past the first length field of a parser.
 
 There is one message per schema with one item in each array, frames cut from these, record batches
 with every codec, decompression bombs, and the messages of the SASL mechanisms. Nothing is random.
@@ -52,7 +52,7 @@ _VALUES: dict[str, Any] = {
 
 
 def filled(schema: Any, **values: Any) -> Any:
-    """Make an instance with something in every field; ``values`` are for the outermost struct."""
+    """Make an instance with a value in every field; `values` are for the outermost fields."""
     made = {each.name: _value(each) for each in dataclasses.fields(schema)}
     return schema(**made | {name: value for name, value in values.items() if name in made})
 
@@ -99,7 +99,7 @@ def _response(api_key: int, version: int) -> bytes:
 
 
 def batches() -> list[bytes]:
-    """Yield a record batch for each codec."""
+    """Return a record batch for each codec."""
     records = [
         PlainRecord(b"value" * 9, b"key", [("header", b"h"), ("null", None)]),
         PlainRecord(None, None),
@@ -111,7 +111,7 @@ def batches() -> list[bytes]:
 
 
 def bombs(size: int = 1 << 21) -> Iterator[tuple[Codec, bytes]]:
-    """Yield few bytes that decompress to many."""
+    """Yield codecs with short inputs that decompress, or claim to decompress, to many bytes."""
     zeros = bytes(size)
     yield Codec.GZIP, gzip.compress(zeros, mtime=0)
     yield Codec.LZ4, lz4.frame.compress(zeros)

@@ -63,7 +63,7 @@ def _sized(pieces: Iterable[bytes], size: int = 2) -> bytes:
 def _versions() -> Iterator[bytes]:
     for version in range(5):
         known = samples.response(ApiKey.API_VERSIONS, version)[4:]
-        # UNSUPPORTED_VERSION in the oldest format, then an answer.
+        # The answer UNSUPPORTED_VERSION in the oldest format, version 0.
         refused = bytearray(samples.response(ApiKey.API_VERSIONS, 0)[4:])
         refused[4:6] = b"\0\x23"
         yield _sized([known])
@@ -88,7 +88,7 @@ def _codecs() -> Iterator[bytes]:
 
 
 def _scram() -> Iterator[bytes]:
-    # RFC 7677's exchange, with the signature for its own user name and nonce.
+    # The example of RFC 7677: the server's messages for its user name, nonce and password.
     first = (
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     )
@@ -119,7 +119,7 @@ def _jaas() -> Iterator[bytes]:
 
 
 def _scripts(answers: int, flags: int) -> Iterator[bytes]:
-    """Yield scripts with one operation at each of the first answers, and with sequences."""
+    """Yield scripts that corrupt one of the first `answers` answers, and one that corrupts many."""
     rest = b"\0\5\x7f\0\0\0"
     for flag in range(flags):
         for at in range(answers):

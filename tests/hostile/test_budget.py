@@ -1,4 +1,4 @@
-"""An input that exceeds its budget fails, whatever kind of cost it is; noise does not fail one."""
+"""An input that exceeds its budget of time or memory fails; noise in one measurement fails none."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def slow(_data: bytes) -> None:
 
 
 def greedy(_data: bytes) -> None:
-    # Written to, because otherwise the system does not provide it; above 32 MiB it is new each
-    # time.
+    # The buffer is written to, because the system provides no memory for untouched pages. It has
+    # more than 32 MiB, because malloc may reuse smaller blocks.
     bytearray(b"x") * LARGE
 
 
@@ -128,7 +128,7 @@ def test_memory_is_traced_to_the_byte() -> None:
 
 
 def test_the_costliest_input_is_one_that_was_accepted() -> None:
-    """The costliest input that is kept is one that was accepted."""
+    """The costliest input is never one that failed."""
 
     def run(data: bytes) -> None:
         if data == b"refused":
@@ -146,7 +146,7 @@ def test_the_costliest_input_is_one_that_was_accepted() -> None:
 def test_a_run_tells_what_exceeded_its_budget_and_what_cost_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status of a run names the inputs over their budget, and the costliest input."""
+    """The status file of a run has each kind of failure, and the slowest input."""
 
     def run(data: bytes) -> None:
         burn(0.02 if b"b" in data else 0.0005)

@@ -27,10 +27,11 @@ MUTATIONS = {"connection": 20, "producer": 4, "token": 60, "files": 60}
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_corpus_is_taken(name: str) -> None:
-    """Each kept input of a target is judged as correct."""
+    """No input of a target's corpus, and none of its seeds, is a failure."""
     judge = Judge(TARGETS[name])
     pool = seeds(TARGETS[name])
-    # Each seed of a conversation is one operation at one place; the corpus has the important ones.
+    # Each seed of `producer` corrupts one answer in one way. A sample of them is enough, because
+    # the corpus has the important ones.
     slow = pool[:: len(pool) // 30 + 1] if name == "producer" else pool
     for data in dict.fromkeys([*kept(name), *slow]):
         wrong = judge(data, trace=True)
@@ -40,7 +41,7 @@ def test_the_corpus_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutations_of_the_corpus_are_taken(name: str) -> None:
-    """A few hundred random mutations of a target's inputs are judged as correct."""
+    """No random mutation of a target's inputs is a failure; a few hundred are tried."""
     seed = secrets.randbelow(2**32)
     chance = random.Random(seed)
     judge = Judge(TARGETS[name])

@@ -138,7 +138,7 @@ class Dripping(Spoilt):
 
 
 def test_an_answer_that_drips_does_not_hold_up_its_records() -> None:
-    """An answer that arrives byte by byte does not delay its records beyond their deadline."""
+    """An answer that arrives byte by byte does not keep its record past the record's deadline."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -207,7 +207,7 @@ def test_an_address_that_cannot_be_one_is_left_out(node_id: int, host: str, port
 
 
 class OtherCluster(Rig):
-    """A cluster whose brokers answer more than they were asked."""
+    """A cluster whose Metadata answers contain invented topics."""
 
     invented = 0
 
@@ -382,7 +382,7 @@ def test_a_values_iterator_may_send_and_may_raise() -> None:
 
 
 def test_a_serializer_that_raises_takes_no_sequence() -> None:
-    """In the drop-in a serializer's exception reaches the caller, and takes no sequence number."""
+    """In the aiokafka drop-in a serializer's exception reaches the caller and takes no sequence."""
 
     def serializer(value: Any) -> bytes:
         if value == "boom":

@@ -1,4 +1,4 @@
-"""A long answer is decoded in a thread, one at a time, and delays neither other work nor the end.
+"""A long answer is decoded in a thread, one at a time, and delays neither other work nor `close`.
 
 No time is measured here (benchmarks/hostile_answers.py does that). The tests look at the thread in
 which an answer is decoded, at what runs on the loop meanwhile, and at what is refused.
@@ -29,7 +29,10 @@ MANY = 5_000
 
 
 class Reading:
-    """Decodes Metadata while noting thread and size; it waits if a test says so."""
+    """Decodes Metadata answers, and notes the length and the thread of each.
+
+    The decoding of a long answer waits while `go_on` is not set.
+    """
 
     def __init__(self) -> None:
         self.read: list[tuple[int, bool]] = []

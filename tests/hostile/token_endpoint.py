@@ -56,7 +56,7 @@ class _Stream:
 
 
 class _Network:
-    """Connects to the answer, whatever the host, and notes which host was asked for."""
+    """Answers every connection with the same bytes, and notes for which hosts it was asked."""
 
     def __init__(self, answer: bytes, size: int) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -71,7 +71,7 @@ class _Network:
 
 @functools.cache
 def _loaded() -> ClientCredentials:
-    """Make a client with its HTTP library loaded, which takes longer than a thousand inputs."""
+    """Make a client once and load its HTTP library, which takes longer than a thousand inputs."""
     credentials = ClientCredentials("http://provider/token", "me", Secret(_SECRET))
 
     async def load() -> None:

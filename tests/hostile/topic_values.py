@@ -1,8 +1,9 @@
-"""Fuzz target: what anybody who may write to a cluster can present to an audit.
+"""Fuzz target: what audits and Spark tasks read, which anybody with write access may have written.
 
 The first byte of an input selects its kind: a record's value (unchanged, or with magic, CRC and
-lengths corrected, because otherwise hardly any input gets past them), what Spark makes of such a
-value, or the metadata of a committed offset, which a task of the sink reads as its marker.
+lengths corrected, because otherwise hardly any input gets past them), a producer's name that Spark
+has read from such a value, or the metadata of a committed offset. A task of the Spark sink reads
+that metadata as its marker: the note of what an earlier attempt of the task has written.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Place(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A row as Spark returns it for a record that is in no ledger."""
+    """A row of Spark's audit for a record that no ledger (list of sent records) contains."""
 
     producer: str | None
     call: int | None
@@ -47,7 +48,7 @@ class _Row(NamedTuple):
 
 
 def topic_values(data: bytes) -> None:
-    """Read a value or an offset's metadata as an audit or a task does, and show the result."""
+    """Read the input as an audit or a Spark task reads it, and format the findings."""
     if not data:
         return
     chosen, rest = data[0] % 4, data[1:]
@@ -60,7 +61,7 @@ def topic_values(data: bytes) -> None:
 
 
 def value_of(data: bytes) -> bytes:
-    """Make a record's value from an input; an odd first byte has magic and CRC corrected."""
+    """Make a record's value from an input; if the first byte is odd, correct magic and CRC."""
     rest = data[1:]
     if not data[:1] or not data[0] & 1:
         return rest

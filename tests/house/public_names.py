@@ -1,4 +1,4 @@
-"""The public modules, and the names in the signatures of what they export, read from the source.
+"""The public modules, and the names in the signatures of their exports, read from the source.
 
 The source is read because names that are imported only for annotations do not exist at run time.
 """

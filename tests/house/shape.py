@@ -6,7 +6,7 @@ Run it on another checkout to compare two states of the tree:
     python -m tests.house.shape /tmp/before
     python -m tests.house.shape
 
-Files are read and never imported, so it works for any state of the tree.
+Files are read and never imported, so any state of the tree can be measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _TAKES_CODE = {"classify", "classify_call", "broker_error", "may_pass"}
 _TWO_IN = re.compile(r"\b_?core\.(?!partitions\b)([a-z]\w*)\.(?!_)(\w+)")
 _DOCUMENT = re.compile(r"\b([\w-]+\.md)\b")
 
-# The functions that a record passes, as `file: function`. The engine's files go without a folder.
+# The functions that a record goes through, in order, as `file: function`. The path of a file is
+# shortened to its end.
 _WAY = """
 producer/native: send; intake: queue_plain, enqueue, record, queue; memory: try_take;
 record_accumulator: append, _append, _assign, _choose_partition; partitions: state;
@@ -120,7 +121,7 @@ def _imports(source: Source, names: set[str]) -> set[str]:
 
 
 def circles(files: list[Source]) -> Iterator[str]:
-    """Yield the files of one package that import one another, including imports for types alone."""
+    """Yield each circle of files of one package that import one another, even for types alone."""
     names = {source.module for source in files}
     graph = {source.module: _imports(source, names) for source in files}
     reach = {name: _reachable(graph, name) for name in graph}
@@ -154,7 +155,7 @@ def _hidden(files: Iterable[Source]) -> Iterator[str]:
 
 
 def two_levels_in(files: Iterable[Source]) -> Iterator[str]:
-    """Yield where the library reaches into a part of the engine's core from outside of it."""
+    """Yield each use of a part of the engine's core in these library files (`core.part.name`)."""
     for source in files:
         if source.path.parts[0] != "aioidem":
             continue

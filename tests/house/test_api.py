@@ -1,4 +1,4 @@
-"""Every public name is documented, can be imported, and is enough to annotate a user's code."""
+"""Every public name is documented and can be imported, as can the types that annotations need."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ INNER = {
     "TopicLookup",
 }
 
-# The headers of a record that was read are a tuple; `aioidem.Headers` is any sequence.
+# The type of the headers of a record that was read, which users need not name. The public
+# `aioidem.Headers` is the type of headers to send.
 READ = {("aioidem._records._decode", "Headers")}
 
 
@@ -88,7 +89,7 @@ def test_names_in_public_signatures_are_exported() -> None:
 
 
 def test_a_name_that_is_not_exported_is_found() -> None:
-    """The check above can fail: aioidem.errors alone does not export all types of its errors."""
+    """The check above can fail: aioidem.errors does not export every type in its signatures."""
     names = {name for _, name in _unexported(["aioidem.errors"])}
     assert names >= {"DeliveryStatus", "RecordMetadata"}
 
@@ -108,7 +109,7 @@ def _definitions(module: str) -> Iterator[Definition]:
 
 
 def test_a_producer_shows_users_only_what_is_for_them() -> None:
-    """A producer's public attributes are for users; those for the drop-in have an underscore."""
+    """Public attributes of producers and deliveries are for users; others have an underscore."""
     assert _members(aioidem.Producer) == {
         *("start", "stop", "close", "flush", "config", "statistics", "set_sasl_credentials"),
         *("send", "send_nowait", "send_many", "wait_for_room", "partitions_for"),

@@ -1,4 +1,4 @@
-"""The guards of tests/conftest.py find what they are meant to find."""
+"""The guards of tests/conftest.py find library code that blocks the loop, and listening ports."""
 
 from __future__ import annotations
 

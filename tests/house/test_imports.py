@@ -1,4 +1,4 @@
-"""Packages import only what their contracts allow, and importing aioidem is cheap."""
+"""Packages import only what pyproject.toml's contracts allow, and importing aioidem is cheap."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
         *("cramjam", "hdrh", "pyspark", "rich", "trio", "typer", "uvloop"),
         *("aiokafka", "confluent_kafka", "kafka"),
     ]
-    # kio imports hypothesis if it is installed, and hypothesis imports every package with a plugin.
+    # kio imports hypothesis if it is installed, and hypothesis imports every package that has a
+    # plugin for it.
     program = (
         "import sys; sys.modules['hypothesis'] = None\n"
         "import aioidem, aioidem._config, aioidem.errors, aioidem.structs\n"

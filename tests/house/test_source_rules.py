@@ -38,7 +38,8 @@ OTHERS = sorted(
 # These texts are split, so that this file does not contain what its rules look for.
 _HOSTS = ("files." + "pythonhosted", "py" + "pi.org", "registry." + "npmjs", "repo1." + "maven")
 _DOCUMENT = re.compile(r"(?<![\w/.-])(?:[\w.-]+/)*[A-Za-z][\w-]*\.md\b")
-# Numbers of lists that are not in the tree. Issues of Kafka and of other clients are permitted.
+# Item numbers of lists that are not in the tree, such as of findings. Issue numbers of Kafka and
+# of other clients are permitted.
 _LIST = re.compile(
     r"(?<![\w.#/%+-])(?:A\d{1,2}\.\d{1,2}|C-J\d{1,2}|D\d\.\d{1,2}|S\d-\d{1,2})(?!\w)"
     r"|\b(?:[Ff]indings?|[Rr]ules?) \d|\b[Rr]ows? [A-Z]\d|\b2nd attack\b"
@@ -73,7 +74,7 @@ def missing_header(text: str) -> Iterable[str]:
 
 
 def assert_statements(text: str) -> Iterable[str]:
-    """Find asserts in the library: `python -O` removes them, and input deserves a typed error."""
+    """Find asserts in the library: `python -O` removes them; bad input needs a documented error."""
     for node in ast.walk(ast.parse(text)) if "assert" in text else ():
         if isinstance(node, ast.Assert):
             yield f"line {node.lineno}: assert"
@@ -112,7 +113,7 @@ def sleeps(text: str) -> Iterable[str]:
 
 
 def stop_watches(text: str) -> Iterable[str]:
-    """Find clocks that measure this machine: a test counts, or uses virtual time."""
+    """Find clocks of this machine: tests must count events or use virtual time instead."""
     for number, line in enumerate(text.splitlines(), 1):
         if re.search(r"\b(?:perf_counter|process_time|thread_time)(?:_ns)?\(", line):
             yield f"line {number}: {line.strip()}: measure in benchmarks/"
@@ -126,7 +127,7 @@ def machine_traces(text: str) -> Iterable[str]:
 
 
 def absent_documents(text: str) -> Iterable[str]:
-    """Find references that a reader cannot look up."""
+    """Find names of documents, and item numbers of lists, that are not in the tree."""
     for number, line in enumerate(text.splitlines(), 1):
         for name in _DOCUMENT.findall(line):
             if not any((ROOT / folder / name).exists() for folder in ("", "docs", "tests")):

@@ -24,7 +24,7 @@ def first_partition(
 
 
 def configure() -> ProducerConfig:
-    """Give addresses in each of their forms, and options one by one or together."""
+    """Build configurations from each form of address, with options one by one or together."""
     ProducerConfig.build([("broker-1", 9092), ("broker-2", 9092)], acks="all", linger=0.005)
     ProducerConfig.build(["broker-1:9092"], partitioner=first_partition, connections_max_idle=None)
     options: ProducerOptions = {"compression_type": "zstd", "batch_size": 1 << 20}

@@ -61,7 +61,7 @@ class Environment:
         assert done.returncode == 0, done.stderr
 
     def run(self, program: str, *words: str) -> str:
-        """Run one of the programs, without access to the checkout or the user's settings.
+        """Run one of tests/install/programs without access to the checkout or the user's settings.
 
         Returns:
             Its standard output.

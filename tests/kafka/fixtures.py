@@ -2,8 +2,8 @@
 
 The tests need Java 17 or newer, and Maven Central the first time. Brokers take seconds to start, so
 one cluster serves a module or a folder, in one event loop. Most tests spend their time waiting, so
-`pytest -n 3 --dist loadgroup` runs several at once, and those that share a cluster in one process
-(see tests/markers.py).
+`pytest -n 3 --dist loadgroup` runs three processes, and tests that share a cluster run in the same
+process (see tests/markers.py).
 
 Invariant: where Kafka cannot run, a test is skipped with the reason, but fails on CI.
 """

@@ -1,8 +1,8 @@
 """Helpers of the tests on real Kafka: spans counted on the wire, and histories of records.
 
-The brokers' proxies count the spans from frames, with the embedded broker's arithmetic and none of
-the engine's code. A proxy sees an answer before the client does, so a client that keeps to its
-window never seems to exceed it.
+The spans (how many batches the broker must remember) are counted from the frames at the brokers'
+proxies, by code of the embedded broker and not of the engine. A proxy sees an answer before the
+client does, so a client that keeps to its window never seems to exceed it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ONE_EACH: Mapping[str, Any] = {"batch_size": 1, "late_sealing": False}
 def bounded(
     seconds: float,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail the test if it takes longer than this."""
+    """Fail the test if it takes longer than `seconds`."""
 
     def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @functools.wraps(test)
@@ -86,8 +86,8 @@ def partition_of(producer: Producer, topic: str, partition: int = 0) -> Partitio
 class SpanCount:
     """Counts the span of each partition at one broker, from the frames that its proxy sees.
 
-    After each Produce frame it calls ``request`` or ``answer``, which return what the proxy does
-    with that frame.
+    For each Produce request ``request`` is called, and for each answer ``answer``; the result is
+    what the proxy does with that frame.
     """
 
     def __init__(self, proxy: FaultProxy) -> None:
@@ -203,7 +203,7 @@ class History:
         return config.delivery_timeout + config.request_timeout + _SLACK
 
     def offsets(self) -> list[int]:
-        """Return the offset of each record, all acknowledged; -1 where the broker gave none."""
+        """Return the offsets of the records, all acknowledged; -1 where the broker gave none."""
         return [each.metadata.offset for each in self.deliveries]
 
     def settle(self) -> list[Row]:
@@ -265,7 +265,7 @@ def records_of(topic: str, partition: int, dump: Sequence[DumpedBatch]) -> list[
 def judge(
     histories: Iterable[History], log: Sequence[LogRecord], expect: Expectations | None = None
 ) -> list[Violation]:
-    """Return the violations, late outcomes included, of these histories if the log is as given."""
+    """Return where these histories and the log disagree, and which records were settled late."""
     histories = list(histories)
     deadline = max(each.deadline for each in histories)
     rows = [row for each in histories for row in each.settle()]

@@ -1,4 +1,4 @@
-"""Helpers of the tests of transactions on real brokers: other consumers, and hooks for frames.
+"""Helpers of the tests of transactions on real brokers: other clients' consumers, frame hooks.
 
 aiokafka's and Java's consumers read what was committed, and Kafka's dump tool shows how each
 transaction ended. A value names its topic and its transaction, so that one run of Java's consumer
@@ -25,7 +25,7 @@ _SENTINEL: Final = "the end"
 
 
 def values(topic: str, transaction: str, count: int) -> list[bytes]:
-    """Return the values that `send` sends."""
+    """Return the values of the records that `send` sends for the same arguments."""
     return [f"{topic}/{transaction}/{number}".encode() for number in range(count)]
 
 
@@ -150,7 +150,8 @@ async def group_offset(
 
     async def told() -> bool:
         nonlocal offset
-        # This topic has one partition in these clusters.
+        # `__consumer_offsets` has one partition in these clusters; its leader coordinates all
+        # groups.
         coordinator = await cluster.leader("__consumer_offsets")
         if coordinator < 0 or not cluster.brokers[coordinator].running:
             return False
@@ -174,11 +175,12 @@ async def group_offset(
 
 
 async def markers_written(cluster: KafkaCluster, transactional_id: str) -> None:
-    """Wait until a single broker has carried out EndTxn, if it received that request.
+    """Wait until the markers of a transaction are written, if the broker has received its EndTxn.
 
-    Call this before killing the broker. If Kafka 4.3.1 is restarted before it has written the
-    markers, it finds no leader for its own partitions, takes them for deleted, and never writes the
-    markers: the transaction is committed, but stays open for readers. No client can prevent that.
+    Call this before killing the only broker of a cluster. If Kafka 4.3.1 is restarted before it has
+    written the markers, it finds no leader for its own partitions, takes them for deleted, and
+    never writes the markers: the transaction is committed, but stays open for readers. No client
+    can prevent that.
     """
 
     async def written() -> bool:
@@ -213,10 +215,10 @@ class Witness:
             self._expected[topic] = expected
 
     async def java_reads_the_same(self) -> None:
-        """Run Java's console consumer once, for all topics.
+        """Check that Java's console consumer reads the expected records, in one run for all topics.
 
         Each topic gets one last record, so that a surplus record would show: the console consumer
-        reads a number of records, and not up to the end of a log.
+        reads a given number of records, and not up to the end of a log.
         """
         async with Producer(
             self._cluster.bootstrap_servers, transactional_id="the-last-one"

@@ -49,13 +49,14 @@ PROPERTIES: Final[Mapping[str, str | int]] = {
     "producer.id.expiration.check.interval.ms": 300,
     # Transactions that time out are aborted within 0.3 s, instead of within ten seconds.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 300,
-    # Quotas count the last 2 s instead of 10 s, so a burst is throttled at once, and for seconds.
+    # Quotas average over 2 samples of 1 s instead of 11, so a burst is throttled at once, and for
+    # seconds.
     "quota.window.num": 2,
 }
 
 
 class World(NamedTuple):
-    """A kind of broker: its version, and how many batches it was patched to remember."""
+    """A kind of broker: its version, and how many batches its patch retains (None: not patched)."""
 
     version: str
     retain: int | None = None
@@ -80,7 +81,7 @@ def producer_of(cluster: KafkaCluster, world: World, **options: Any) -> Producer
 
 
 async def fill(history: History, producer: Producer, world: World) -> None:
-    """Send records until the producer knows the broker's window and may fill it."""
+    """Send four windows of records, and check that the producer has learned the broker's window."""
     assert set(await outcomes(history.send(4 * world.window))) == {DeliveryStatus.ACKED}
     topic, partition = history.rows[0].topic, history.rows[0].partition
     assert partition_of(producer, topic, partition).window == world.window
@@ -126,7 +127,7 @@ async def load(world: World, *histories: History) -> AsyncIterator[None]:
 
 
 async def settled(history: History, count: int) -> None:
-    """Wait until this many records after those queued now are settled; needs `load`."""
+    """Wait until `count` records queued after this call are settled; `load` must be running."""
     last = len(history.deliveries) + count
     while len(history.deliveries) < last:
         await outcomes(history.deliveries[-1:])
@@ -157,7 +158,7 @@ def every(number: int, action: Action) -> Callable[[], Action | None]:
 async def leave_in_doubt(
     cluster: KafkaCluster, spans: SpanCount, history: History, batches: int, **how: Any
 ) -> None:
-    """Send batches and drop their answers until all are appended; the connection stays open."""
+    """Send batches, and wait until the proxy has dropped all answers; the connection stays open."""
     start = spans.answers
     spans.answer = lambda: Drop(silent=False)
     history.send(batches, **how)
@@ -176,7 +177,7 @@ class InDoubt(NamedTuple):
 async def window_in_doubt(
     cluster: KafkaCluster, world: World, topic: str, **options: Any
 ) -> AsyncIterator[InDoubt]:
-    """Create a topic, and run the block while a full window is appended to it and unanswered.
+    """Create a topic, and run the block while a full window of batches is appended but unanswered.
 
     Answers are dropped until the block sets `spans.answer`.
     """
@@ -224,7 +225,7 @@ async def forgotten(cluster: KafkaCluster, topic: str) -> None:
 
 
 async def _forbid(cluster: KafkaCluster, topic: str, operation: int) -> None:
-    """Permit everybody every operation on the topic except for this one."""
+    """Deny everybody one operation on the topic, and permit all others."""
     rule = {
         "resource_type": TOPIC,
         "resource_name": topic,

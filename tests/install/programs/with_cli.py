@@ -1,4 +1,4 @@
-"""Run the command line: print its version, and send a short load."""
+"""Run the command line: print its version, and send a short load with `perf`."""
 
 from __future__ import annotations
 

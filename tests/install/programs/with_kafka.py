@@ -1,4 +1,4 @@
-"""Import what finds the jars of a real broker; finding them would need Maven Central.
+"""Import jgo, which finds the jars of a real broker; to find them would need Maven Central.
 
 jgo is imported by name, as in `aioidem.testing`.
 """

@@ -1,4 +1,4 @@
-"""Draw the charts of a load."""
+"""Send a short load with `aioidem perf`, and draw its charts (`--report`)."""
 
 from __future__ import annotations
 
