@@ -5,7 +5,7 @@ They are set here and not in the tests, so that no test lacks one:
 - ``kafka``: the test is below a folder ``on_kafka``. It starts brokers of Apache Kafka.
 - ``spark``: it uses the fixture ``spark``, or tests Spark with real Kafka.
 - ``simulated``: it is in ``tests/simulated``. It simulates brokers, network and clock from a seed.
-- ``embedded``: it can reach `EmbeddedCluster`, from its own module or from a helper of the tests.
+- ``embedded``: its module, or a helper module of the tests, uses `EmbeddedCluster`.
 - ``install``: it is in ``tests/install``. It installs the wheel or the sdist.
 
 A test without any of these markers calls functions and classes only, and starts no broker.
@@ -60,7 +60,7 @@ def _module_of(item: pytest.Item) -> str:
 def _who_shares_a_cluster(item: pytest.Item, folders: tuple[str, ...]) -> str:
     """Return the name of the group of tests that share a cluster, and so run in one process.
 
-    A group is one file, or one folder that shares its clusters, with one kind of brokers.
+    A group is one file or folder directly below `on_kafka`, in one world (one kind of broker).
     """
     depth = folders.index(_ON_KAFKA) + 2
     world = item.callspec.params.get("world") if isinstance(item, _Parametrised) else None
@@ -69,7 +69,7 @@ def _who_shares_a_cluster(item: pytest.Item, folders: tuple[str, ...]) -> str:
 
 @functools.cache
 def _reaches_embedded_brokers(name: str) -> bool:
-    """Return whether a module, or a module of the tests that it imports from, names the class."""
+    """Return whether a module, or a test module that it imports from, names `EmbeddedCluster`."""
     seen, ahead = {name}, [name]
     while ahead:
         values = list(vars(sys.modules[ahead.pop()]).values())

@@ -1,8 +1,8 @@
-"""The load loop sends what was asked for, tested with a producer that simulates time.
+"""The load loop of `aioidem perf`, tested with a producer that simulates time.
 
 `FakeProducer` has the methods of `aioidem.Producer` that the command line uses, a buffer counted in
-records, and a link with a round trip. Whenever it is awaited, time jumps to the next answer, so
-rates are exact and no test waits.
+records, and a link with a round trip. Whenever the loop waits for the producer, the clock jumps to
+the next answer, so rates are exact and no test waits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FakeClock:
 
 
 class FakeDelivery:
-    """A record's outcome."""
+    """A stand-in for `aioidem.Delivery`: one record's outcome, which `FakeProducer` sets."""
 
     def __init__(self) -> None:
         self.status = DeliveryStatus.PENDING
@@ -74,7 +74,10 @@ class FakeDelivery:
 
 @dataclass
 class FakeProducer:
-    """Acknowledges `batch * window` records per round trip, but one batch with the first answer."""
+    """A simulated producer: a round trip acknowledges `window` batches of `batch` records each.
+
+    The first round trip acknowledges one batch only.
+    """
 
     clock: FakeClock
     room: int = 1000
@@ -182,7 +185,7 @@ async def test_a_duration_ends_the_sending_and_the_rest_is_drained() -> None:
     result, failure = await loaded(producer, workload(duration=3.0))
     assert failure is None
     assert result.complete
-    # The buffer of 1000 records is full after 13 further round trips.
+    # The 1000 records in the buffer are acknowledged after 13 further round trips.
     assert 3.0 <= result.seconds <= 3.0 + 0.15 * 14
 
 
@@ -206,7 +209,7 @@ async def test_a_duration_ends_also_while_there_is_no_room() -> None:
 
 
 async def test_transactions_are_committed_when_they_are_old_enough_and_at_the_end() -> None:
-    """A transaction is committed after the given duration, and at the end of the run."""
+    """The loop commits a transaction after `transaction_duration`, and the last one at the end."""
     producer = FakeProducer(FakeClock())
     result, failure = await loaded(producer, workload(num_records=5000, transaction_duration=1.0))
     assert failure is None
@@ -214,7 +217,8 @@ async def test_transactions_are_committed_when_they_are_old_enough_and_at_the_en
     assert result.committed is not None
     assert len(producer.transactions) == result.committed.transactions > 2
     assert sum(producer.transactions) == result.committed.records == 5000
-    # One second of sending, the records in flight, and a round trip for EndTxn.
+    # A transaction takes one second of sending, up to 14 round trips until its records are
+    # acknowledged, and one round trip for EndTxn.
     assert 1.0 <= result.seconds / len(producer.transactions) <= 1.0 + 0.15 * 15
     assert not producer.in_transaction
 
@@ -273,7 +277,8 @@ async def test_the_loop_gives_way_every_millisecond_while_there_is_room() -> Non
         tasks.start_soon(bystander)
         await loaded(producer, workload(num_records=30_000))
         tasks.cancel_scope.cancel()
-    # 300 ms of queueing, less the first 50 ms without a break.
+    # Queueing 30,000 records takes 300 ms of the clock. The loop first queues for 50 ms without a
+    # break, because nothing is in flight yet.
     assert 240 <= producer.turns_before_flush <= 300
 
 
@@ -308,7 +313,7 @@ async def test_waiting_long_for_room_while_nothing_moves_ends_the_run() -> None:
 async def test_a_failing_client_ends_the_run_and_keeps_what_was_measured(
     error: KafkaError,
 ) -> None:
-    """If the producer fails, the run ends, and keeps what was measured."""
+    """If the producer raises, the run ends, and its result has what was measured until then."""
     producer = FakeProducer(FakeClock(), room=10, fail_at={40: error})
     result, failure = await loaded(producer, workload(num_records=100))
     assert failure is error
@@ -358,7 +363,7 @@ async def test_records_cut_off_by_a_cancellation_are_unknown() -> None:
     "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
 )
 async def test_the_throughput_is_kept() -> None:
-    """The rate is kept: the last of 21 records at 200/s is due after 20 intervals."""
+    """The loop keeps the rate: at 200 records/s, the last of 21 is sent after 20 intervals."""
     producer = FakeProducer(FakeClock(), room=10**6)
     tally = Tally(0.0)
     start = anyio.current_time()

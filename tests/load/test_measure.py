@@ -1,4 +1,4 @@
-"""Outcomes, latencies and rates are correct in whatever order outcomes come."""
+"""`Tally` measures outcomes, latencies and rates, in whatever order outcomes come."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_steady_rate_is_unknown_while_there_is_only_a_first_batch() -> None:
 
 
 def test_a_turn_before_the_first_acknowledgement_does_not_close_the_first_batch() -> None:
-    """Measuring before any acknowledgement does not count as the end of the first batch."""
+    """`first_batch_over` before any acknowledgement does not end the first batch."""
     tally = queued(3)
     tally.first_batch_over()
     tally.acknowledged(1, 0.0, 1.0)

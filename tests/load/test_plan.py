@@ -1,4 +1,4 @@
-"""The flags of `aioidem perf` become a plan, or one line that says why not."""
+"""The flags of `aioidem perf` make a plan, or a usage error of one line."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_a_value_out_of_range_is_refused_with_its_flag(flags: dict[str, Any], fl
 
 
 def test_a_record_no_request_can_carry_is_refused() -> None:
-    """A record larger than a request or the buffer is refused, naming the option."""
+    """The error about a record larger than a request or the buffer names the option to raise."""
     assert "max.request.size" in refused(record_size=2_000_000)
     assert "buffer.memory" in refused(
         record_size=50_000, producer_props=["buffer.memory=40000", "batch.size=100"]
@@ -409,7 +409,10 @@ def sealed(**flags: Any) -> PerfPlan:
 def test_a_timed_sealed_run_queues_two_windows(
     in_flight: int, record_size: int, partitions: int
 ) -> None:
-    """With a duration and early sealing, the buffer holds two windows of batches."""
+    """With a duration and `late.sealing=false`, the buffer has room for two windows of batches.
+
+    A window is `in_flight` batches of `batch.size` for each partition.
+    """
     plan = sealed(record_size=record_size, partitions=partitions, duration=1.0)
     config = plan.config(in_flight, "h:1")
     record = NewRecord(plan.values[0])
@@ -418,8 +421,8 @@ def test_a_timed_sealed_run_queues_two_windows(
     sizes = (len(build_batch([record] * count).data) for count in counts)
     batch = max(1, sum(1 for size in sizes if size <= config.batch_size))
     batches = 2 * in_flight * partitions
-    # Timestamps and offsets decide whether one more record fits; the limit is Kafka's default
-    # buffer.
+    # The plan estimates a record's offset and timestamp deltas, so its batch may have one record
+    # less than `batch`. The buffer is at most Kafka's default of 32 MiB.
     least, most = batches * max(1, batch - 1), batches * batch
     assert config.buffer_memory == 32 << 20 or least <= room <= most
 
@@ -441,7 +444,7 @@ def test_two_windows_of_the_demo_are_whole_batches_of_16_records() -> None:
 
 
 def test_the_buffer_is_kafka_s_when_given_counted_or_sealed_late() -> None:
-    """The buffer is the given one, or Kafka's default with a count of records or late sealing."""
+    """`buffer.memory` stays as given; with a record count or late sealing it is Kafka's default."""
     given_size = sealed(duration=1.0, producer_props=["buffer.memory=5000000"])
     assert given_size.config(1, "h:1").buffer_memory == 5_000_000
     assert sealed(num_records=10).config(1, "h:1").buffer_memory == 32 << 20

@@ -1,4 +1,4 @@
-"""Results as text, as a person, a pipe and a script get them."""
+"""Results as text: on a terminal, in a pipe, and in files."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_json_file_is_a_list_of_rows(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_whole_and_readable_as_any_other(tmp_path: Path) -> None:
-    """An output file is replaced at once, with the usual permissions."""
+    """An output file is replaced as a whole, and has the permissions of any new file."""
     path = tmp_path / "out.json"
     path.write_text("old" * 1000)
     render.write_whole(path, "new")
@@ -154,7 +154,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_a_device_can_be_written_to() -> None:
-    """An output may be a device such as /dev/null, which is not replaced."""
+    """If the output is a device such as /dev/null, it is written to and not replaced."""
     render.write_whole(Path("/dev/null"), "text")
     assert not Path("/dev/null").is_file()
 

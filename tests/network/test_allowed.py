@@ -43,7 +43,7 @@ ALLOWED = ["kafka.example.org", "*.brokers.example.org", "10.1.0.0/16", "127.0.0
     ],
 )
 async def test_what_is_allowed_is_connected_to(host: str) -> None:
-    """A client connects to the bootstrap hosts and to what `allowed_brokers` lists."""
+    """A client connects to the bootstrap hosts and to addresses that `allowed_brokers` permits."""
     noting = Noting()
     await AllowedConnector(noting, ALLOWED, ["boot.example.com"]).connect(host, 9092)
     assert noting.asked == [(host, 9092)]
@@ -51,7 +51,7 @@ async def test_what_is_allowed_is_connected_to(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["10.2.0.1", "169.254.169.254", "192.168.0.1", "::1", "fe80::1"])
 async def test_an_address_outside_of_the_networks_is_refused(host: str) -> None:
-    """An address outside of `allowed_brokers` raises BrokerNotAllowedError, unconnected."""
+    """An address outside `allowed_brokers` raises BrokerNotAllowedError before any connection."""
     noting = Noting()
     with pytest.raises(BrokerNotAllowedError, match="no connection was made"):
         await AllowedConnector(noting, ALLOWED[:3], []).connect(host, 9092)
@@ -102,7 +102,7 @@ def test_without_the_option_nothing_is_limited() -> None:
 async def test_a_broker_that_names_an_address_elsewhere_is_not_followed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A producer does not connect to an address in metadata that is not allowed."""
+    """A producer connects to no address in metadata that is outside `allowed_brokers`."""
 
     def elsewhere(answer: Any) -> Any:
         brokers = tuple(
@@ -135,13 +135,13 @@ async def test_a_broker_that_names_an_address_elsewhere_is_not_followed(
     "given", ["a b", "10.0.0.0/33", "*", "*.*.org", "x*", "http://h", "[::1]", ["h", 3], []]
 )
 def test_what_names_no_place_is_refused(given: Any) -> None:
-    """`allowed_brokers` refuses what is no host, domain pattern or network."""
+    """`allowed_brokers` refuses an entry that is no host, domain pattern or network."""
     with pytest.raises(ConfigError, match="allowed_brokers"):
         ProducerConfig.build("h", allowed_brokers=given)
 
 
 def test_forms_of_the_option() -> None:
-    """`allowed_brokers` may be a list or a text with commas, also in properties."""
+    """`allowed_brokers` may be a list, or a text with commas as in a properties file."""
     expected = ("kafka.example.org", "*.example.org", "10.0.0.0/8")
     text = "kafka.example.org, *.example.org,10.0.0.0/8"
     assert ProducerConfig.build("h", allowed_brokers=text).allowed_brokers == expected

@@ -84,7 +84,7 @@ class Pipe(ByteStream):
 
 
 class Peer:
-    """A connection in memory, the far end of its pipe, and the calls of its callbacks."""
+    """A connection over a pipe in memory, the broker's end of the pipe, and all callback calls."""
 
     def __init__(self) -> None:
         self.near, self.far = Pipe(), Pipe()
@@ -129,7 +129,7 @@ class Peer:
         return correlation_id
 
     async def arrives(self, count: int) -> bytes:
-        """Return the next `count` bytes or more of requests, as the broker reads them."""
+        """Receive at the broker's end until `count` bytes or more have arrived, and return them."""
         data = b""
         while len(data) < count:
             data += await self.far.receive()
@@ -231,7 +231,7 @@ async def test_responses_may_come_byte_by_byte() -> None:
 
 
 async def test_a_request_without_an_answer_does_not_shift_the_others() -> None:
-    """A request without an answer does not shift the answers of later requests."""
+    """If a request expects no answer, the next answer belongs to the next request."""
     async with running() as peer:
         peer.write(expects_response=False)
         second = peer.write()
@@ -298,7 +298,7 @@ async def test_impossible_length_ends_the_connection_after_the_frames_before_it(
 
 
 async def test_an_answer_longer_than_its_request_allows_is_refused_by_its_length_alone() -> None:
-    """Each answer has the length limit of its own request, and only the length is read."""
+    """An answer longer than its own request allows is refused as soon as its length is read."""
     async with running() as peer:
         first = peer.write(limit=FrameLimit(100, "Metadata answer"))
         second = peer.write(limit=FrameLimit(50, "EndTxn answer"))
@@ -313,7 +313,7 @@ async def test_an_answer_longer_than_its_request_allows_is_refused_by_its_length
 
 
 async def test_a_handler_that_awaits_is_finished_before_the_next_answer_is_handled() -> None:
-    """A response is delivered only when the awaitable for the earlier one is done."""
+    """If `on_frame` returns an awaitable, the next response is delivered when that is done."""
     async with running() as peer:
         go_on = anyio.Event()
         done: list[int] = []
@@ -335,7 +335,7 @@ async def test_a_handler_that_awaits_is_finished_before_the_next_answer_is_handl
 
 
 async def test_a_handler_that_awaits_is_cancelled_when_the_connection_ends() -> None:
-    """Closing a connection cancels the awaitable that still handles a response."""
+    """Closing a connection cancels an awaitable that `on_frame` has returned."""
     async with running() as peer:
         given_up = anyio.Event()
 
@@ -417,7 +417,7 @@ async def test_requests_that_share_a_send_start_together() -> None:
 
 
 async def test_what_never_started_stays_known_after_the_end() -> None:
-    """After a connection's end `started` is still False for requests that were never sent."""
+    """`started` stays False, after the connection has ended, for a request that was never sent."""
     async with running() as peer:
         peer.near.hold = anyio.Event()
         first = peer.write(bytes(PIECE))
@@ -431,13 +431,13 @@ async def test_what_never_started_stays_known_after_the_end() -> None:
 
 
 async def test_an_id_never_written_counts_as_started() -> None:
-    """`started` is True for a correlation id that was never written."""
+    """`started` is True for an unknown correlation id, because its request may have been sent."""
     async with running() as peer:
         assert peer.connection.started(12345)
 
 
 async def test_nothing_starts_before_run() -> None:
-    """A request does not start before `run`, nor if the connection is closed without it."""
+    """A request is not sent before `run`, nor if the connection is closed without `run`."""
     peer = Peer()
     only = peer.write()
     for _ in range(5):
@@ -616,7 +616,7 @@ async def test_run_twice_is_our_error() -> None:
 
 
 async def test_a_protocol_error_of_the_callback_is_the_cause() -> None:
-    """A ProtocolError that the callback raises is the cause of the connection's end."""
+    """A ProtocolError that `on_frame` raises is the cause of the connection's end."""
 
     def refuse(_id: int, _frame: bytes) -> None:
         raise ProtocolError("1 bytes follow the message")
@@ -635,7 +635,7 @@ async def test_a_protocol_error_of_the_callback_is_the_cause() -> None:
 async def test_any_other_error_of_a_callback_comes_out_of_run_with_the_stream_closed(
     where: str,
 ) -> None:
-    """`run` closes the stream and raises any other error of a callback."""
+    """An error of a callback that is no KafkaError closes the stream, and `run` raises it."""
 
     def broken(_one: int, _two: object) -> None:
         raise LookupError(where)

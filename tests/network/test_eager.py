@@ -1,4 +1,4 @@
-"""TCP streams behave alike on every event loop, although only asyncio and uvloop read ahead.
+"""TCP streams behave alike on every event loop, although asyncio and uvloop receive unasked.
 
 On asyncio and uvloop the connector's stream is an `EagerStream`; on trio it is anyio's.
 """
@@ -44,7 +44,7 @@ async def connected(script: Script) -> AsyncIterator[ByteStream]:
 
 
 async def nothing(_: SocketStream) -> None:
-    """Close the connection at once."""
+    """Do nothing, so that the peer of `connected` closes the connection at once."""
 
 
 def uvloop_runs(backend: str) -> bool:
@@ -178,7 +178,7 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
 
 @pytest.mark.anyio
 async def test_closing_ends_a_waiting_receive_and_refuses_sends() -> None:
-    """Closing a stream ends a waiting `receive`, and later calls of `send` are refused."""
+    """Closing a stream ends a waiting `receive`, and later calls of `send` raise."""
     async with connected(echo) as stream:
         caught: list[Exception] = []
 

@@ -116,7 +116,10 @@ def versions(
 
 
 def broker(newest: int, *ranges: tuple[int, int, int], hint: bool = True) -> Script:
-    """Return a broker that knows ApiVersions up to version `newest`."""
+    """Return a broker that knows ApiVersions up to version `newest`.
+
+    Newer requests get UNSUPPORTED_VERSION; with `hint`, the refusal names the versions it knows.
+    """
 
     async def script(stream: SocketStream) -> None:
         async for header in requests(stream):
@@ -142,7 +145,7 @@ def broker(newest: int, *ranges: tuple[int, int, int], hint: bool = True) -> Scr
     ("newest", "hint"), [(4, True), (3, True), (2, True), (0, True), (0, False)]
 )
 async def test_a_broker_of_any_age_is_understood(newest: int, hint: bool) -> None:
-    """`open` negotiates with brokers of ApiVersions v0 to v4, also without a hint."""
+    """`open` negotiates ApiVersions v0 to v4, even if a broker's refusal names no version."""
     async with peer(broker(newest, (0, 0, 13), (3, 0, 12), hint=hint)) as port:
         connection = await open_to(port)
         assert connection.versions.choose(ApiKey.PRODUCE) == 13
@@ -207,7 +210,7 @@ async def test_broker_without_produce_is_refused() -> None:
 
 
 async def test_broker_that_always_says_unsupported_is_refused_after_few_questions() -> None:
-    """A broker that supports no ApiVersions is asked once for each version."""
+    """A broker that refuses every version of ApiVersions is asked once for each version."""
     asked: list[int] = []
 
     async def script(stream: SocketStream) -> None:
@@ -229,7 +232,7 @@ async def test_broker_that_always_says_unsupported_is_refused_after_few_question
 
 
 async def test_another_error_is_the_brokers() -> None:
-    """Another error code in the ApiVersions answer is raised as that error."""
+    """Any error code but UNSUPPORTED_VERSION in an ApiVersions answer is raised as its error."""
     async with peer(says(versions(4, error=ErrorCode.invalid_request))) as port:
         with pytest.raises(InvalidRequestError, match=f"127.0.0.1:{port}"):
             await open_to(port)
@@ -458,7 +461,7 @@ async def test_a_stream_is_closed_when_opening_fails() -> None:
 
 
 async def test_a_stranger_may_answer_in_64_kib_which_does_not_hold_the_loop() -> None:
-    """A peer that has not proved to be a broker may answer 64 KiB at most; a broker needs 1 KiB."""
+    """Until a peer has proved to be a broker, an answer of more than 64 KiB is refused."""
     many = tuple((key, 0, 13) for key in range(9_000))
     async with peer(says(versions(3, *many))) as port:
         connection = await open_to(port)

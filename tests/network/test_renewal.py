@@ -376,7 +376,7 @@ async def test_another_user_name_ends_the_connection_once_nothing_is_due() -> No
 
 
 async def test_a_provider_that_hangs_has_the_setup_timeout() -> None:
-    """A callable for credentials that hangs is given up after the setup timeout."""
+    """If the callable for credentials hangs, the renewal fails after the setup timeout."""
     credentials = Credentials()
     async with world(credentials, setup_timeout=3.0) as it:
         await pass_time(3)
@@ -414,7 +414,7 @@ async def test_a_refusal_is_the_cause() -> None:
 
 @pytest.mark.parametrize("what", ["another id", "garbage", "end", "two"])
 async def test_a_broker_that_breaks_the_exchange_ends_the_connection(what: str) -> None:
-    """An answer that is out of order, undecodable, cut off or too long ends the connection."""
+    """A renewal answer with another id, undecodable, missing or sent twice ends the connection."""
 
     async def break_it(broker: Broker, correlation_id: int) -> bool:
         if broker.kinds.count(AUTHENTICATE) < 2:

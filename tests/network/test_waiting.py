@@ -1,4 +1,4 @@
-"""A signal wakes every task that waits for it, and later tasks do not wait."""
+"""A signal wakes every task that waits for it; once it is set, no task has to wait."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ async def passes(count: int = 5) -> None:
 
 @pytest.mark.anyio
 async def test_it_is_anyios_event_but_on_asyncio(anyio_backend_name: str) -> None:
-    """`new_signal` returns anyio's Event, except on asyncio."""
+    """`new_signal` returns anyio's Event on trio, and a faster signal on asyncio."""
     assert isinstance(new_signal(), anyio.Event) != (anyio_backend_name == "asyncio")
 
 
 @pytest.mark.anyio
 async def test_all_waiting_tasks_go_on_and_later_ones_do_not_wait() -> None:
-    """A signal that is set wakes all waiting tasks, and later tasks do not wait."""
+    """Setting a signal wakes every waiting task, and a task that comes later does not wait."""
     signal = new_signal()
     gone: list[int] = []
 
@@ -66,7 +66,7 @@ async def test_a_cancelled_waiter_takes_no_other_with_it() -> None:
 
 
 def test_a_waiter_cancelled_as_it_is_woken_is_cancelled() -> None:
-    """A task that is cancelled just after its signal was set is cancelled."""
+    """A task that is cancelled after its signal was set, but before it runs, is cancelled."""
 
     async def cancelled() -> None:
         signal = new_signal()

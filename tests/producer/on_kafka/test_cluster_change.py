@@ -1,8 +1,9 @@
 """A bootstrap address that moves to another real cluster, where the producer id is taken.
 
-Both clusters are new, and hand out the same producer ids. A client that kept its id would fence the
-producer that has the id there; and that producer, if it raised its epoch, would be answered with
-the offset of a record that is not its own.
+Both clusters are new, and hand out the same producer ids. If the moved producer kept its id and
+raised its epoch, it would fence the native producer, which has the same id in that cluster. If the
+native producer then raised its epoch too, the broker would take its records for duplicates of the
+moved producer's, and acknowledge them with those offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OPTIONS: dict[str, Any] = {"request_timeout": 5.0, "delivery_timeout": 40.0}
 
 
 async def send(producer: Producer, values: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Send the values one after the other, and return offset and value of the acknowledged ones."""
+    """Send the values one after the other; return offset and value of each acknowledged one."""
     acknowledged = []
     for value in values:
         delivery = producer.send_nowait(TOPIC, value)

@@ -1,10 +1,11 @@
 """Batches in doubt when a stock broker restarts, and how they are resolved.
 
-A restart leaves a broker one remembered batch per producer. (After SIGKILL too: it reads the log
-again, takes a snapshot, which holds one batch, and loads that.) Resends of older batches are
-answered OUT_OF_ORDER, although they are stored. A client that takes that for a gap writes them
-twice; ours probes newest first. With READ permission it may also ask DescribeProducers where to
-begin; without, the broker refuses the question, and probes alone must come to the same end.
+After a restart a broker remembers one batch per producer. (After SIGKILL too: the broker reads the
+log again, takes a snapshot, which holds one batch, and loads the snapshot.) The broker answers
+OUT_OF_ORDER to resends of older batches, although they are stored. A client that takes the answer
+for a gap writes those batches twice; aioidem probes, which means that it resends the newest batch
+first. With READ permission it also asks DescribeProducers for the last sequence, to choose the
+first probe. Without READ the broker refuses that request, and the result must be the same.
 """
 
 from __future__ import annotations
@@ -101,10 +102,10 @@ def what_describe_producers_says(proxy: FaultProxy) -> list[int]:
 async def test_doubt_across_a_restart_is_resolved_exactly(
     cluster: KafkaCluster, world: World, appended: int, clean: bool
 ) -> None:
-    """A full window in doubt across a restart is resolved exactly, and the epoch stays.
+    """After a restart every batch of a full window in doubt ends ACKED, and the epoch stays.
 
-    Of the window ``appended`` batches were appended, the others never arrived, and none was
-    answered.
+    The first ``appended`` batches of the window were appended, the others never arrived, and none
+    was answered.
     """
     topic = f"doubt-{appended}-{clean}"
     await cluster.create_topic(topic)
@@ -137,7 +138,7 @@ async def test_doubt_across_a_restart_is_resolved_exactly(
     assert (ErrorCode.out_of_order_sequence_number in spans.codes) == forgot
     asked = [each for each, _ in cluster.proxy.trace if each.api_key == DESCRIBE_PRODUCERS]
     assert bool(asked) == forgot
-    # With READ every answer names where to begin; without, every one is a refusal.
+    # With READ permission every DescribeProducers answer is a success; without it, a refusal.
     assert set(said) == (
         {0 if world.read else ErrorCode.topic_authorization_failed} if forgot else set()
     )

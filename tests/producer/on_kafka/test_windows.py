@@ -1,7 +1,8 @@
 """The window on real brokers: stock ones remember five batches, patched ones twenty (KIP-1269).
 
-Tests of KIP-1269's own integration scenarios are named with its words. The broker's proxy counts
-the span, "at most" and "reached" are both asserted, and Kafka's dump tool reads the log.
+Tests of the integration scenarios in KIP-1269 have their names from the KIP. The broker's proxy
+counts the span (the batches that the broker has to remember at once). Tests assert that the span
+reaches the window and does not exceed it, and check the log with Kafka's dump tool.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ async def commit_and_count(
 ) -> SpanCount:
     """Send 60 records in each of three transactions, abort the second, and count the spans.
 
-    Each transaction reaches the window, from its first request on in v2; transactions v1 wait for
-    the first answer.
+    Assert that the span of each transaction reaches the window: in transactions v2 before the first
+    answer; in v1 (`gated`) one batch is sent first, and the others after its answer.
     """
     spans = SpanCount(cluster.proxy)
     before, asked = 0, [0]  # requests before a transaction, and by the time of each answer
@@ -77,7 +78,7 @@ async def commit_and_count(
 async def send_and_count(
     cluster: KafkaCluster, topic: str, records: int = 120, **options: Any
 ) -> tuple[SpanCount, int]:
-    """Send one record per batch; return the count of spans, and the window at the end."""
+    """Send batches of one record, and return the counter of spans and the window at the end."""
     spans = SpanCount(cluster.proxy)
     async with producer_of(cluster, **ONE_EACH, **options) as producer:
         history = History(producer, topic)
@@ -108,7 +109,8 @@ async def test_a_stock_broker_gets_five_batches_and_never_more(version: str) -> 
 async def test_producer_connected_to_an_old_broker_with_20_on_the_topic_falls_back_to_5() -> None:
     """Produce v11 cannot carry the window, so five batches are sent to an old broker (KIP-1269).
 
-    The broker would remember 20, and its proxy would name 20.
+    The broker would remember 20 batches and its proxy would name 20, but only in Produce v14, which
+    Kafka 3.9.1 does not have.
     """
     async with KafkaCluster("3.9.1", retain=20, rtt=RTT) as cluster:
         await cluster.create_topic("t")
@@ -169,8 +171,8 @@ async def test_two_topics_with_5_and_20_on_one_broker_do_not_affect_each_other(
 ) -> None:
     """Two topics that share a connection have a window each (KIP-1269).
 
-    They share 20 requests in flight; with 40, each reaches its own window. Partition 0 of one topic
-    and partition 1 of the other tell the counts apart.
+    20 requests in flight are too few for both windows (5 and 20); with 40 each topic reaches its
+    own. Spans are counted by partition number, so one topic uses partition 0, the other 1.
     """
     few, many = f"narrow-{in_flight}", f"wide-{in_flight}"
     await patched.create_topic(few, partitions=1)
@@ -235,7 +237,7 @@ async def test_describe_configs_names_the_topic_config_beside_the_brokers_own(
     seen = [each for each, _ in patched.proxy.trace if each.api_key == DESCRIBE_CONFIGS]
     assert {each.answer for each in seen} == {True, False}
     assert spans.versions <= {13, 14}
-    # The broker behind the proxy does not know the config.
+    # Asked directly, not through its proxy, the broker does not know the config.
     resource = {"resource_type": TOPIC, "resource_name": "described", "configuration_keys": None}
     answer = await patched.ask(DESCRIBE_CONFIGS, 4, resources=[resource])
     names = {config.name for config in answer.results[0].configs}
@@ -249,7 +251,7 @@ async def test_describe_configs_names_the_topic_config_beside_the_brokers_own(
 async def cut_with(
     cluster: KafkaCluster, producer: Producer, history: History, spans: SpanCount, batches: int
 ) -> None:
-    """Have so many batches appended and none of them answered; then cut the connection."""
+    """Let `batches` batches be appended, lose their answers, and cut the connection."""
     await outcomes(history.send(60))  # the window is known and open
     before = len(history.deliveries)
     spans.forget()
@@ -286,8 +288,8 @@ async def test_twenty_one_where_twenty_are_retained_lose_an_offset_and_nothing_e
 ) -> None:
     """A window that is one too wide costs the offset of one batch, and nothing else.
 
-    The resend of the first batch is answered OUT_OF_ORDER, so its offset is lost. The batch after
-    it proves that it is stored.
+    The resend of the first batch is answered OUT_OF_ORDER, so its offset is lost. The success of
+    the next batch proves that the first one is stored.
     """
     await patched.create_topic("twenty-one")
     patched.retention().set("twenty-one", 21)

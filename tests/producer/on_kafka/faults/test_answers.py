@@ -1,8 +1,8 @@
-"""Produce answers that hide what happened to a batch.
+"""Produce answers that do not show whether a batch was appended.
 
-One broker alone never gives such answers, so the proxy puts them in the place of the true ones.
-After an append it answers as a leader does that waits for its followers and then loses them, or its
-leadership. Before an append it damages a batch on its way, so that the broker refuses it.
+A single broker never gives such answers, so the proxy replaces the true answer. After an append,
+the proxy answers like a leader that has lost its followers or its leadership since the append.
+If the batch is not to be appended, the proxy damages the request, so that the broker refuses it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ REFUSED, KEPT = -1, None
 
 
 def said_instead(version: int, codes: Mapping[int, tuple[int, int | None]]) -> Rewrite:
-    """Return an action that answers these partitions with other codes.
+    """Return an action that changes the error codes in a Produce answer.
 
-    `codes` maps a partition to its code and base offset; None keeps the true base offset.
+    `codes` maps a partition to its new code and base offset; None keeps the true base offset.
     """
     schema = response_type(PRODUCE, version)
     assert schema is not None
@@ -63,7 +63,8 @@ def said_instead(version: int, codes: Mapping[int, tuple[int, int | None]]) -> R
 class HalfRefused:
     """A proxy hook that answers NOT_LEADER for partition 0 of requests with partitions 0 and 1.
 
-    It does so for the first `requests` of them. If `appended` is False, it also damages the batch.
+    Only the first `requests` such requests are answered so. If `appended` is False, the hook also
+    damages the batch of partition 0, so that the broker does not append it.
     """
 
     def __init__(self, proxy: FaultProxy, requests: int, *, appended: bool) -> None:
@@ -134,8 +135,8 @@ async def test_appended_and_refused_then_refused_for_sure_then_found(
 ) -> None:
     """A batch in doubt stays in doubt after NOT_LEADER, until a success settles it.
 
-    For a first attempt NOT_LEADER means that nothing was written. Here the batch had been appended
-    before, and its own success or that of a later batch settles it.
+    If the first attempt of a batch is answered NOT_LEADER, the batch was not written. Here an
+    earlier attempt was appended, so only a success of the batch or of a later one settles it.
     """
     topic = f"appended-{code}"
     await cluster.create_topic(topic)
@@ -156,7 +157,7 @@ async def test_appended_and_refused_then_refused_for_sure_then_found(
 
 
 def answer_with(proxy: FaultProxy, said: list[tuple[int, int | None]]) -> None:
-    """Put these codes in the place of the next answers of Produce, one in each answer."""
+    """Replace the code and base offset in the next Produce answers, one item of `said` in each."""
 
     def on_answer(seen: FrameSeen) -> Action | None:
         if seen.api_key != PRODUCE or not said:

@@ -1,9 +1,9 @@
 """Consume, transform, produce: records are copied exactly once, whatever is killed meanwhile.
 
-The copier is a process of its own (`../copier.py`). In an order that a seed decides, it is killed
-and started anew, it is stopped and woken when another copier has its place, and the broker is
-killed and started. The records that read_committed consumers find, aiokafka's and Java's, are
-compared with the source.
+The copier is a process of its own (`../copier.py`). Three events happen in an order that a seed
+decides: the copier is killed and started anew; the copier is stopped (SIGSTOP), and resumes after
+another copier has replaced it; the broker is killed and started. The records that the
+read_committed consumers of aiokafka and Java find are compared with the source.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ in_thread = anyio.to_thread.run_sync
 
 
 class Copiers:
-    """The process that copies, and the earlier ones that did.
+    """The copier processes: the newest one, which copies, and those that it replaced.
 
-    What each process prints goes to a file of its own. All methods but `check` and `signal` block,
-    so they are called in a thread.
+    The output of each process goes to a file of its own. All methods but `check` and `signal`
+    block, so they are called in a thread.
     """
 
     def __init__(self, cluster: KafkaCluster, source: str, target: str, folder: Path) -> None:
@@ -90,7 +90,8 @@ class Copiers:
     def begun(self) -> bool:
         """Return whether the newest copier has its producer id and epoch.
 
-        A copier that is stopped before that fences its successor when it wakes.
+        A copier that is stopped (SIGSTOP) before it has them would request them when it resumes,
+        and so fence its successor.
         """
         self.check()
         return b"begins at" in self._log(len(self._all) - 1).read_bytes()
@@ -150,12 +151,12 @@ async def progress(cluster: KafkaCluster, copiers: Copiers, target: str, more: i
 
 
 async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
-    """Wait until the newest copier has committed twice.
+    """Wait until the newest copier has committed twice, so that it can be stopped (SIGSTOP).
 
-    The transaction of the first commit may be one that the end of the broker disturbed, after which
-    a copier renews its epoch. A copier that is stopped meanwhile fences its successor when it
-    wakes, and is fenced itself: while a transaction is open, brokers let InitProducerId with any
-    older epoch of the id do that.
+    A broker's end may have disturbed the transaction of the first commit, and then the copier
+    requests a new epoch (InitProducerId) after it. If the copier were stopped before that request,
+    the request would fence its successor later: while a transaction is open, brokers accept
+    InitProducerId with any older epoch of the producer id.
     """
     for _ in range(2):
         place = await group_offset(cluster, copiers.group, copiers.group, stable=False)
@@ -169,7 +170,7 @@ async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
 
 
 async def happen(event: str, cluster: KafkaCluster, copiers: Copiers, target: str) -> None:
-    """Let one event happen, and wait until it is over."""
+    """Kill or stop the copier, or kill the broker, as `event` says, and start another process."""
     if event == "kill the copier":
         await in_thread(copiers.signal(signal.SIGKILL).wait, 10)
         await in_thread(copiers.start)

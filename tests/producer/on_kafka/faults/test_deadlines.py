@@ -68,8 +68,8 @@ async def test_deadlines_pass_with_a_full_window_in_flight(
         spans.answer = spans.request = lambda: None
         cluster.proxy.thaw()
         if fate == "appended-later":
-            # The first batch of the next epoch would fence the late batches, so wait until they are
-            # there.
+            # The first batch of the next epoch would fence the late batches, so wait until the late
+            # batches are appended.
             await appended_up_to(cluster, topic, last - 1)
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
         assert producer.statistics().epoch_bumps == 1

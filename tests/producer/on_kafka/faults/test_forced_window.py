@@ -1,9 +1,9 @@
 """What goes wrong in a producer that sends one batch more than the broker remembers.
 
-A raw client shows it. It does what the protocol allows and other clients do: it resends unanswered
-batches, oldest first, takes OUT_OF_ORDER for a gap, bumps the epoch and sends the batch under new
-numbers. test_windows.py shows aioidem in the same place, with twenty-one batches where twenty are
-retained.
+`RawProducer` does what the protocol allows and other clients do: it resends unanswered batches,
+oldest first; it takes OUT_OF_ORDER for a gap, bumps the epoch, and sends the batch once more with
+the first sequence of the new epoch. test_windows.py has the same test for aioidem: twenty-one
+batches in flight where the broker retains twenty.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class Plain(NamedTuple):
 
 
 class RawProducer:
-    """A client of one partition and one record per batch, which leaves recovery to the test."""
+    """A client that sends batches of one record to one partition; the test itself resends them."""
 
     def __init__(self, cluster: KafkaCluster, topic: str, producer_id: int) -> None:
         self._port = cluster.brokers[0].port
         self._topic = topic
         self._producer_id = producer_id
-        # The timestamp is that of now, because the broker would forget a producer of old records.
+        # Records have the current time, because a broker soon forgets a producer of old records.
         self._timestamp_ms = round(time.time() * 1000)
 
     async def send(
         self, values: Sequence[bytes], *, epoch: int = 0, first: int = 0
     ) -> list[PartitionAnswer]:
-        """Send all values in a row on a new connection, then return their answers."""
+        """Send one batch per value on a new connection, without waiting, and return all answers."""
         splitter = FrameSplitter(1 << 20)
         answers: list[PartitionAnswer] = []
         async with await TcpConnector().connect(HOST, self._port) as stream:
@@ -130,7 +130,7 @@ async def test_one_batch_beyond_what_is_remembered_is_refused_and_its_cure_write
 
     appended = await raw.send(values)
     assert [each.base_offset for each in appended] == list(range(batches))
-    # In the test's story these answers are lost with their connection.
+    # The client behaves as if these answers had been lost with their connection.
     again = await raw.send(values)
     refused = [
         call

@@ -1,8 +1,9 @@
 """The broker forgets the producer: it was idle for too long, or its records were old (KIP-854).
 
-Without state a broker takes any first sequence, so resent bytes would be written a second time.
-Batches that are in doubt then may only be looked for in the log, where reading is allowed, and are
-UNKNOWN otherwise. Each test asks the broker whether it has forgotten the producer.
+A broker that has forgotten a producer accepts any first sequence, so a resent batch would be
+written twice. Batches in doubt are therefore not resent: with READ permission the producer looks
+for them in the log, and without it they end UNKNOWN. Each test asks the broker whether it has
+forgotten the producer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ reads = pytest.mark.parametrize("read", [True, False], ids=["read", "no-read"])
 
 @asynccontextmanager
 async def nothing_arrives(cluster: KafkaCluster, spans: SpanCount) -> AsyncIterator[None]:
-    """Cut the connection, and let no new one work while the body runs."""
+    """Cut the connection, and let no frame pass on a new one while the body runs."""
     cluster.proxy.freeze()
     cluster.proxy.disconnect(reset=True)
     spans.answer = lambda: None
@@ -49,7 +50,7 @@ async def nothing_arrives(cluster: KafkaCluster, spans: SpanCount) -> AsyncItera
 
 
 async def settle_doubt(history: History, world: World, *, read: bool) -> None:
-    """Assert that batches in doubt were found, or are UNKNOWN, and that sending goes on."""
+    """Assert that batches in doubt end ACKED if `read`, else UNKNOWN, and that sending goes on."""
     window = world.window
     first = len(history.deliveries) - window
     told = await outcomes(history.deliveries[first:])
@@ -106,9 +107,10 @@ async def test_a_full_window_is_in_doubt_when_its_producer_is_forgotten(
 async def test_kip_854_records_of_yesterday_are_in_doubt_and_nothing_is_written_twice(
     cluster: KafkaCluster, world: World, read: bool
 ) -> None:
-    """A producer whose records are a day old is forgotten, and nothing is written twice.
+    """A broker forgets a producer whose records are a day old, and no record is written twice.
 
-    The broker measures from the record timestamps of the batch that it appended last.
+    The broker takes the record timestamps of the last appended batch for the producer's last sign
+    of life.
     """
     topic = f"kip-854-{read}"
     await cluster.create_topic(topic)

@@ -1,7 +1,7 @@
-"""A link that loses, holds and cuts frames in the middle of a pipeline.
+"""A link that loses, delays and cuts frames while a window of batches is in flight.
 
-The broker keeps its memory in all of these tests, so each record must be acknowledged at the offset
-of its first copy, whatever was resent, and no sequence number may be given up.
+The broker remembers the producer's batches in all of these tests, so each record must be
+acknowledged at the offset of its first copy, whatever was resent, and no epoch may be bumped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUICK = {"request_timeout": 0.5}
 
 
 def link_producer(cluster: KafkaCluster, world: World, **options: Any) -> Producer:
-    """Make a producer whose connection takes two windows, so that the window bounds the span."""
+    """Make a producer that may have more requests in flight than the window has batches."""
     twice = {"max_in_flight_requests_per_connection": 2 * world.window}
     return producer_of(cluster, world, **twice, **options)
 
@@ -48,15 +48,16 @@ async def all_acknowledged(
     spans: SpanCount,
     topic: str,
 ) -> None:
-    """Assert that every record was acknowledged in order, at the offset at which it is in the log.
+    """Assert that every record was acknowledged in order, at its offset in the log.
 
-    Each was acknowledged by its own answer, and the broker never had to remember more batches than
-    it keeps.
+    Every Produce answer was a success, and the span (the batches that the broker has to remember at
+    once) reached the window but never exceeded it.
     """
     total = len(history.deliveries)
     assert nothing_noticed(producer)
     assert set(spans.codes) == {ErrorCode.none}
-    # No batch was proved by another's answer, so the window bounds even the strict count of spans.
+    # Each batch was acknowledged by its own answer, so the window bounds the strict span too, in
+    # which a success resolves no earlier batch.
     assert spans.max_span() == world.window
     assert history.offsets() == list(range(total))
     assert await check(cluster, [history], topic) == list(range(total))
@@ -153,9 +154,10 @@ async def test_a_black_hole_swallows_both_directions(
 async def test_the_broker_is_stopped_for_longer_than_a_request_may_take(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """A broker that is stopped (SIGSTOP) longer than the request timeout loses and doubles nothing.
+    """No record is lost or stored twice if the broker is stopped longer than the request timeout.
 
-    Requests that were written to it wait, and are served after their connection's end.
+    The broker is stopped by SIGSTOP. Requests in its sockets are served when it goes on, although
+    the producer has closed the connection.
     """
     await cluster.create_topic("silent-stopped")
     spans = SpanCount(cluster.proxy)

@@ -52,10 +52,10 @@ async def test_new_partitions_get_one_batch_until_they_have_answered_for_one(
 
 
 class FirstRefused:
-    """A proxy hook that has the first requests refused.
+    """A proxy hook that makes the first `requests` Produce requests fail with NOT_LEADER.
 
-    Each is damaged on its way, and its answer is replaced by NOT_LEADER, as of a broker that does
-    not know yet that it leads. `said` holds the codes that the broker itself answered.
+    The hook damages each request, so that the broker appends nothing, and replaces the code in the
+    answer, as if the broker did not know yet that it leads. `said` holds the broker's own codes.
     """
 
     def __init__(self, spans: SpanCount, requests: int) -> None:
@@ -103,12 +103,13 @@ def damaged(payload: bytes) -> bytes:
 async def test_the_first_batch_of_a_new_partition_is_refused(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """A refused first batch is resent alone, and the others follow when it is stored."""
+    """A refused first batch is resent alone, and later batches are sent when it is stored."""
     spans = SpanCount(cluster.proxy)
     first = FirstRefused(spans, REFUSALS)
     unanswered: list[int] = []
     widest: list[int] = []
-    # With this round trip, batches that are sent together are seen before the first is answered.
+    # The round trip is long enough for the proxy to see a second batch, if one were sent, before
+    # the first is answered.
     cluster.proxy.set_link(rtt=RTT)
 
     def answer() -> Action | None:

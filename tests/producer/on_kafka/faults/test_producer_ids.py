@@ -1,6 +1,7 @@
-"""Producers whose id comes late, or not at all: the coordinator loads, moves, hangs or is gone.
+"""Producers that get their producer id late or not at all, because a coordinator does not answer.
 
-Starting waits for a producer id, at most for max_block, and later records are not affected.
+The coordinator loads, moves, hangs or is down. `start` waits for a producer id for `max_block`
+seconds at most, and records that are sent later are not affected.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ It is less than the defaults of `request_timeout` and `max_block`.
 
 
 def refused(seen: FrameSeen, code: int) -> Action:
-    """Replace an answer's error code, and take its producer id away."""
+    """Return an action that turns an InitProducerId answer into an error without a producer id."""
     schema = response_type(INIT_PRODUCER_ID, seen.api_version)
     assert schema is not None
 
@@ -105,7 +106,7 @@ async def test_a_producer_starts_while_its_only_controller_restarts(
 
 
 async def start_when_possible(cluster: KafkaCluster, world: World) -> None:
-    """Start until the broker accepts connections; a refused connection ends a start at once."""
+    """Start a producer, again while the broker refuses connections, and check its records."""
     while True:
         try:
             async with producer_of(cluster, world) as producer:

@@ -1,7 +1,7 @@
-"""A broker enforces a quota by answering at once and then not reading for a while (KIP-219).
+"""A broker enforces a quota by muting a connection: it answers, then does not read (KIP-219).
 
-Requests that were written to the connection meanwhile are appended later, even if the client has
-closed the connection.
+Requests that arrive on a muted connection are appended later, even if the client has closed the
+connection by then.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ pytestmark = pytest.mark.anyio
 
 SIZE, RATE = 10_000, 10_000.0
 REQUEST_TIMEOUT = 1.0
-# Each request of this size that the broker reads mutes its connection for one or two seconds.
+# A request of `MUTING_SIZE` bytes mutes its connection: for one second with a quota of `ONE_SECOND`
+# bytes per second, for two seconds with `TWO_SECONDS`.
 BATCHES, MUTING_SIZE, ONE_SECOND, TWO_SECONDS = 3, 15_000, 7_500.0, 5_000.0
 
 
 def longest_wait(proxy: FaultProxy, client_id: str) -> float:
-    """Return how long a client's slowest Produce request took, as the proxy saw it."""
+    """Return the longest time, in seconds, between a client's Produce request and its answer."""
     begun: dict[tuple[int, int], float] = {}
     waits = []
     for seen, _ in proxy.trace:
@@ -69,7 +70,7 @@ async def test_throttled_for_longer_than_a_request_may_take(
 
 
 async def leave_muted(cluster: KafkaCluster, spans: SpanCount, history: History) -> None:
-    """Write batches of which the broker reads one, and close the connection as a client does."""
+    """Send batches of which the muting broker reads only the first, then close the connection."""
     begun = spans.requests
     history.send(BATCHES, size=MUTING_SIZE)
     await cluster.proxy.until(lambda: spans.requests - begun == BATCHES)
@@ -107,7 +108,8 @@ async def test_requests_of_a_closed_connection_are_appended_when_the_quota_lets_
         cluster.proxy.thaw()
         await outcomes(history.deliveries)
         await limit_bytes(cluster, topic, None)
-        # The broker may go on muting us for the bytes it read before, longer than records live.
+        # The broker may mute the connection for bytes that it read earlier, and so for longer than
+        # `delivery_timeout`.
         while set(await outcomes(history.send(10))) != {DeliveryStatus.ACKED}:
             assert given_up
         tried = range(1 + BATCHES, len(history.rows) - 10)

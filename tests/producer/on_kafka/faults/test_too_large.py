@@ -1,7 +1,7 @@
 """Batches that become too large when max.message.bytes is lowered under load.
 
-A batch that was never appended is split, and its parts carry its numbers. A batch that may have
-been appended is not split, because the refusal says nothing about the first copy.
+A batch that was never appended is split, and its parts keep its sequences. A batch in doubt is not
+split, because the refusal of a resend does not tell whether the first copy was appended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LARGE = 3000
 
 
 async def limit(cluster: KafkaCluster, topic: str, size: int) -> None:
-    """Lower the topic's limit, and wait until the broker names it."""
+    """Set the topic's max.message.bytes, and wait until DescribeConfigs returns the new value."""
     await cluster.set_config(topic, LIMIT, size)
 
     async def known() -> bool:
@@ -99,8 +99,9 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
 ) -> None:
     """Large batches that are in the log end ACKED or UNKNOWN, never NOT_WRITTEN.
 
-    If a small batch below them was found, the leader is known to hold our state, and a success
-    above proves them. Otherwise nothing proves them, and they end UNKNOWN.
+    If the resend of an earlier, small batch is acknowledged, the leader still has the producer's
+    state, so the success of a later batch proves that the large ones are stored. Otherwise nothing
+    proves it, and large batches end UNKNOWN.
     """
     topic = f"limit-doubt-{known}"
     await cluster.create_topic(topic)
@@ -163,10 +164,10 @@ class _OneAnswerLost:
 async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_lost(
     cluster: KafkaCluster, world: World, told: bool
 ) -> None:
-    """No batch grows beyond what the topic takes, whether or not the broker tells the limit.
+    """No batch grows beyond max.message.bytes, whether or not the producer may ask for this limit.
 
-    4,000 small records meet a limit of 64 KiB. A larger batch whose refusal is lost would be in
-    doubt, never split, and refused again.
+    The test sends 4,000 small records with a limit of 64 KiB. A larger batch whose refusal is lost
+    would be in doubt, so it could not be split, and each resend would be refused.
     """
     topic = f"small-{told}"
     await cluster.create_topic(topic, configs={LIMIT: 65536})
@@ -192,10 +193,10 @@ async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_los
 async def test_late_sealing_does_not_outgrow_a_topic_that_stores_records_uncompressed(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Batches stay at batch.size where the broker decompresses what it stores.
+    """Batches do not outgrow `batch.size` if the topic stores records uncompressed.
 
-    The broker measures a batch again as it stores it: 60 KiB on the wire are more than a limit of
-    64 KiB when they are decompressed.
+    The broker applies its limit of 64 KiB to the decompressed batch, so that a compressed batch of
+    60 KiB would be too large.
     """
     await cluster.create_topic("plain", configs={LIMIT: 65536, "compression.type": "uncompressed"})
     cluster.proxy.set_link(rtt=0.05)

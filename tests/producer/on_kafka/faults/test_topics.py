@@ -44,9 +44,9 @@ SLACK = 1.0
 
 
 async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, start: int) -> None:
-    """Check the history as `check` does, against the log from an offset on.
+    """Check the history as `check` does, against the log from offset `start` on.
 
-    The files of the log may hold records below that offset.
+    Deleted records, below `start`, may still be in the log's files.
     """
     log = [
         each for each in records_of(topic, 0, await cluster.dump_log(topic)) if each.offset >= start
@@ -66,9 +66,9 @@ async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, 
 async def test_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Deleting records under load loses none of ours and reports no data loss.
+    """After DeleteRecords under load the producer loses no later record, and reports no data loss.
 
-    The broker keeps the producer's state.
+    The broker keeps the producer's state when records are deleted.
     """
     await cluster.create_topic("emptied")
     spans = SpanCount(cluster.proxy)
@@ -99,7 +99,7 @@ async def test_records_are_deleted_and_the_broker_crashes(
 ) -> None:
     """After a crash the broker still knows a producer whose records were deleted.
 
-    Its files still hold them, so it knows the producer by its last batch.
+    The broker's files still hold the deleted batches, so it finds the producer's last batch.
     """
     async with window_in_doubt(cluster, world, "emptied-crash") as (producer, history, spans):
         start = await delete_records(cluster, "emptied-crash")
@@ -114,7 +114,7 @@ async def test_records_are_deleted_and_the_broker_crashes(
 
 
 class Vanished:
-    """A proxy hook that answers a number of Metadata requests with no known topic."""
+    """A proxy hook that makes every topic unknown in the next `answers` answers to Metadata."""
 
     def __init__(self, answers: int) -> None:
         self.left = answers
@@ -156,7 +156,7 @@ async def test_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
 
 
 class ToldAnew:
-    """A proxy hook that notes when a Metadata answer first names another topic id: `at`."""
+    """A proxy hook that sets `at` to the time of the first Metadata answer with a new topic id."""
 
     def __init__(self) -> None:
         self.at: float | None = None
@@ -180,10 +180,10 @@ class ToldAnew:
 async def test_a_topic_is_deleted_and_made_anew_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Records go to a recreated topic once and in order, as soon as metadata names it.
+    """After metadata names a recreated topic, records go to the new topic once and in order.
 
-    Records that the old topic acknowledged are gone with it. Records in flight end UNKNOWN at
-    worst.
+    Records that the old topic acknowledged are deleted with it. Records in flight at that time end
+    ACKED or UNKNOWN.
     """
     await cluster.create_topic("recreated-new")
     cluster.proxy.set_link(rtt=RTT)
@@ -206,14 +206,15 @@ async def test_a_topic_is_deleted_and_made_anew_under_load(
                 await settled(history, 1)
             await settled(history, 50)
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
-        # Where requests name topics without ids, the new topic looks like the old one that lost its
-        # data until metadata says otherwise, and more than one answer may show that.
+        # Requests to Kafka 3 name topics without ids. Until metadata shows the new id, the new
+        # topic looks like the old one with its data lost, perhaps in several answers.
         losses = producer.statistics().data_loss_events
         assert losses == 0 or world.version < "4"
-    # An answer of the old topic may have been on the link for one round trip.
+    # Answers from the old topic may arrive up to one round trip after the new topic was made.
     rows = history.settle()
     gone = {row.value for row in rows if row.settled is not None and row.settled < made + RTT}
-    # Until then a record may go to a topic that is gone, or to one that does not know our numbers.
+    # Until `known` a record may go to the deleted topic, or to the new one with sequences that it
+    # does not expect.
     unknown = [row for row in rows if row.outcome is Outcome.UNKNOWN]
     assert all(row.started < known for row in unknown)
     assert all(row.settled is not None and deleted < row.settled < known for row in unknown)

@@ -92,7 +92,7 @@ async def witness(shared: KafkaCluster) -> AsyncIterator[Witness]:
 async def writing(
     cluster: KafkaCluster, world: World, topic: str, **options: Any
 ) -> AsyncIterator[Producer]:
-    """Create a topic, and a transactional producer whose id is the topic's name."""
+    """Create a topic, and run a producer whose transactional id is the topic's name."""
     await cluster.create_topic(topic)
     forget(cluster)
     async with producer_of(
@@ -126,7 +126,7 @@ def statuses(deliveries: Iterable[Delivery]) -> set[DeliveryStatus]:
 
 
 async def doomed(producer: Producer, cause: type[KafkaError]) -> None:
-    """Assert that the open transaction cannot be committed, for this reason, and abort it."""
+    """Assert that the open transaction cannot be committed, because of `cause`, and abort it."""
     with pytest.raises(AbortableTransactionError) as caught:
         await producer.commit_transaction()
     assert isinstance(caught.value.__cause__, cause)
@@ -192,7 +192,7 @@ async def test_an_abort_right_after_a_commit(
 async def test_a_twin_fences_what_is_open(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A producer that is fenced by a twin learns it from its commit, and from every later call."""
+    """If another producer takes the transactional id, commit and every later call raise."""
     topic = "txn-twin"
     async with writing(cluster, world, topic) as old:
         await transaction(old, topic, "before")
@@ -218,7 +218,7 @@ async def test_a_twin_comes_while_the_commit_is_unanswered(
 ) -> None:
     """A producer that is fenced while its commit is unanswered reports the commit as UNKNOWN.
 
-    A twin has the transactional id by then, so that the outcome cannot be learned.
+    Another producer has taken the transactional id, so the first cannot learn the outcome any more.
     """
     topic = f"txn-twin-{arrived}"
     async with writing(cluster, world, topic) as old:
@@ -289,7 +289,7 @@ async def test_each_answer_and_each_request_is_lost_once(
 async def test_a_commit_whose_answer_does_not_come_is_nothing_else_until_it_is_known(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """After an unanswered commit only another commit is allowed, which says what happened."""
+    """After an unanswered commit only another commit is allowed, which then returns the outcome."""
     topic = "txn-silent"
     async with writing(cluster, world, topic) as producer:
         await producer.begin_transaction()
@@ -322,7 +322,7 @@ async def test_kafka_17754_a_commit_that_comes_late_does_not_end_the_next_transa
 ) -> None:
     """A late EndTxn has an old epoch and does not end the next transaction (KAFKA-17754).
 
-    In v2 the end raised the epoch; in v1 the producer requested a new one.
+    In transactions v2 each EndTxn raises the epoch; in v1 the producer has requested a new epoch.
     """
     topic = "txn-late-end"
     held = Hold()
@@ -392,10 +392,10 @@ def note_codes(codes: list[int], seen: FrameSeen) -> Action | None:
 async def test_a_batch_that_comes_after_its_transaction_was_aborted_is_in_no_other(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A batch that is appended after its transaction was aborted joins no later transaction.
+    """A batch that reaches the broker after its transaction was aborted joins no later transaction.
 
-    The batch is given up at its delivery timeout, and is held on its way until the next transaction
-    is open.
+    The batch ends UNKNOWN at its delivery timeout. The proxy holds its request back until the next
+    transaction is open.
     """
     topic = "txn-late-batch"
     held = Hold()
@@ -519,9 +519,9 @@ async def test_librdkafka_3575_out_of_order_makes_no_second_transaction_of_it(
 ) -> None:
     """OUT_OF_ORDER inside a transaction makes it abortable and bumps no epoch (librdkafka #3575).
 
-    A clean restart leaves the broker one remembered batch, so the oldest batch of a full window in
-    doubt is answered OUT_OF_ORDER. An epoch bumped at that point would commit the first half in
-    another transaction than the second.
+    After a clean restart the broker remembers one batch, so it answers OUT_OF_ORDER to the oldest
+    batch of a full window in doubt. If the producer bumped its epoch then, the batches before and
+    after the bump would be committed in different transactions.
     """
     topic = "txn-out-of-order"
     async with writing(cluster, world, topic) as producer:
@@ -590,7 +590,7 @@ async def test_a_topic_that_may_not_be_written_to_dooms_its_transaction_and_no_o
 async def test_records_of_an_open_transaction_are_deleted(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A transaction of which records were deleted is committed, and the broker keeps our state."""
+    """A transaction can be committed after some of its records were deleted (DeleteRecords)."""
     topic = "txn-deleted"
     async with writing(cluster, world, topic) as producer:
         await producer.begin_transaction()

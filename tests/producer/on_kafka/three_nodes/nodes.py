@@ -1,7 +1,7 @@
-"""What the tests of this folder share: the brokers' parts, what brokers answer, and the verdict.
+"""Tools of this folder: the parts of brokers in a test, taps on their answers, and final checks.
 
-Where a test says that a request was answered with a code, a broker's proxy saw that answer, so a
-test whose fault did not happen fails.
+If a test asserts that a broker gave a certain error code, the broker's proxy has seen that answer,
+so a test fails if its fault did not happen.
 """
 
 from __future__ import annotations
@@ -70,10 +70,11 @@ class Answer(NamedTuple):
 
 
 class Tap:
-    """What one broker's proxy sees of Produce, and what the test does to it.
+    """A hook on one broker's proxy, which records Produce answers and can disturb frames.
 
-    `request` is called with the partitions of each Produce request; `answer` is done to each
-    answer, and `metadata` to each answer to a Metadata request that names topics.
+    `request` is called with the partitions of each Produce request, and returns the action on that
+    request. `answer` is the action on each Produce answer, and `metadata` the action on each
+    Metadata answer that names topics.
     """
 
     def __init__(self, cluster: KafkaCluster, broker: int) -> None:
@@ -137,10 +138,10 @@ class Tap:
 
 
 def patience(milliseconds: int) -> Rewrite:
-    """Set how long a broker waits for its followers, which is shorter than the client asks for.
+    """Return an action that sets the timeout of a Produce request, in which followers must answer.
 
-    A producer gives the broker as long as it waits itself, so it closes the connection before
-    REQUEST_TIMED_OUT comes.
+    The producer sends its own request timeout, so it would close the connection before the broker
+    answers REQUEST_TIMED_OUT.
     """
 
     def change(payload: bytes) -> bytes:
@@ -157,7 +158,7 @@ def patience(milliseconds: int) -> Rewrite:
 
 
 async def appended(cluster: KafkaCluster, broker: int, topic: str, last_sequence: int) -> None:
-    """Wait until a replica has the only producer's batches up to this sequence."""
+    """Wait until the replica at `broker` has the only producer's batches up to `last_sequence`."""
     place = {"name": topic, "partition_indexes": [0]}
 
     async def there() -> bool:
@@ -169,7 +170,7 @@ async def appended(cluster: KafkaCluster, broker: int, topic: str, last_sequence
 
 
 async def through(*histories: History) -> None:
-    """Send one more record of each history, and wait until it and all before it are settled."""
+    """Send one more record for each history, and wait until those records have outcomes."""
     await outcomes([each for history in histories for each in history.send(1)])
 
 
@@ -185,9 +186,9 @@ async def verdict(
     histories: Sequence[History],
     lost: Collection[ValueId] = (),
 ) -> dict[int, list[int]]:
-    """Compare the outcomes with what Kafka's dump tool reads from the leaders' disks.
+    """Compare the outcomes with the records that Kafka's dump tool reads from the leaders' disks.
 
-    Returns the calls in log order, by partition.
+    Returns, for each partition, the numbers of the send calls in the order of the log.
     """
     log = [
         record
@@ -206,7 +207,7 @@ async def verdict(
 async def all_there(
     cluster: KafkaCluster, topic: str, producer: Producer, *histories: History
 ) -> None:
-    """Assert that each record was acknowledged and is stored once, in order, without incident."""
+    """Assert that each record is ACKED and stored once, in order, and that no epoch was bumped."""
     assert said_of(histories) == {
         DeliveryStatus.ACKED: sum(len(each.deliveries) for each in histories)
     }

@@ -54,8 +54,8 @@ async def test_preferred_elections_and_reassignments_under_load(
 async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, world: World) -> None:
     """Records are stored once and in order while leaders move and epochs are bumped.
 
-    A record that is too large fails and gives up its number, so the epoch is bumped, each time
-    while the leader moves.
+    Each time while the leader moves, a record that is too large fails. Its sequence is never
+    appended, so the producer bumps the epoch to close the gap.
     """
     configs = {**SAFE, "max.message.bytes": 1000}
     await cluster.create_topic("flapping", replicas=[[0, 1], [0, 1]], configs=configs)
@@ -125,9 +125,10 @@ async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_lead
 async def test_not_leader_comes_after_the_append_where_a_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """NOT_LEADER with an offset leaves doubt, which the new leader's memory resolves.
+    """NOT_LEADER with a base offset leaves a batch in doubt until the new leader acknowledges it.
 
-    The old leader and the new one have the batch, and the stopped third replica is waited for.
+    The old leader and the new one have the batch. The old leader does not acknowledge it, because
+    it waits for the third replica, which is stopped.
     """
     for number in range(TRIES):
         if await refused_after_the_append(cluster, world, f"after-{number}"):
@@ -136,9 +137,10 @@ async def test_not_leader_comes_after_the_append_where_a_follower_is_stopped(
 
 
 async def refused_after_the_append(cluster: KafkaCluster, world: World, topic: str) -> bool:
-    """Try to get NOT_LEADER after the append, and return whether it came.
+    """Provoke NOT_LEADER after an append, and return whether the old leader gave that answer.
 
-    The leader waits three seconds for a stopped node, which may be too short.
+    The leader drops the stopped replica from the in-sync replicas after three seconds, and then
+    acknowledges the batch. The move of the leader may take longer.
     """
     controller, a, b = await cast(cluster)
     await cluster.create_topic(topic, replicas=[[a, controller, b]], configs=SAFE)

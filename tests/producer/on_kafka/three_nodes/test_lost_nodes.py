@@ -60,9 +60,10 @@ async def test_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) 
 
 @bounded(180)
 async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, world: World) -> None:
-    """Without a controller leaders go on, and new producers get their ids.
+    """Leaders go on without a controller, and a new producer gets its producer id.
 
-    No leader can be elected once two of the three nodes are down.
+    Once two of the three nodes are down, no leader can be elected, but the leader that is left goes
+    on.
     """
     controller, a, b = await cast(cluster)
     await cluster.create_topic("no-id", replicas=[[controller, a, b], [b, a, controller]])
@@ -95,7 +96,7 @@ async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_d
 ) -> None:
     """A window in doubt is resolved by a new leader that has restarted and remembers one batch.
 
-    It answers OUT_OF_ORDER to resends of the older batches.
+    The new leader answers OUT_OF_ORDER to resends of the older batches.
     """
     _, a, b = await cast(cluster)
     await cluster.create_topic("doubt", replicas=[[a, b]])
@@ -123,9 +124,9 @@ async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_d
 async def test_topics_are_created_by_a_window_of_first_records(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Topics that their first records create take a window of batches each, once and in order.
+    """Topics that are created by their first records store two windows of batches once, in order.
 
-    The brokers learn at different times that they lead, and know no producer.
+    The brokers learn at different times that they lead, and have no state of the producer yet.
     """
     taps = [Tap(cluster, broker) for broker in range(3)]
     each_has = 2 * world.window
@@ -139,7 +140,8 @@ async def test_topics_are_created_by_a_window_of_first_records(
         told = producer.statistics()
         assert (told.data_loss_events, told.epoch_bumps) == (0, 0)
     said = [each for tap in taps for each in tap.said]
-    # A broker that did not know yet that it leads appended nothing, and none got a batch too early.
+    # A broker that did not know yet that it leads appended nothing, and no broker got a later batch
+    # before the first one was appended.
     assert said.count((ErrorCode.none, True)) == len(histories) * each_has
     assert {offset for code, offset in said if code != ErrorCode.none} <= {False}
     assert ErrorCode.out_of_order_sequence_number not in {code for code, _ in said}

@@ -28,12 +28,12 @@ pytestmark = pytest.mark.anyio
 async def test_appended_and_refused_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Every batch ends at its first offset, whichever codes it was answered before.
+    """Every batch is acknowledged at its first offset, whatever errors were answered before.
 
-    REQUEST_TIMED_OUT comes while the follower counts as in sync, NOT_ENOUGH_REPLICAS when it no
-    longer does. NOT_ENOUGH_REPLICAS_AFTER_APPEND does not come any more: below min.insync.replicas
-    the high watermark stands still (KAFKA-15583), so a request that waits then waits for its
-    timeout.
+    The leader answers REQUEST_TIMED_OUT while the follower counts as in sync, and then
+    NOT_ENOUGH_REPLICAS. Current brokers never answer NOT_ENOUGH_REPLICAS_AFTER_APPEND here: below
+    min.insync.replicas the high watermark stands still (KAFKA-15583), so a waiting request times
+    out.
     """
     _, a, b = await cast(cluster)
     await cluster.create_topic("appended", replicas=[[a, b]], configs=SAFE)
@@ -64,9 +64,9 @@ async def test_appended_and_refused_while_the_only_follower_is_stopped(
 async def test_deadlines_pass_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Records whose deadline passes in flight end UNKNOWN, and no later record is taken for them.
+    """Records whose deadline passes in flight end UNKNOWN, and later records are stored once.
 
-    They may be in the log or not.
+    The producer bumps the epoch, so the broker takes no later record for a duplicate of them.
     """
     _, a, b = await cast(cluster)
     await cluster.create_topic("deadline", replicas=[[a, b]], configs=SAFE)
@@ -95,7 +95,7 @@ async def test_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
 ) -> None:
     """A deposed leader that wakes up appends nothing that was written elsewhere meanwhile.
 
-    Requests that were on their way to it are still there when it wakes up.
+    Requests that were sent to the stopped leader are still in its sockets when it wakes up.
     """
     controller, a, b = await cast(cluster)
     places = [[a, b, controller], [b, controller, a]]
