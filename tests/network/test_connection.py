@@ -84,7 +84,7 @@ class Pipe(ByteStream):
 
 
 class Peer:
-    """A connection over a pipe in memory, the broker's end of the pipe, and all callback calls."""
+    """A connection over a pipe in memory, the broker's end of the pipe, and the callbacks' data."""
 
     def __init__(self) -> None:
         self.near, self.far = Pipe(), Pipe()
@@ -635,7 +635,7 @@ async def test_a_protocol_error_of_the_callback_is_the_cause() -> None:
 async def test_any_other_error_of_a_callback_comes_out_of_run_with_the_stream_closed(
     where: str,
 ) -> None:
-    """An error of a callback that is no KafkaError closes the stream, and `run` raises it."""
+    """An unexpected error of a callback closes the stream, and `run` raises that error."""
 
     def broken(_one: int, _two: object) -> None:
         raise LookupError(where)

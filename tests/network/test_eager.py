@@ -1,4 +1,4 @@
-"""TCP streams behave alike on every event loop, although asyncio and uvloop receive unasked.
+"""TCP streams behave alike on every event loop, though some read data before `receive` is called.
 
 On asyncio and uvloop the connector's stream is an `EagerStream`; on trio it is anyio's.
 """

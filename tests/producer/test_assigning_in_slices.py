@@ -1,7 +1,7 @@
-"""Records that waited for metadata get partitions some thousand per turn of the loop.
+"""Records that waited for metadata get their partitions in slices, at most two per loop turn.
 
-Call order is kept, and records that come meanwhile follow. The test counts turns and measures no
-time (benchmarks/hostile_answers.py does that).
+Records keep the order of the send calls, also those that are sent between two slices. The test
+counts turns of the event loop; benchmarks/hostile_answers.py measures the time.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ async def test_no_turn_of_the_loop_assigns_more_than_a_slice_and_keys_keep_their
                 tasks.cancel_scope.cancel()
         assert counts.acked <= MANY + 100
         assert producer.statistics().records_acked == MANY + 100
-        # Two slices can be assigned in one turn: the answer's own and that of the poll after it.
+        # One turn can assign two slices: one as the Metadata answer arrives, and one in the next
+        # poll of the engine.
         assert max(turns.calls.values()) <= 2 * SLICE
         assert turns.calls.total() == MANY + 100
         for partition in range(3):

@@ -1,7 +1,7 @@
-"""Bad input is a clear typed error at the call, before a sequence is taken.
+"""A call with bad input raises a clear typed error before the record gets a sequence.
 
-After each refusal the producer is as it was: it has nothing queued, no number is taken, no byte of
-the buffer is held, and the next record is stored with the next sequence.
+A refused call changes nothing: no record is queued, no sequence is used, no byte of the buffer is
+taken, and the next record is stored with the next sequence.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ async def test_send_many_with_a_bad_value_in_the_middle_says_which_records_were_
 async def test_a_record_too_large_for_the_topic_fails_alone(transport: Transport) -> None:
     """A record that is too large for its topic is refused by the broker and fails alone.
 
-    The producer cannot know the limit of the topic before.
+    The producer cannot know the limit of the topic before it sends.
     """
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", configs={"max.message.bytes": "500"})
@@ -273,14 +273,14 @@ Greet = Callable[[SocketStream], Awaitable[None]]
 
 
 async def says(stream: SocketStream, answer: bytes) -> None:
-    """Read the client's first bytes and answer with these bytes."""
+    """Read the client's first bytes, and send `answer`."""
     await stream.receive()
     if answer:
         await stream.send(answer)
 
 
 def sayer(answer: bytes) -> Greet:
-    """Return a server that answers the first bytes with these bytes."""
+    """Return a server that sends `answer` after the client's first bytes."""
 
     async def greet(stream: SocketStream) -> None:
         await says(stream, answer)
@@ -300,7 +300,7 @@ async def openssl(stream: SocketStream) -> None:
 
 
 async def hangs_up(_stream: SocketStream) -> None:
-    """Serve a port that closes each connection at once."""
+    """Do nothing, so that `stranger` closes each connection at once."""
 
 
 STRANGERS = [
@@ -400,7 +400,7 @@ async def test_each_bootstrap_address_has_its_reason() -> None:
 
 
 class Unreachable:
-    """A network whose connections fail with an error, or hang if the error is ETIMEDOUT."""
+    """A network in which connecting fails with errno `number`, or hangs if that is ETIMEDOUT."""
 
     def __init__(self, number: int) -> None:
         self._error = OSError(number, os.strerror(number))
@@ -430,7 +430,7 @@ async def test_an_unreachable_network_and_silence_are_named(
 @pytest.mark.anyio
 @bounded(20)
 async def test_one_good_address_among_bad_ones_is_enough(transport: Transport) -> None:
-    """One good bootstrap address is enough, in whatever order and however the others fail."""
+    """One good bootstrap address is enough, at any place in the list, however the others fail."""
     async with EmbeddedCluster(transport=transport) as cluster:
         good = cluster.bootstrap_servers
         bad = "127.0.0.1:1"

@@ -1,4 +1,4 @@
-"""Streams that are slow, freeze, break or carry garbage neither lose nor double a record.
+"""No record is lost or stored twice if streams are slow, freeze, break or carry garbage.
 
 Each test is about a bug that another producer had, which its docstring names.
 """
@@ -48,7 +48,7 @@ def marked(number: int, topic: str = "t") -> bytes:
 
 
 def check(deliveries: Mapping[bytes, Delivery], stored: list[Any]) -> None:
-    """Assert that every outcome is true of the log, which has no record twice or out of order."""
+    """Assert that the log has all ACKED records, no NOT_WRITTEN one, each once and in order."""
     order = list(deliveries)
     places = [order.index(value) for value in stored]
     assert places == sorted(set(places))
@@ -117,10 +117,10 @@ class _Trickling(Stream):
 async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_bytes(
     step: int,
 ) -> None:
-    """A record that expires half-written on a slow socket leaves no torn and no foreign bytes.
+    """If a record expires while a slow socket has sent half of it, the log gets no wrong bytes.
 
-    A buffer that is used again while the socket still writes it puts records where they do not
-    belong (KAFKA-19012, KAFKA-17862, librdkafka dotnet#704).
+    Other producers reused the buffer that the socket was still sending, so that records went to a
+    wrong topic or were torn (KAFKA-19012, KAFKA-17862, librdkafka dotnet#704).
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         topics = ("t", "u")
@@ -169,10 +169,10 @@ async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_byt
 async def test_a_broker_that_freezes_and_thaws_again_and_again_loses_nothing(
     frozen: float, thawed: float
 ) -> None:
-    """A broker that freezes and thaws again and again loses and doubles no record.
+    """No record is lost or stored twice if the broker freezes and thaws again and again.
 
-    Requests that wait in the broker are carried out when it thaws, whether or not their connection
-    is still there (librdkafka #4134).
+    When the broker thaws, it carries out the requests that waited in it, even if the producer has
+    closed their connection (librdkafka #4134).
     """
     period = frozen + thawed
 

@@ -35,7 +35,7 @@ ONE_RECORD: dict[str, Any] = {"buffer_memory": 1500}
 async def running(
     transport: Transport, **options: Any
 ) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
-    """Run a producer that knows its topic, on a cluster that answers no Produce until released."""
+    """Run a producer and a cluster that answers no Produce while the high watermark is held."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
         cluster.hold_high_watermark("t")
@@ -97,7 +97,7 @@ async def test_cancelled_while_it_waits_for_room_it_is_not_sent(transport: Trans
 
 @bounded(10)
 async def test_cancelled_at_the_instant_it_gets_room_it_is_not_sent(transport: Transport) -> None:
-    """Room that was granted to a cancelled task which has not run since is given back."""
+    """If a task gets room in the buffer but is cancelled before it runs, the room is given back."""
     async with running(transport, **ONE_RECORD) as (cluster, producer):
         first = producer.send_nowait("t", VALUE)
         async with anyio.create_task_group() as tasks:
@@ -111,7 +111,7 @@ async def test_cancelled_at_the_instant_it_gets_room_it_is_not_sent(transport: T
             tasks.start_soon(producer.send, "t", b"x" * 1000)
             await until(lambda: producer.statistics().buffer_waiters == 1)
             cluster.release_high_watermark("t")
-        # The room that the first record gave back was already granted to the second.
+        # At the cancellation, the room of the first record had already been given to the second.
         assert used[0] > 0
         assert await stored(cluster, producer) == [VALUE]
 
@@ -175,7 +175,7 @@ async def test_cancelled_while_it_lingers_it_still_arrives(
 async def test_cancelled_while_it_is_in_flight_it_still_arrives(
     transport: Transport, send: Callable[[Producer], Coroutine[Any, Any, None]]
 ) -> None:
-    """A cancelled record's numbers are never given to another record (franz-go #1217 and #930)."""
+    """A record in flight keeps its sequence when its `send` is cancelled (franz-go #1217, #930)."""
     async with running(transport) as (cluster, producer):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send, producer)

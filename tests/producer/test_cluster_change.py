@@ -82,7 +82,7 @@ async def acknowledged(producer: Producer, value: bytes) -> bool:
 
 
 async def write(cluster: EmbeddedCluster, value: bytes, identity: tuple[int, int, int]) -> None:
-    """Write one record as a client with this producer id, epoch and sequence."""
+    """Write one record as another client; `identity` is its producer id, epoch and sequence."""
     producer_id, epoch, sequence = identity
     batch = build_batch(
         [Datum(value)],
@@ -138,7 +138,7 @@ async def test_a_producer_carried_to_another_cluster_harms_no_producer_there() -
 async def test_a_fenced_producer_takes_another_producer_id() -> None:
     """A producer that is fenced without a transactional id requests another producer id.
 
-    It is fenced by a client that kept the same producer id when it came from another cluster.
+    The client that fences it came from another cluster, and kept the same producer id.
     """
     async with two_clusters() as (_, second), producer_for(second, **QUICK) as native:
         written = [v for v in numbered(3) if await acknowledged(native, v)]
@@ -235,9 +235,10 @@ class Region(Name):
 async def test_a_region_that_falls_silent_is_left_though_records_wait_for_all_of_its_brokers(
     brokers: int,
 ) -> None:
-    """The producer leaves silent brokers for its bootstrap while records wait for each of them.
+    """The producer asks its bootstrap server again when all known brokers are silent.
 
-    Although an attempt to connect to a broker is always under way, the bootstrap is asked too.
+    Records wait for each broker, so an attempt to connect to one is always under way; this does not
+    keep the producer from asking the bootstrap server.
     """
     async with two_clusters(brokers=brokers) as (first, second):
         if brokers > 1:
@@ -252,7 +253,8 @@ async def test_a_region_that_falls_silent_is_left_though_records_wait_for_all_of
             name.cluster, name.silent = second, True
             deliveries = []
             for tick in range(60):
-                # The partitions are not written in step, so their connections end one by one.
+                # Sending to the partitions begins at different times, so that their connections
+                # time out one by one.
                 deliveries += [
                     producer.send_nowait("t", b"%d" % tick, partition=partition)
                     for partition in range(min(brokers, 1 + tick // 2))

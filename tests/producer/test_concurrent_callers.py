@@ -45,7 +45,7 @@ async def test_no_send_hangs_after_the_background_task_was_cancelled(
 ) -> None:
     """No send hangs after the producer's task was cancelled from outside (aiokafka #1039).
 
-    An application that cancels all its tasks at its end does that.
+    An application that cancels all asyncio tasks when it ends cancels the producer's task too.
     """
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
@@ -166,9 +166,10 @@ async def test_twenty_tasks_that_send_at_once_get_twenty_offsets(transport: Tran
 async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and_go(
     impatient: int,
 ) -> None:
-    """A flush ends although the buffer is always full (franz-go #832, v1.17.1, #1348).
+    """A flush ends although the buffer is always full.
 
-    franz-go had a deadlock when the buffer was full, and lost wake-ups of a flush.
+    franz-go had a deadlock when the buffer was full, and lost wake-ups of a flush (#832, v1.17.1,
+    #1348).
     """
     async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
         cluster.create_topic("t")
@@ -198,7 +199,7 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
                     assert cluster.log_end_offset("t") > before, "tasks that wait for room get it"
                 tasks.cancel_scope.cancel()
             with anyio.fail_after(10.0):
-                # No task comes after the last of these, so only room that is given back wakes them.
+                # No other task sends after these, so only room that is given back can wake them.
                 async with anyio.create_task_group() as last:
                     for _ in range(20):
                         last.start_soon(producer.send, "t", bytes(900))

@@ -32,9 +32,9 @@ LIMITS: dict[str, Any] = {
     "request_timeout": REQUEST,
     "max_block": MAX_BLOCK,
 }
-# This is room for one record of 1000 bytes, but not for one and a quarter.
+# This is room for one record of 1000 bytes and its overhead, not for two records.
 ONE_RECORD: dict[str, Any] = {"buffer_memory": 1200}
-# The turns of the event loop and the rounding of the clock, in seconds.
+# How late a deadline may be seen, in seconds: loop turns and the rounding of the clock.
 SLACK = 0.05
 
 
@@ -72,7 +72,7 @@ async def running(
 
 
 class Stopwatch:
-    """A timer of its block, in the test's time."""
+    """A context manager that sets `took` to the seconds that its block took, in virtual time."""
 
     def __enter__(self) -> Self:
         self.began = anyio.current_time()
@@ -160,7 +160,7 @@ async def test_a_record_of_a_partition_without_a_leader_ends_within_the_delivery
 
 @bounded(100)
 async def test_the_delivery_timeout_also_ends_what_lingers_behind_a_full_window() -> None:
-    """Records that lingered behind a full window, never sealed, end at their own deadlines."""
+    """Records that are not yet sealed, behind a full window, expire at their own deadlines."""
     async with running(swallow) as (_, producer):
         first = producer.send_nowait("t", b"x")
         await virtual_time(10.0)
@@ -364,9 +364,10 @@ async def test_start_ends_within_max_block_when_that_is_shorter(
 async def test_start_ends_when_a_bootstrap_request_is_never_answered(
     api_key: int, error: type[errors.KafkaError], after: float
 ) -> None:
-    """Starting ends when a bootstrap request stays unanswered: Metadata after a request timeout.
+    """`start` raises if a bootstrap request is never answered.
 
-    InitProducerId is asked again until max_block is over.
+    Without an answer to Metadata, `start` raises after `request_timeout`. InitProducerId is
+    repeated until `max_block` is over.
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.intercept(lambda seen: Drop() if seen.api_key == api_key else None)

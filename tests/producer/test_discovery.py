@@ -1,8 +1,8 @@
-"""Produce v14 is spoken again after lost connections and missing permissions, and how soon.
+"""The producer goes back to Produce v14 soon after lost connections or missing permissions.
 
-A broker of KIP-1269 names in Produce v14 how many batches it retains. Connections that end before
-the first answer in v14, and a DescribeConfigs that is refused, must not make the producer speak v13
-to that broker for ever. Time is virtual: the tests assert counts, and times of the test's clock.
+A broker of KIP-1269 names in Produce v14 how many batches it retains. If connections end before the
+first answer in v14, or DescribeConfigs is refused, the producer uses v13 for a while, but must not
+use it for ever. The tests assert counts, and times on a virtual clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ IN_FLIGHT = {"max_in_flight_requests_per_connection": 50, **ONE_EACH}
 
 
 def cutting(connections: int) -> Callable[[RequestSeen], Action | None]:
-    """Close so many connections at their first Produce request, before it is answered."""
+    """Return a hook that closes the first `connections` connections at their first Produce."""
     cut: set[int] = set()
 
     def cut_one(seen: RequestSeen) -> Action | None:
@@ -75,7 +75,7 @@ async def sent_until_wide(producer: Producer, seconds: float) -> tuple[float, in
 async def test_two_connections_cut_before_their_first_answer_cost_a_known_broker_nothing(
     transport: Transport, discovery: str
 ) -> None:
-    """A broker that has answered v14 before is spoken to in v14 although connections are cut."""
+    """If a broker has answered v14 before, the producer keeps to v14 when connections are cut."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         tap = Tap(cluster.connector)
@@ -96,9 +96,10 @@ async def test_two_connections_cut_before_their_first_answer_cost_a_known_broker
 async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
     transport: Transport, discovery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """v14 is tried again after a second, on the connection that is open by then.
+    """If a new broker closes two connections on v14, the producer tries v14 again after a second.
 
-    The broker may be one that closes connections on v14, so v13 is spoken meanwhile.
+    Some brokers close connections on v14, so the producer uses v13 for that second, and then tries
+    v14 on the open connection.
     """
     caplog.set_level(logging.INFO, logger="aioidem")
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
@@ -125,7 +126,7 @@ async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
 async def test_a_broker_that_hangs_up_on_v14_again_and_again_is_found_when_it_heals(
     transport: Transport, discovery: str
 ) -> None:
-    """v14 is tried ever less often, but every 15 seconds at least with `window_discovery="on"`."""
+    """v14 is retried ever less often; with `window_discovery="on"` at least every 15 seconds."""
     hung_up: list[float] = []
     healed = False
 

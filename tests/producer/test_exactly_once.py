@@ -1,10 +1,10 @@
 """Consume, transform, produce: records are copied exactly once, whatever is killed meanwhile.
 
-A copier reads with aiokafka's consumer, writes with `Producer`, and commits its offsets in the
-transaction of what it wrote, over TCP. Copiers and brokers are killed at requests drawn from a
-seed: a copier as a process dies, without closing anything; a broker as by SIGKILL, and it comes
+A copier reads with aiokafka's consumer, writes with `Producer`, and commits its source offsets in
+the same transaction as its records, over TCP. A seed decides at which requests a copier or broker
+is killed: a copier is cancelled and closes nothing in order; a broker ends as by SIGKILL, and comes
 back some requests later. The next copier has the same transactional id, which ends the transaction
-that its predecessor left open. The result is read by aiokafka's consumer in read_committed.
+that its predecessor left open. aiokafka's consumer reads the result in read_committed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def reader_of(cluster: EmbeddedCluster, **options: Any) -> aiokafka.AIOKafkaCons
 
 
 class Killers:
-    """A fault injector that kills a copier or a broker after so many requests, again and again."""
+    """A fault injector: every 10 to 40 requests it kills a copier or broker, or starts a broker."""
 
     def __init__(self, cluster: EmbeddedCluster, seed: int, tasks: Any) -> None:
         self.copier: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class Killers:
 
 @asynccontextmanager
 async def copying(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """Copy with a producer that is not closed in order, because its process is killed."""
+    """Run a copier's producer, which at the end is closed without a wait, like a killed process."""
     producer = producer_for(cluster, transactional_id=GROUP, retry_backoff_max=0.1)
     try:
         await producer.start()
@@ -115,8 +115,8 @@ async def copying(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
 async def copy(cluster: EmbeddedCluster) -> None:
     """Copy until every record of the source is copied."""
     places = [aiokafka.TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
-    # The producer starts first: that ends the transaction which the last copier left open, so the
-    # committed offsets are final.
+    # The producer starts first, because its start ends the transaction that the last copier left
+    # open; then the committed offsets are final.
     async with copying(cluster) as producer, reader_of(cluster, group_id=GROUP) as reader:
         reader.assign(places)
         for place in places:

@@ -1,8 +1,8 @@
-"""A broker that deduplicates by a range of sequences (KIP-758), and a producer that knows it.
+"""A range broker, which deduplicates by a range of sequences (KIP-758), and its producers.
 
-The first tests are of the embedded broker alone, on its virtual clock: what it remembers and what
-it answers. In the others the whole producer writes to it while answers are lost, and every record
-is stored once, in order.
+The first tests check what the embedded broker alone remembers and answers, on a virtual clock. In
+the others the whole producer writes to such a broker while answers are lost, and every record is
+stored once, in order.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_a_duplicate_of_the_newest_batch_gets_its_offset() -> None:
     sequence_range=st.integers(1, 50),
 )
 def test_the_range_goes_across_the_wrap(start: int, back: int, sequence_range: int) -> None:
-    """The range goes on past the wrap: after 2147483647 comes 0."""
+    """A range continues past the largest sequence: after 2147483647 comes 0."""
     _, client = broker(sequence_range)
     wrap = MAX_SEQUENCE + 1
     for number in range(50):
@@ -117,7 +117,7 @@ def test_a_higher_epoch_begins_at_zero_and_a_lower_one_is_fenced_as_ever() -> No
 
 @pytest.mark.parametrize("sequence_range", [0, -1, 2**30 + 1])
 def test_no_range_of_nothing_and_none_past_half_of_all_sequences(sequence_range: int) -> None:
-    """The broker's range has at least one sequence and at most half of all."""
+    """A range must have at least one sequence, and at most half of all sequences (2**30)."""
     with pytest.raises(errors.ConfigError):
         EmbeddedCluster(sequence_range=sequence_range)
 
@@ -130,7 +130,7 @@ def described(client: VirtualClient) -> list[tuple[str, str | None]]:
 
 
 def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> None:
-    """A range broker describes the value of its range; another one describes the name alone."""
+    """DescribeConfigs gives the range of a range broker, and never a value for another broker."""
     assert described(broker(77)[1]) == [(NAME, "77")]
     assert described(broker(None)[1]) == []
     cluster, client = broker(None)
@@ -189,7 +189,7 @@ async def test_twenty_in_flight_survive_lost_answers_once_and_in_order(
 @pytest.mark.anyio
 @bounded(60)
 async def test_the_range_a_broker_names_bounds_what_is_in_flight(transport: Transport) -> None:
-    """Without an option the producer asks the broker for its range and keeps to it."""
+    """With `broker_dedup="range"` the producer asks the broker for its range and keeps to it."""
     async with EmbeddedCluster(sequence_range=7, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         async with producer_for(
@@ -209,7 +209,7 @@ async def test_the_range_a_broker_names_bounds_what_is_in_flight(transport: Tran
 async def test_a_producer_without_the_option_keeps_to_five_and_loses_nothing(
     transport: Transport,
 ) -> None:
-    """A producer without the option keeps to five on a range broker (KIP-758, phase 1)."""
+    """Without `broker_dedup="range"` a producer has at most five batches in flight (KIP-758)."""
     async with EmbeddedCluster(sequence_range=1000, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         seen = 0
