@@ -25,7 +25,7 @@ def test_no_answer_may_be_longer_than_the_user_says(api_key: ApiKey) -> None:
 
 
 def test_most_answers_are_short_and_raising_the_option_does_not_change_that() -> None:
-    """The limits of short answers do not grow with the option `max_frame_bytes`."""
+    """The option `max_frame_bytes` raises the limit of long answers only, such as Metadata."""
     for most in (MOST, 1 << 30):
         assert answer_limit(ApiKey.INIT_PRODUCER_ID, most).max_bytes == 1 << 16
         assert answer_limit(ApiKey.DESCRIBE_CONFIGS, most).max_bytes == 1 << 20
@@ -33,7 +33,7 @@ def test_most_answers_are_short_and_raising_the_option_does_not_change_that() ->
 
 
 def test_a_produce_answer_may_name_an_error_for_each_record_it_was_sent() -> None:
-    """A Produce answer may have an error of some hundred bytes for each record (KIP-467)."""
+    """The limit of a Produce answer has room for an error text of each record sent (KIP-467)."""
     few = produce_answer_limit(1, 1, MOST).max_bytes
     assert few < 1 << 17
     assert produce_answer_limit(1, 10_000, MOST).max_bytes >= 10_000 * 400

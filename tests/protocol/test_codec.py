@@ -1,4 +1,4 @@
-"""The decoder of messages is correct for every schema that we use, and safe for any other bytes.
+"""The message decoder is correct for every schema in use, and refuses malformed bytes safely.
 
 The tests generate messages from the schemas of every version of every API that the embedded cluster
 serves. For valid messages kio's own reader and writer give the expected result. The tests give kio
@@ -85,7 +85,7 @@ def values(kafka_type: str, seconds_only: bool) -> st.SearchStrategy[Any]:
         "uuid": st.uuids().filter(lambda each: each.int != 0),
         "error_code": st.sampled_from(ErrorCode),
         "timedelta_i32": INTEGERS["int32"].map(lambda ms: timedelta(milliseconds=ms)),
-        # For longer times kio's writer rounds through a float.
+        # kio's writer converts through a float, and so is inexact for longer times.
         "timedelta_i64": st.integers(-(2**41), 2**41).map(lambda ms: timedelta(milliseconds=ms)),
         "datetime_i64": stamps.map(lambda ms: EPOCH + timedelta(milliseconds=ms)),
     }
@@ -133,7 +133,7 @@ def without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def make(schema: Any, **fields: Any) -> Any:
-    """Make a message without kio's subtypes of int and str, which kio's annotations ask for."""
+    """Make a message from plain int and str, although kio's annotations ask for its subtypes."""
     return schema(**fields)
 
 
@@ -240,7 +240,7 @@ def test_compact_array_count_beyond_the_frame_allocates_nothing(encoded: bytes) 
 
 
 def test_array_count_is_bounded_by_the_least_size_of_its_items() -> None:
-    # 60 topics of at least three bytes each do not fit into 64 bytes; 60 items of one byte would.
+    # The frame has 64 bytes left: room for 60 items of one byte, but a topic has three or more.
     raw = bytes(4) + b"\x01" + b"\x00" + bytes(4) + (61).to_bytes(1, "big") + bytes(64)
     with pytest.raises(ProtocolError, match="array of 60 items"):
         decode(metadata.MetadataResponse, raw)
@@ -335,7 +335,7 @@ def test_array_of_more_items_than_any_message_has_is_refused() -> None:
 
 
 def test_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -> None:
-    """One limit of items holds for all arrays of a message together, also in tagged fields."""
+    """All arrays of a message, also in tagged fields, have `MAX_ITEMS` items at most in all."""
     keys, features = 1000, MAX_ITEMS - 999
     plain = b"\0\0" + _uvarint(keys + 1) + bytes(7 * keys) + bytes(4)
     tagged = _uvarint(features + 1) + b"\2a\0\1\0\1\0" * features
@@ -348,7 +348,7 @@ def test_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -
 
 
 def test_tagged_fields_count_as_items_known_or_not() -> None:
-    """Tagged fields, known or not, count as items: skipping 16 MiB of empty ones took seconds."""
+    """Tagged fields, known or not, count as items: 16 MiB of empty ones take seconds to skip."""
     few = MAX_ITEMS - 1
     plain = b"\0\0" + _uvarint(2) + bytes(7) + bytes(4)
     for tags, fits in ((few, True), (few + 1, False)):

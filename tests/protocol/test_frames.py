@@ -1,4 +1,4 @@
-"""Frames are the same in whatever pieces a stream arrives, and a bad length is refused at once."""
+"""The splitter returns the same frames however a stream is cut, and refuses a bad length."""
 
 from __future__ import annotations
 

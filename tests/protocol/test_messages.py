@@ -1,4 +1,4 @@
-"""Our headers and bodies of messages have the bytes that kio writes for the same fields."""
+"""The headers and bodies that aioidem encodes have the bytes that kio writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ client_ids = st.none() | st.text(max_size=20)
 
 
 def schema(kind: Any) -> Any:
-    """Check that a schema exists, and return it as Any: tests make it without kio's subtypes."""
+    """Check that a schema exists, and return it as Any, because tests fill it with plain types."""
     assert kind is not None
     return kind
 
@@ -86,7 +86,7 @@ def test_requests_are_read_back_with_their_headers(
 
 
 def test_the_version_in_the_header_may_be_another_than_the_entitys() -> None:
-    """A request can be encoded with another version in its header than its schema's."""
+    """The version in a request's header can be another one than the version of its schema."""
     entity = schema(request_type(0, 13))(
         acks=-1, timeout=timedelta(seconds=1), topic_data=(), transactional_id=None
     )

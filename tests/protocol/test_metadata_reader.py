@@ -1,4 +1,4 @@
-"""The hand-written Metadata reader agrees with the schema's decoder, and its input is bounded."""
+"""The hand-written Metadata reader agrees with the schema's decoder, and limits its input."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_reads_what_the_schemas_reader_reads(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_on_spoilt_bytes_both_say_the_same(version: int) -> None:
-    """`read_metadata` and the schema's decoder agree on damaged answers, too."""
+    """`read_metadata` reads or refuses a damaged answer as the schema's decoder does."""
     seed = secrets.randbelow(2**32)
     chance = random.Random(seed)
     honest = answer(version)
@@ -96,7 +96,7 @@ def test_topics_that_were_not_asked_for_are_skipped(version: int) -> None:
 
 
 def test_topics_partitions_and_brokers_together_have_one_bound() -> None:
-    """One limit of items holds for all topics, partitions and brokers together, wanted or not."""
+    """All topics, partitions and brokers together have one limit, whether asked for or skipped."""
     count = MAX_ITEMS // 3
     part = bytes(14) + b"\1\1\1\0"
     topic = b"\0\0" + b"\2t" + bytes(17) + _uvarint(count + 1) + part * count + bytes(5)
@@ -110,7 +110,7 @@ def test_topics_partitions_and_brokers_together_have_one_bound() -> None:
 
 
 def test_tagged_fields_count_as_items() -> None:
-    """Tagged fields count as items: skipping 16 MiB of empty ones took five seconds."""
+    """Tagged fields count as items: 16 MiB of empty ones would take five seconds to skip."""
     start = bytes(9) + b"\1\0" + bytes(4) + b"\1"
     for tags, fits in ((MAX_ITEMS, True), (MAX_ITEMS + 1, False)):
         frame = start + _uvarint(tags) + b"\x63\0" * tags

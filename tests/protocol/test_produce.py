@@ -1,4 +1,4 @@
-"""Our Produce requests have kio's bytes in every version, and answers are decoded completely."""
+"""Produce requests have the bytes that kio writes, and no field of an answer is lost."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ def v14(of_partition: int | None = None, of_topic: int | None = None) -> Any:
 def test_the_window_is_read_from_both_structs_and_the_partitions_wins(
     of_partition: int | None, of_topic: int | None, seen: int | None
 ) -> None:
-    """The window is read from the topic's field unless the partition has one (KIP-1269)."""
+    """The window (KIP-1269) is the partition's, or the topic's if the partition has none."""
     assert only_partition(14, v14(of_partition, of_topic)).retained == seen
 
 
@@ -428,7 +428,7 @@ def test_a_window_that_is_not_four_bytes_is_ignored(value: bytes) -> None:
 
 
 def test_a_malformed_window_of_the_partition_leaves_the_topics() -> None:
-    """If the partition's window is malformed, the topic's window counts."""
+    """If the window in an answer's partition is malformed, the window in its topic is read."""
     raw = payload(encode_response(v14(20, 30), 1))
     odd = raw.replace(PARTITION_TAG, b"\x01\x01\x01\x14")
     assert decode_produce_response(14, odd)[1].partitions[0].retained == 30

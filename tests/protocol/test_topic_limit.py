@@ -1,4 +1,4 @@
-"""DescribeConfigs names the limit of a topic's batches."""
+"""The size limit of a topic's batches is read from a DescribeConfigs answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def described(configs: dict[str, str | None], code: int = 0) -> Fields:
     ],
 )
 def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: int | None) -> None:
-    """A batch must fit into a message and into a segment, so the smaller limit holds."""
+    """The limit is the smaller of `max.message.bytes` and `segment.bytes`."""
     assert topic_limit(described(configs), "none") == most
 
 
@@ -40,7 +40,7 @@ def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: i
         ("gzip", "gzip", 700),
         ("uncompressed", "none", 700),
         (None, "gzip", 700),
-        # Compression can enlarge records that cannot be compressed.
+        # The broker compresses these batches, and can enlarge them: 100 bytes are left for that.
         ("snappy", "none", 600),
         ("uncompressed", "gzip", None),
         ("lz4", "zstd", None),
@@ -49,7 +49,7 @@ def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: i
 def test_a_topic_that_compresses_anew_has_no_limit_on_the_wire(
     stored: str | None, sent: str, most: int | None
 ) -> None:
-    """The limit on the wire is unknown if the broker recompresses the batches of a topic."""
+    """The limit is unknown if the broker compresses batches anew, with a codec other than ours."""
     configs = {"max.message.bytes": "700", "compression.type": stored}
     assert topic_limit(described(configs), sent) == most
 

@@ -1,4 +1,4 @@
-"""Requests and answers of transactions keep their fields in every version, by kio's schemas."""
+"""Every field of a transaction's requests and answers survives encoding and decoding."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_oldest_version_finds_no_coordinator_of_transactions() -> None:
 
 @pytest.mark.parametrize("version", spoken(22))
 def test_a_transactional_producer_id_is_asked_for(version: int) -> None:
-    """InitProducerId carries the transactional id and its timeout, and no identity."""
+    """The first InitProducerId has the transactional id and timeout, and -1 as id and epoch."""
     request = sent(transactional_producer_id_request(version, "tx", 30_000))
     assert (request.transactional_id, request.transaction_timeout) == ("tx", timedelta(seconds=30))
     assert (getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)) == (-1, -1)
@@ -108,14 +108,14 @@ def test_a_transactional_producer_id_is_asked_for(version: int) -> None:
 
 @pytest.mark.parametrize("version", spoken(22))
 def test_the_identity_a_producer_has_is_named_from_v3_on(version: int) -> None:
-    """InitProducerId carries the producer's identity from v3 on (KIP-360)."""
+    """InitProducerId has the producer's current id and epoch from v3 on (KIP-360)."""
     request = sent(transactional_producer_id_request(version, "tx", 1, WHO))
     named = getattr(request, "producer_id", None), getattr(request, "producer_epoch", None)
     assert named == ((7, 3) if version >= 3 else (None, None))
 
 
 def test_a_plain_producer_names_nothing() -> None:
-    """InitProducerId of a producer without transactions carries no identity."""
+    """InitProducerId of a producer without transactions has -1 as producer id and epoch."""
     request = sent(producer_id_request(5))
     assert (request.transactional_id, request.producer_id, request.producer_epoch) == (None, -1, -1)
 
@@ -141,7 +141,7 @@ def test_partitions_are_added_by_topic(version: int) -> None:
 
 
 def test_versions_of_brokers_among_themselves_are_not_spoken() -> None:
-    """AddPartitionsToTxn v4, which only brokers send, raises InternalError."""
+    """A request for AddPartitionsToTxn v4, which only brokers send, raises InternalError."""
     with pytest.raises(InternalError):
         add_partitions_request(4, WHO, [("a", 0)])
 
@@ -206,7 +206,7 @@ def test_the_end_says_what_to_go_on_with_from_v5_on(version: int, commit: bool) 
     ],
 )
 def test_a_request_in_an_unknown_version_is_an_internal_error(ask: Any) -> None:
-    """A request in a version that does not exist raises InternalError."""
+    """Making a request in a version that does not exist raises InternalError."""
     with pytest.raises(InternalError):
         ask()
 
@@ -231,6 +231,6 @@ MODERN = {0: (0, 13), 26: (0, 5), 28: (0, 5)}
 def test_transactions_v2_are_a_finalised_feature_and_the_requests_for_it(
     offered: dict[int, tuple[int, int]], level: int | None, expected: int
 ) -> None:
-    """Transactions v2 need the cluster's feature level 2 and the requests of KIP-890."""
+    """Transactions v2 need level 2 of `transaction.version`, and KIP-890's request versions."""
     features = {} if level is None else {"transaction.version": level}
     assert ApiVersionTable(offered, features).transaction_version == expected

@@ -1,4 +1,4 @@
-"""The version of each API is chosen from both sides' offers, and the negotiation always ends."""
+"""Each API's version is one that client and broker offer, and every negotiation ends."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_an_old_broker_without_a_hint_is_asked_for_the_oldest_version() -> None:
 def test_the_negotiation_asks_for_lower_versions_and_ends_with_any_hints(
     hints: list[tuple[int, int]],
 ) -> None:
-    """The negotiation asks for a lower version each time, and ends with any hints."""
+    """The negotiation ends whatever versions a broker hints at, as each request has a lower one."""
     talk = negotiation()
     versions = [talk.version]
     answers = iter(raw(response(0, (18, *each), error=UNSUPPORTED)) for each in hints)
@@ -203,7 +203,7 @@ def test_a_higher_hint_is_not_followed() -> None:
 
 
 def test_another_error_is_that_brokers_error() -> None:
-    """Another error code in the ApiVersions answer is raised as that error."""
+    """An ApiVersions answer with an error other than UNSUPPORTED_VERSION raises that error."""
     with pytest.raises(InvalidRequestError):
         negotiation().answer(raw(response(4, PRODUCE, error=ErrorCode.invalid_request)))
 

@@ -32,7 +32,8 @@ NOW = 1_795_250_000_000
 PEER_READERS = [peer._DefaultRecordBatchPy, peer._DefaultRecordBatchCython]  # noqa: SLF001
 PEER_WRITERS = [peer._DefaultRecordBatchBuilderPy, peer._DefaultRecordBatchBuilderCython]  # noqa: SLF001
 
-# Lengths around each size of a varint that fits into a test, and one beyond the loops' tables.
+# Lengths at which a varint grows by a byte (64 and 8192), at which the encoder's table of varints
+# ends (4096), and one far beyond both.
 lengths = st.sampled_from([0, 1, 63, 64, 65, 4095, 4096, 8191, 8192, 8193, 70_000])
 contents = st.binary(max_size=40) | st.builds(lambda size: b"x" * size, lengths)
 nullable = st.none() | contents
@@ -153,7 +154,7 @@ def test_aiokafka_reads_what_we_build(
 def test_aiokafka_reads_what_a_broker_would_stamp(
     reader: Any, records: list[ReadRecord], codec: Codec, stamp: int
 ) -> None:
-    """aiokafka reads our batches after a broker's offsets and times were assigned."""
+    """aiokafka reads our batches after `assign_offsets` set offset, leader epoch and time."""
     built = build_batch(records, codec=codec, transactional=True, control=True)
     data = assign_offsets(built.data, base_offset=77, leader_epoch=3, log_append_time_ms=stamp)
     batch = reader(data)
@@ -216,7 +217,7 @@ def test_restamping_gives_the_batch_that_the_other_identity_would_have_built(
     after: Identity,
     flag: Flags,
 ) -> None:
-    """`restamp` gives the bytes of the batch that is built with the other identity."""
+    """`restamp` returns the bytes that `build_batch` returns with the new producer id and epoch."""
     first = build_batch(records, codec=codec, **before, **flag).data
     assert restamp(first, **after) == build_batch(records, codec=codec, **after, **flag).data
     assert restamp(restamp(first, **after), **before) == first
@@ -278,7 +279,7 @@ def test_the_same_records_give_the_same_bytes(records: list[ReadRecord]) -> None
 def test_batches_in_a_row_are_cut_apart_wherever_the_stream_ends(
     lists: list[list[ReadRecord]], data: st.DataObject
 ) -> None:
-    """`read_batches` leaves out an incomplete last batch only with ``partial``."""
+    """`read_batches` refuses an incomplete last batch, or leaves it out if ``partial`` is True."""
     batches = [build_batch(records).data for records in lists]
     stream = b"".join(batches)
     ends = [sum(map(len, batches[:i])) for i in range(len(batches) + 1)]
@@ -378,7 +379,7 @@ def test_a_batch_without_records_is_a_record_error() -> None:
     ],
 )
 def test_an_identity_that_does_not_fit_is_our_bug(identity: Identity) -> None:
-    """`build_batch` and `restamp` raise InternalError for an identity out of range."""
+    """`build_batch` and `restamp` raise InternalError for an id, epoch or sequence out of range."""
     records = [ReadRecord(0, NOW, None, b"x", ())]
     with pytest.raises(InternalError):
         build_batch(records, **identity)

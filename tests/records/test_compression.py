@@ -22,7 +22,7 @@ REAL = [codec for codec in Codec if codec]
 payloads = st.binary(max_size=2000) | st.builds(
     lambda piece, times: piece * times, st.binary(max_size=40), st.integers(0, 5000)
 )
-# aiokafka rejects a xerial header without a block, which no real batch has.
+# No payload is empty: aiokafka rejects a Snappy header without a block, which no batch has.
 filled = payloads.filter(bool)
 PEER = {
     Codec.GZIP: (peer.gzip_encode, peer.gzip_decode),

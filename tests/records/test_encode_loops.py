@@ -27,7 +27,7 @@ def near(number: int) -> range:
 @pytest.mark.parametrize("edge", [64, 4096, 8192])
 @pytest.mark.parametrize("key", [None, b"key"])
 def test_records_are_right_where_a_table_ends(edge: int, key: bytes | None) -> None:
-    """Records whose sizes and times are at a table's limit are encoded as by aiokafka."""
+    """Records with sizes or times where a varint grows or a table ends have aiokafka's bytes."""
     first = ReadRecord(0, NOW, key, b"", ())
     sizes = [ReadRecord(0, NOW, key, b"v" * size, ()) for size in near(edge)]
     keys = [ReadRecord(0, NOW, b"k" * size, None, ()) for size in near(edge)]

@@ -237,7 +237,7 @@ def test_the_record_that_the_malformed_ones_are_made_from_is_right() -> None:
 )
 def test_a_malformed_record_is_refused(section: tuple[str, bytes]) -> None:
     refuses(batch_of(section[1], 1))
-    # The record is refused even if further records follow, into which its length could reach.
+    # A length that is too large must not be satisfied by bytes of the records that follow.
     refuses(batch_of(section[1] + record_of(WHOLE) * 40, 1))
 
 
