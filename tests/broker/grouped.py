@@ -15,7 +15,7 @@ __all__ = ["MemberClient", "subscription"]
 
 
 def subscription(*topics: str) -> bytes:
-    """Return the metadata of a consumer for its leader: a ConsumerProtocolSubscription, v0."""
+    """Return a consumer's metadata for the group leader: a ConsumerProtocolSubscription, v0."""
     names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
@@ -109,7 +109,7 @@ class MemberClient:
         self.sync_id = self.client.send(14, version, request)
 
     def synced(self) -> tuple[ErrorCode, bytes] | None:
-        """Return the SyncGroup answer's error code and assignment, or None before it came."""
+        """Return the error code and assignment in SyncGroup's answer, or None if none came yet."""
         answer = self.client.answer(self.sync_id)
         return None if answer is None else (answer.error_code, bytes(answer.assignment))
 

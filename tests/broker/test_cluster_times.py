@@ -45,7 +45,7 @@ async def test_a_changed_round_trip_time_applies_to_open_connections() -> None:
 
 
 async def test_a_throttled_broker_serves_a_connection_late() -> None:
-    """A broker with a throttle time of 0.1 s serves three requests in 0.2 s (KIP-219)."""
+    """A throttle time of 0.1 s delays each request after the first by 0.1 s (KIP-219)."""
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
         cluster.set_throttle(0, 0.1)

@@ -140,7 +140,7 @@ def test_a_member_that_does_not_join_again_in_time_is_removed(cluster: VirtualCl
 
 
 def test_a_member_that_does_not_sync_in_time_is_removed(cluster: VirtualCluster) -> None:
-    """A member that does not sync within the rebalance timeout is removed."""
+    """A member that does not send SyncGroup within the rebalance timeout is removed."""
     one, two = MemberClient(cluster), MemberClient(cluster)
     one.begin()
     two.begin()
@@ -244,7 +244,7 @@ def test_a_new_member_is_given_an_id_to_come_back_with(cluster: VirtualCluster) 
 def test_a_member_that_never_joins_delays_a_rebalance_until_its_timeout(
     cluster: VirtualCluster,
 ) -> None:
-    """A member that got an id and never joins delays a rebalance only until its session ends."""
+    """A member that got an id and never joins delays a rebalance by its session timeout at most."""
     [one] = members(cluster, None)
     ghost = MemberClient(cluster)
     ghost.ask_to_join()

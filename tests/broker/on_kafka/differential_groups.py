@@ -42,7 +42,7 @@ _numbers = count(1)
 
 
 def subscription(*topics: str) -> bytes:
-    """Return the metadata of a consumer for its leader: a ConsumerProtocolSubscription, v0."""
+    """Return a consumer's metadata for the group leader: a ConsumerProtocolSubscription, v0."""
     names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 

@@ -298,7 +298,7 @@ class Transactions:
         return (producer[0], producer[1] + 1) if self.modern else producer
 
     async def join(self, name: str, producer: tuple[int, int], topic: str) -> None:
-        """Add partition 0 to the transaction, if the protocol requires that."""
+        """Add partition 0 to the transaction, which protocol v1 requires before a write."""
         if not self.modern:
             await self.ask(self.add(name, producer, {topic: [0]}))
 

@@ -96,7 +96,7 @@ async def any_sequences(made: Bench) -> None:
 async def test_a_planted_difference_is_found(
     retains: int, alike: bool, asked: Callable[[Bench], Awaitable[None]]
 ) -> None:
-    """The comparison finds that one of two embedded clusters remembers one batch more."""
+    """The comparison finds a difference if, and only if, one cluster remembers one batch more."""
     async with (
         EmbeddedCluster(produce_versions=14) as one,
         EmbeddedCluster(produce_versions=14, retain=retains) as other,
