@@ -71,7 +71,7 @@ def transactional(version: int, /, **options: Any) -> Rig:
 
 
 def starting(version: int, /, hold: type[Any], **options: Any) -> Rig:
-    """Make a transactional producer that has no producer id yet; calls of one type are held."""
+    """Make a transactional producer without a producer id; calls of type `hold` stay unanswered."""
     rig = Rig(transaction_version=version, transactional_id="x", **options)
     rig.hold = (hold,)
     return rig.start()
@@ -435,7 +435,7 @@ def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
 
 @BOTH
 def test_producer_fenced_is_fatal_from_produce(version: int) -> None:
-    """PRODUCER_FENCED from Produce is fatal, and every later call raises it."""
+    """PRODUCER_FENCED from Produce is fatal, and every later call raises ProducerFenced."""
     rig = opened(version, 1)
     rig.send(2)
     rig.fail(rig.outstanding()[0], PRODUCER_FENCED)
@@ -696,7 +696,7 @@ def test_out_of_order_behind_a_refused_batch_is_no_news(version: int) -> None:
 def test_an_end_of_unknown_outcome_is_not_reported_as_a_commit(
     version: int, trouble: int | str
 ) -> None:
-    """While the outcome of a commit is unknown, it is not reported, and EndTxn is repeated."""
+    """A commit is not reported while its outcome is unknown, and EndTxn is repeated."""
     rig = deciding(version)
     outcome = rig.transactions.outcome
     for _ in range(3):
@@ -898,7 +898,10 @@ def test_a_transaction_that_timed_out_fences_its_producer_in_v1() -> None:
 
 @BOTH
 def test_a_state_that_does_not_fit_the_commit_is_no_commit(version: int) -> None:
-    """A commit answered with INVALID_TXN_STATE did not happen: fatal in v1, abortable in v2."""
+    """A commit answered with INVALID_TXN_STATE is not reported as done.
+
+    The code is fatal in v1 and makes the transaction abortable in v2.
+    """
     rig = deciding(version)
     outcome = rig.transactions.outcome
     rig.answer_call(rig.called(END), INVALID_TXN_STATE)
@@ -1337,7 +1340,7 @@ def test_a_refused_batch_makes_the_transaction_abortable(version: int, code: int
 def test_a_leader_that_cannot_ask_the_coordinator_is_asked_again(version: int, code: int) -> None:
     """A batch is resent if its leader could not ask the transaction coordinator (KIP-890).
 
-    The leader asks whether the transaction is open before it appends, so the batch is not in doubt.
+    The leader asks the coordinator before it appends, so the batch is not in doubt.
     """
     rig = opened(version)
     (record,) = rig.send()

@@ -120,7 +120,7 @@ def test_every_class_is_found_by_its_code_which_kafka_knows() -> None:
 
 
 def test_names_and_flags_are_aiokafkas() -> None:
-    """Errors that aiokafka has too have its names, messages and flags."""
+    """Errors that aiokafka has too have aiokafka's names, messages and flags."""
     shared = [cls for cls in _BROKER if cls.errno in _AIOKAFKA]
     assert shared
     for cls in shared:

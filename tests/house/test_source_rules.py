@@ -210,7 +210,7 @@ def test_a_planted_path_or_host_is_found(planted: str) -> None:
 
 @pytest.mark.parametrize("harmless", ["a /homely thing", "https://kafka.apache.org/", "net/work/x"])
 def test_what_only_looks_like_a_path_is_not_taken_for_one(harmless: str) -> None:
-    """The rule permits texts that only resemble such a path."""
+    """The rule permits texts that only resemble a path or a host of one machine."""
     assert not list(machine_traces(harmless))
 
 

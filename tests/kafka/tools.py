@@ -179,7 +179,7 @@ class History:
         self._partition = partition
 
     def send(self, count: int, *, size: int = 0, timestamp: float | None = None) -> list[Delivery]:
-        """Queue this many records, of at least ``size`` bytes each; ``timestamp`` is in s."""
+        """Queue `count` records of at least ``size`` bytes each; ``timestamp`` is in s."""
         sent = []
         for _ in range(count):
             value = ValueId(self._name, self._topic, self._partition, len(self.rows))

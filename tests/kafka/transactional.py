@@ -32,7 +32,7 @@ def values(topic: str, transaction: str, count: int) -> list[bytes]:
 def send(
     producer: Producer, topic: str, transaction: str, count: int, partition: int = 0
 ) -> list[Delivery]:
-    """Queue this many records, whose values name their transaction."""
+    """Queue `count` records, whose values name their transaction."""
     return [
         producer.send_nowait(topic, each, partition=partition)
         for each in values(topic, transaction, count)
@@ -204,7 +204,7 @@ class Witness:
     async def reads(
         self, topic: str, *transactions: tuple[str, int], for_good: bool = True
     ) -> None:
-        """Assert that this topic has these numbers of committed records, and no others.
+        """Assert that the committed records are those of these transactions (name, count).
 
         With `for_good`, Java's consumer must read the same at the end, whatever happens to the
         broker.

@@ -310,7 +310,7 @@ async def broker_config(cluster: KafkaCluster, name: str, value: str) -> AsyncIt
 
 
 async def limit_bytes(cluster: KafkaCluster, client_id: str, rate: float | None) -> None:
-    """Limit a client to this many bytes per second; None removes the limit."""
+    """Limit a client to `rate` bytes per second; None removes the limit."""
     op = {"key": "producer_byte_rate", "value": rate or 0.0, "remove": rate is None}
     entity = [{"entity_type": CLIENT_ID, "entity_name": client_id}]
     entry = {"entity": entity, "ops": [op]}
