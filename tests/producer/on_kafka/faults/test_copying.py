@@ -170,7 +170,7 @@ async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
 
 
 async def happen(event: str, cluster: KafkaCluster, copiers: Copiers, target: str) -> None:
-    """Kill or stop the copier, or kill the broker, as `event` says, and start another process."""
+    """Kill or stop the copier, or kill the broker, as `event` says, and start a successor."""
     if event == "kill the copier":
         await in_thread(copiers.signal(signal.SIGKILL).wait, 10)
         await in_thread(copiers.start)

@@ -109,8 +109,8 @@ async def test_kip_854_records_of_yesterday_are_in_doubt_and_nothing_is_written_
 ) -> None:
     """A broker forgets a producer whose records are a day old, and no record is written twice.
 
-    The broker takes the record timestamps of the last appended batch for the producer's last sign
-    of life.
+    The broker measures how long a producer was idle from the record timestamps of the last batch
+    that it appended.
     """
     topic = f"kip-854-{read}"
     await cluster.create_topic(topic)

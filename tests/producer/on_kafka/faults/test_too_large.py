@@ -101,7 +101,7 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
 
     If the resend of an earlier, small batch is acknowledged, the leader still has the producer's
     state, so the success of a later batch proves that the large ones are stored. Otherwise nothing
-    proves it, and large batches end UNKNOWN.
+    proves it, and the oldest large batch ends UNKNOWN.
     """
     topic = f"limit-doubt-{known}"
     await cluster.create_topic(topic)

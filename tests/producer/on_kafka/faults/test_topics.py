@@ -206,8 +206,8 @@ async def test_a_topic_is_deleted_and_made_anew_under_load(
                 await settled(history, 1)
             await settled(history, 50)
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
-        # Requests to Kafka 3 name topics without ids. Until metadata shows the new id, the new
-        # topic looks like the old one with its data lost, perhaps in several answers.
+        # Produce requests to Kafka 3 name topics without ids. Until metadata shows the new id, the
+        # new topic looks like the old one with its data lost, perhaps in several answers.
         losses = producer.statistics().data_loss_events
         assert losses == 0 or world.version < "4"
     # Answers from the old topic may arrive up to one round trip after the new topic was made.

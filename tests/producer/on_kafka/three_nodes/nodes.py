@@ -138,7 +138,7 @@ class Tap:
 
 
 def patience(milliseconds: int) -> Rewrite:
-    """Return an action that sets the timeout of a Produce request, in which followers must answer.
+    """Return an action that sets how long a broker waits for followers (the timeout in Produce).
 
     The producer sends its own request timeout, so it would close the connection before the broker
     answers REQUEST_TIMED_OUT.

@@ -60,10 +60,10 @@ async def test_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) 
 
 @bounded(180)
 async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, world: World) -> None:
-    """Leaders go on without a controller, and a new producer gets its producer id.
+    """After the controller is killed, leaders go on, and a new producer gets its producer id.
 
-    Once two of the three nodes are down, no leader can be elected, but the leader that is left goes
-    on.
+    Then a second of the three nodes is killed, so no leader can be elected, but a leader that is
+    left goes on.
     """
     controller, a, b = await cast(cluster)
     await cluster.create_topic("no-id", replicas=[[controller, a, b], [b, a, controller]])
