@@ -50,7 +50,7 @@ PRODUCE, HANDSHAKE, AUTHENTICATE = 0, 17, 36
 
 
 def brokers(*mechanisms: str, **more: Any) -> EmbeddedCluster:
-    """Start brokers that offer these mechanisms."""
+    """Return a cluster (not started) whose brokers offer these mechanisms."""
     settings = {name: more.pop(name) for name in ("max_session", "tls") if name in more}
     security = BrokerSecurity(mechanisms=mechanisms, users=USERS, **settings)
     return EmbeddedCluster(security=security, **more)
@@ -61,7 +61,7 @@ def of(cluster: EmbeddedCluster, **options: Any) -> Producer:
 
 
 def credentials(mechanism: str, right: bool = True) -> Mapping[str, Any]:
-    """Return Alice's credentials, or wrong ones that are similar."""
+    """Return options with Alice's credentials, or with a wrong password or an expired token."""
     secret = "alice-secret" if right else "alice-secreT"
     if mechanism == "OAUTHBEARER":
         seconds = 60 if right else -60
@@ -119,7 +119,7 @@ async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> Non
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @bounded(30)
 async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
-    """A broker that offers another mechanism receives the name of ours, and no credentials."""
+    """A broker that lacks the producer's mechanism receives its name, and no credentials."""
     seen: list[tuple[int, Any]] = []
 
     def watch(request: RequestSeen) -> None:
@@ -136,7 +136,7 @@ async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
 
 @bounded(30)
 async def test_sasl_to_a_listener_without_is_named() -> None:
-    """SASL to a listener without SASL fails, and the error says so."""
+    """If the listener does not use SASL, a producer with SASL fails with an error that says so."""
     async with EmbeddedCluster() as cluster:
         with pytest.raises(IllegalSaslStateError, match="this listener does not use SASL"):
             await of(cluster, **password("SCRAM-SHA-256")).start()
@@ -144,7 +144,7 @@ async def test_sasl_to_a_listener_without_is_named() -> None:
 
 @bounded(30)
 async def test_no_sasl_to_a_listener_with_is_hinted_at() -> None:
-    """Without SASL, the error about a listener that requires it suggests SASL."""
+    """If the listener requires SASL, the error of a producer without SASL suggests SASL."""
     async with brokers("PLAIN") as cluster:
         with pytest.raises(KafkaConnectionError, match="the listener may want SASL"):
             await of(cluster).start()
@@ -153,7 +153,7 @@ async def test_no_sasl_to_a_listener_with_is_hinted_at() -> None:
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
 @bounded(30)
 async def test_a_broker_that_stays_silent_has_the_setup_timeout(mechanism: str) -> None:
-    """A broker that never answers the exchange fails `start` after connection_setup_timeout."""
+    """If a broker never answers SaslAuthenticate, `start` fails after connection_setup_timeout."""
     async with brokers(mechanism) as cluster:
         cluster.intercept(lambda seen: Drop(silent=True) if seen.api_key == AUTHENTICATE else None)
         producer = of(cluster, **password(mechanism), connection_setup_timeout=0.5)
@@ -163,11 +163,11 @@ async def test_a_broker_that_stays_silent_has_the_setup_timeout(mechanism: str) 
 
 @bounded(30)
 async def test_keys_are_derived_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tasks run while SCRAM derives a key, which takes a second for a million iterations."""
+    """SCRAM derives its key in another thread, as a million iterations would block the loop."""
     derive, threads = hashlib.pbkdf2_hmac, set[int]()
 
     def derived(name: str, word: bytes, *more: Any) -> bytes:
-        # the client's own derivation; the broker derives its key from the right password
+        # Only the client derives a key from the wrong password; the broker uses the right one.
         if word == b"alice-secreT":
             threads.add(threading.get_ident())
         return derive(name, word, *more)
@@ -341,7 +341,7 @@ async def test_credentials_cannot_be_set_where_none_are_used() -> None:
 
 
 async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tuple[Any, float]:
-    """Change a running producer's password; return its next record's error, and when it came."""
+    """Change Alice's password at the broker; return the next record's error and seconds to it."""
     security = BrokerSecurity(mechanisms=("PLAIN",), users=users)
     async with (
         EmbeddedCluster(security=security, transport="memory") as cluster,
@@ -363,7 +363,7 @@ async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tupl
 @VIRTUAL
 @bounded(300)
 async def test_values_that_are_refused_again_and_again_end_the_producer() -> None:
-    """Credentials that brokers refuse repeatedly end the producer before its records expire."""
+    """A fixed password that brokers refuse repeatedly fails records long before their deadline."""
     error, seconds = await _locked_out(password("PLAIN"), dict(USERS))
     assert isinstance(error, SaslAuthenticationFailed)
     assert error.status is DeliveryStatus.NOT_WRITTEN
@@ -375,7 +375,7 @@ async def test_values_that_are_refused_again_and_again_end_the_producer() -> Non
 async def test_a_callable_is_asked_again_until_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A failing callable for credentials is called again until the deadline, with warnings."""
+    """If brokers refuse a callable's credentials, it is called again until a record's deadline."""
     caplog.set_level(logging.WARNING, "aioidem")
     options = sasl("PLAIN", sasl_credentials=lambda: ("alice", "alice-secret"))
     error, seconds = await _locked_out(options, dict(USERS))
@@ -389,7 +389,7 @@ async def test_a_callable_is_asked_again_until_the_deadline(
 
 
 class Exchanges:
-    """Counts the exchanges that the brokers see, and the requests served during one."""
+    """The SASL exchanges that the brokers see, and the number of other requests during one."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.begun: list[float] = []
@@ -417,7 +417,7 @@ async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
 ) -> None:
     """Sessions of 2 s are renewed while twenty requests are in flight, and no record is lost."""
     options = dict(credentials(mechanism))
-    # the brokers' clock is the real one here, so tokens are valid for long
+    # Brokers compare tokens with the real clock and not the virtual one: they must not expire.
     if mechanism == "OAUTHBEARER":
         options["sasl_oauth_token_provider"] = lambda: token(time.time() + 1e6)
     async with brokers(
@@ -467,7 +467,7 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
 @bounded(600)
 async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
     # As in Kafka, authenticating again within a second of the last time is an error.
-    """Renewals are more than a second apart, because brokers refuse earlier ones."""
+    """Renewals are more than a second apart, because a broker refuses one within a second."""
     async with brokers("PLAIN", max_session=0.5, transport="memory", rtt=0.01) as cluster:
         exchanges = Exchanges(cluster)
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
@@ -481,7 +481,7 @@ async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
 @VIRTUAL
 @bounded(600)
 async def test_a_renewal_that_is_refused_ends_the_connection_and_nothing_is_in_doubt() -> None:
-    """If a broker refuses a renewal, the next record fails and is NOT_WRITTEN."""
+    """If a broker refuses to renew a session, the next record fails and is NOT_WRITTEN."""
     users = dict(USERS)
     security = BrokerSecurity(mechanisms=("PLAIN",), users=users, max_session=5.0)
     async with EmbeddedCluster(security=security, transport="memory", rtt=0.1) as cluster:
@@ -500,7 +500,7 @@ async def test_a_renewal_that_is_refused_ends_the_connection_and_nothing_is_in_d
 @bounded(600)
 async def test_a_new_user_name_gets_a_new_connection_and_nothing_is_lost() -> None:
     # Kafka refuses a renewal that changes the principal: "Cannot change principals".
-    """A new user name gets a new connection, and each record is written once and in order."""
+    """After a change of the user name, a new connection is used, and no record is lost."""
     async with brokers("PLAIN", max_session=5.0, transport="memory", rtt=0.1) as cluster:
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
             deliveries = [producer.send_nowait("t", b"%d" % n, partition=0) for n in range(500)]
@@ -517,13 +517,13 @@ async def test_a_new_user_name_gets_a_new_connection_and_nothing_is_lost() -> No
 @VIRTUAL
 @bounded(600)
 async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time() -> None:
-    """A renewal that a broker does not answer ends the connection after a timeout."""
+    """If a renewal gets no answer for 3 s (connection_setup_timeout), a new connection is used."""
     renewals = 0
 
     def swallow(seen: RequestSeen) -> Action | None:
         nonlocal renewals
         renewals += seen.api_key == HANDSHAKE
-        # The first two are the initial ones of the bootstrap connection and of the broker's.
+        # Handshakes 1 and 2 begin the bootstrap and the broker's connection; 3 is the renewal.
         if seen.api_key == AUTHENTICATE and renewals == 3:
             return Drop(silent=True)
         return None

@@ -1,9 +1,9 @@
-"""No output of any mechanism contains the secret, after success or failure, at DEBUG level.
+"""No output contains a secret or a record's payload, whether authentication succeeds or fails.
 
-The tests search logs (of all loggers), the text, repr and traceback of each exception with the
-local variables of all its frames, the reprs of producer, configuration and connection, the
-statistics, and pickles. The canary is a password, a token, a client secret, an AWS key, or the
-payload of a record, which must not be shown either.
+The tests give a canary (a text to search for) as password, token, client secret or AWS key. They
+search the logs of all loggers at DEBUG level; the text, repr and traceback of each exception, with
+the local variables of all frames; the reprs of producer and configuration; the statistics; and
+pickles.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HANDSHAKE, AUTHENTICATE = 17, 36
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Use one event loop only, because the output does not depend on it."""
+    """Use asyncio only, because the output does not depend on the event loop."""
     return "asyncio"
 
 
@@ -74,14 +74,14 @@ def unsigned(expires: float) -> str:
 
 
 def forms_of(secret: str) -> set[str]:
-    """Return the spellings of a secret: plain, in a bytes repr, in base64 at any offset, in hex."""
+    """Return the forms of a secret to search for: text, hex, and base64 at any offset."""
     raw = secret.encode()
     encoded = {base64.b64encode(b"x" * shift + raw).decode()[4:-4] for shift in range(3)}
     return {secret, raw.hex(), secret[:-1], *encoded}
 
 
 class Ear:
-    """Collects all output, and searches it for the canary."""
+    """A collector of output, which can be searched for secrets."""
 
     def __init__(self) -> None:
         self._log = io.StringIO()
@@ -110,7 +110,7 @@ class Ear:
         told = traceback.TracebackException.from_exception(error, capture_locals=True, limit=50)
         own = [each for each in told.format() if "tests/security" not in each.split("\n")[0]]
         self._heard += own
-        # Error reporters follow the chain even if it is not displayed.
+        # Error reporters send __context__, too, although "raise ... from None" hides it otherwise.
         for link in (error.__cause__, error.__context__):
             if link is not None:
                 self.hear_error(link)
@@ -127,7 +127,10 @@ class Ear:
 
 
 def options_for(mechanism: str, right: bool) -> dict[str, Any]:
-    """Return options with the canary as credential; wrong ones differ on the broker's side."""
+    """Return options with the canary as credential, which is an expired token if not `right`.
+
+    For other mechanisms the caller gives the brokers another password instead.
+    """
     if mechanism == "OAUTHBEARER":
         expires = time.time() + (60 if right else -60)
         return dict(sasl(mechanism, sasl_oauth_token_provider=lambda: unsigned(expires)))
@@ -168,7 +171,7 @@ def answers_nonsense(seen: RequestSeen) -> Action | None:
 
 
 def echoes(seen: RequestSeen) -> Action | None:
-    """Make a broker that repeats what it received, which the client must not show in full."""
+    """Answer SaslAuthenticate with the client's own message, which has the password in it."""
     if seen.api_key != AUTHENTICATE:
         return None
     values = {"error_code": 58, "error_message": "no", "auth_bytes": seen.request.auth_bytes}
@@ -176,7 +179,7 @@ def echoes(seen: RequestSeen) -> Action | None:
 
 
 async def drive(cluster: EmbeddedCluster, ear: Ear, options: Mapping[str, Any]) -> None:
-    """Run a producer through its life and collect the output."""
+    """Make a producer, start it, send a record, and close it; collect the output in `ear`."""
     producer: Producer | None = None
     try:
         producer = Producer(cluster.bootstrap_servers, **options, max_block=5)
@@ -216,10 +219,10 @@ async def test_nothing_that_is_said_has_the_secret(
 
 @bounded(30)
 async def test_a_connection_that_breaks_while_the_secret_is_written_does_not_keep_it() -> None:
-    """A failed send of a password chains no exception whose frames have it as a local variable."""
+    """If sending a password fails, no chained exception has a frame with the password in it."""
 
     class Breaking:
-        """A stream that breaks at the third write, the first with a password in it."""
+        """A connector whose connection breaks at the third write, which has the password in it."""
 
         def __init__(self, inner: Any) -> None:
             self._inner = inner
@@ -320,8 +323,8 @@ async def test_a_kerberos_ticket_is_not_said(
 ) -> None:
     """No log and no exception contains a Kerberos ticket.
 
-    Embedded brokers do not have GSSAPI, so one without SASL sends what such a broker would, for up
-    to ten rounds.
+    Embedded brokers do not have GSSAPI, so an interceptor answers SaslHandshake and
+    SaslAuthenticate as a broker with GSSAPI would. The client gives up after ten rounds at most.
     """
     monkeypatch.setitem(sys.modules, "gssapi", kerberos())
     heard: list[bytes] = []
@@ -381,11 +384,11 @@ async def test_credentials_that_cannot_be_used_are_not_said(options: Mapping[str
 
 
 class NoValue:
-    """Its values are legal for no option."""
+    """The type of a value that no option accepts."""
 
 
 def _wrong(given: dict[str, Any], name: str, value: object) -> dict[str, Any]:
-    """Return options with the canary in them, one of which is wrong."""
+    """Return the options `given`, with `value`, which is wrong, as option `name`."""
     return {**given, name: value}
 
 
@@ -400,7 +403,7 @@ SINK = {"topic": "t"} | {f"kafka.{name}": value for name, value in JAVA.items()}
 
 
 def entrances() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield every way to give options with a password, with everything that can be wrong."""
+    """Yield a name and a call for each way to give options with a password and one wrong value."""
     for each in dataclasses.fields(ProducerConfig):
         wrong = _wrong({"bootstrap_servers": "h", **NATIVE}, each.name, NoValue())
         yield f"build {each.name}", partial(ProducerConfig.build, **wrong)
@@ -445,7 +448,7 @@ def entrances() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def frames_of(error: BaseException) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Return the local variables that an error reporter would send, except those of the tests."""
+    """Yield the function and local variables of each frame of an error, except tests' frames."""
     for link in (error, error.__cause__, error.__context__):
         if link is None:
             continue
@@ -496,7 +499,7 @@ def test_what_kerberos_says_is_not_chained() -> None:
 
 
 def test_a_secret_cannot_be_copied_out() -> None:
-    """A secret cannot be pickled or made into JSON, and copies do not show it."""
+    """A Secret cannot be pickled or made into JSON, and a copy's repr does not show its text."""
     secret = Secret(CANARY)
     for take in (secret.__getstate__, lambda: pickle.dumps(secret), lambda: json.dumps(secret)):
         with pytest.raises(TypeError):
@@ -508,7 +511,7 @@ def test_a_secret_cannot_be_copied_out() -> None:
 
 
 def test_what_makes_mechanisms_can_be_printed() -> None:
-    """The repr of a factory of mechanisms does not contain the secret."""
+    """The repr of what `sasl_client` returns does not contain the secret."""
     ear = Ear()
     for mechanism in MECHANISMS:
         made = sasl_client(ProducerConfig.build("h", **options_for(mechanism, right=True)))
@@ -517,7 +520,7 @@ def test_what_makes_mechanisms_can_be_printed() -> None:
 
 
 def test_the_ear_hears() -> None:
-    """The search finds the canary in each place where it could appear."""
+    """The search for the canary finds it: logs, base64, errors and local variables."""
     tries: list[Callable[[Ear], None]] = [
         lambda _: logging.getLogger("x").debug("%s", CANARY),
         lambda _: logging.getLogger("x").debug("%s", CANARY.encode()),
@@ -537,7 +540,7 @@ def test_the_ear_hears() -> None:
 def _hear_a_local_variable(ear: Ear) -> None:
     code = "def f(password):\n    raise ValueError('x')\nf(canary)"
     try:
-        # This frame seems to belong to a library and not to a test.
+        # Frames of tests are not searched, so this one has the file name of a library.
         exec(compile(code, "library.py", "exec"), {"canary": CANARY})  # noqa: S102 - ours
     except ValueError as error:
         ear.hear_error(error)

@@ -1,7 +1,7 @@
 """Text from a broker is escaped and shortened wherever it is shown.
 
-A broker puts hostile text into one field of type string at a time, of every answer that we read,
-and everything that is shown about it is examined: logs, exceptions, statistics and reprs.
+The tests put hostile text into each string field, one at a time, of each answer that aioidem reads.
+They check what aioidem then shows: logs, exceptions, statistics and reprs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def strings_of(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def _item(kind: Any) -> Any:
-    """Return the type of a field or of an array's items, without None."""
+    """Return the type of a field, or of the items if the field is an array, without None."""
     while typing.get_origin(kind) is tuple or isinstance(kind, UnionType):
         kind = next(each for each in typing.get_args(kind) if each is not type(None))
     return kind
@@ -142,7 +142,7 @@ def newest(api_key: int) -> tuple[int, int]:
 
 
 def met_by_a_producer() -> list[Any]:
-    """Return the fields in the newest version of each API that a producer uses."""
+    """Return the string fields of the answers to a producer, in each API's newest version."""
     asked = set(SPOKEN) - {ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.CREATE_TOPICS}
     asked -= {ApiKey.DELETE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.DESCRIBE_CLUSTER}
     asked -= {ApiKey.OFFSET_FETCH, ApiKey.LIST_TRANSACTIONS}
@@ -155,7 +155,7 @@ def met_by_a_producer() -> list[Any]:
 def test_nothing_a_producer_says_shows_it_raw(
     api_key: int, version: int, path: tuple[str, ...], failing: bool
 ) -> None:
-    """No output of a producer shows the text unescaped, also when the answer has an error code."""
+    """No output of a producer has hostile text unescaped, whether its answer is an error or not."""
     said: list[str] = []
     log = Log()
     logger = logging.getLogger("aioidem")

@@ -1,8 +1,8 @@
-"""Unusable credentials, and sources of credentials that fail, cause one refusal and nothing else.
+"""Unusable credentials, and failing sources of credentials, raise AuthenticationFailedError only.
 
-Whatever goes wrong while a mechanism makes its message ends that attempt to authenticate with
-`AuthenticationFailedError`. It neither ends the producer's background task nor shows the secret,
-although a `UnicodeEncodeError` contains the whole password.
+Every exception that a mechanism meets while it makes its message becomes that error. So the
+producer's background task goes on, and no secret is shown, although for example a
+`UnicodeEncodeError` contains the whole password.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOKEN = base64.b64encode(CANARY.encode()).decode()
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Use one event loop only, because the texts do not depend on it."""
+    """Use asyncio only, because the errors' texts do not depend on the event loop."""
     return "asyncio"
 
 
@@ -78,7 +78,7 @@ UNUSABLE = {
 async def test_credentials_that_fail_are_an_authentication_that_failed(
     options: Mapping[str, Any],
 ) -> None:
-    """Credentials that raise while a message is made cause AuthenticationFailedError only."""
+    """Credentials of which no message can be made raise AuthenticationFailedError, unshown."""
     ear = Ear()
     config = ProducerConfig.build("h", **options)
     with ear.listening():

@@ -1,7 +1,7 @@
-"""Each mechanism, as a plain object, sends the right messages and refuses the wrong answers.
+"""Each SASL mechanism, without a network, makes the right messages and refuses wrong answers.
 
-SCRAM's server is scramp's, and messages of hostile servers are written by hand. Every refusal is an
-`AuthenticationFailedError`, comes at once, and does not contain the secret.
+SCRAM is tested with the server of the package scramp, and with hostile answers written by hand. A
+wrong answer raises `AuthenticationFailedError` at once, and the error does not contain the secret.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def test_scram_sha_256_is_that_of_rfc_7677() -> None:
     scram = Scram("SCRAM-SHA-256", "user", Secret("pencil"), nonce=OURS)
     assert scram.first() == f"n,,n=user,r={OURS}".encode()
     final = scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
-    # kafka_protocol #112, CVE-2024-56128: the client returns the whole nonce.
+    # The client returns the whole nonce, its own part and the server's (kafka_protocol #112,
+    # CVE-2024-56128).
     assert final == (f"c=biws,r={THEIRS},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode())
     assert scram.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
 
@@ -123,7 +124,8 @@ def test_two_exchanges_have_different_nonces() -> None:
         "",
         "r",
         "\0" * 20,
-        # kafka-python #3026: few iterations are a downgrade, many take a day.
+        # Too few iterations weaken the protection of the password, too many keep the client busy
+        # (kafka-python #3026).
         *(f"r={THEIRS},s={SALT},i={count}" for count in ("0", "1", "4095", "-1", "x", "", "04096")),
         *(
             f"r={THEIRS},s={SALT},i={count}"
@@ -178,7 +180,7 @@ def test_a_server_that_does_not_prove_itself_is_refused(message: bytes) -> None:
 def test_the_servers_signature_is_compared_in_constant_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Comparing the signature takes as long for the first wrong byte as for the last one."""
+    """The server's signature is compared by `compare_digest`, whose time tells nothing about it."""
     compared: list[object] = []
 
     def compare(one: Any, other: Any) -> bool:
@@ -223,7 +225,7 @@ def test_any_attributes_from_a_scram_server_are_refused_or_answered(
 
 @pytest.mark.parametrize("word", ["", "pass\u00a0word", "ﬁsh", "a\u0007b", "\u0627a"])
 def test_a_password_kafka_would_hash_differently_is_refused_by_name(word: str) -> None:
-    """SCRAM refuses a password that Kafka would normalise differently."""
+    """SCRAM refuses a password that Kafka would normalise, and so hash, differently."""
     with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-256: ") as caught:
         Scram("SCRAM-SHA-256", "user", Secret(word))
     assert caught.value.__cause__ is caught.value.__context__ is None
@@ -299,7 +301,7 @@ _VECTOR = {
 def test_the_signature_we_check_with_is_that_of_known_messages(
     more: dict[str, str], expected: str
 ) -> None:
-    """The tests' own AWS signature is right for known messages."""
+    """`signature`, with which the tests check AWS signatures, is right for known messages."""
     assert signature({**_VECTOR, **more}, "X" * 40) == expected
 
 

@@ -1,6 +1,7 @@
-"""Client credentials (KIP-768): tokens are fetched, kept, replaced, and refused.
+"""Tokens from an OpenID provider (KIP-768) are fetched, kept and replaced; bad answers are refused.
 
-The server is the standard library's, in a thread, without TLS, which is the HTTP library's part.
+The tests' provider is an HTTP server in a thread. It has no TLS, which is the task of the HTTP
+library.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Answer = Callable[["Provider"], None]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Use one event loop only, because requests do not depend on it."""
+    """Use asyncio only, because the requests do not depend on the event loop."""
     return "asyncio"
 
 
@@ -94,7 +95,7 @@ async def test_the_client_is_authenticated_and_the_scope_asked_for() -> None:
         assert (await client(url, scope="a b").token()).reveal() == "t1"
     [(headers, form)] = handler.asked
     assert form == {"grant_type": ["client_credentials"], "scope": ["a b"]}
-    # RFC 6749, 2.3.1: both are form-encoded before they are joined.
+    # The client's ID and secret are each form-encoded, then joined by a colon (RFC 6749, 2.3.1).
     pair = base64.b64decode(headers["Authorization"].removeprefix("Basic ")).decode()
     assert pair == "m%3Ae:canary+%2Fsecret"
 
@@ -126,7 +127,7 @@ async def test_a_token_of_a_very_short_life_is_not_asked_for_again_and_again(
 
 @bounded(20)
 async def test_waiting_callers_get_the_token_that_came_even_if_it_has_expired() -> None:
-    """All callers that wait for a request get its token, even if the token expired meanwhile."""
+    """All callers that wait for one request get its token, even if the token has expired."""
     with provider(gives({"access_token": "t", "expires_in": 1})) as (url, handler):
         credentials = client(url, clock=lambda: 0.0 if not handler.asked else 5.0)
         async with anyio.create_task_group() as tasks:
@@ -164,7 +165,7 @@ async def test_others_run_while_an_answer_comes_in_very_small_pieces() -> None:
 async def test_what_the_http_client_logs_of_the_endpoint_is_not_the_endpoints_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The HTTP client's log has neither the endpoint's text nor the URL's query."""
+    """The HTTP client's log has no control characters of the endpoint, and no query of the URL."""
     forged = b"HTTP/1.1 400 \x1b[2Jall is well\r\nContent-Length: 0\r\n\r\n"
     with (
         endpoint(forged) as url,
@@ -212,7 +213,7 @@ async def test_connections_that_need_a_token_at_once_share_one_request() -> None
             AuthenticationFailedError,
             "no usable access_token",
         ),
-        # A provider has the secret and may repeat it.
+        # A provider knows the client secret, so its error may contain the secret.
         (gives({"error": "no such secret: canary /secret"}, 401), AuthenticationFailedError, "401"),
         (
             gives({"error": "no such secret: canary+%2Fsecret"}, 401),
@@ -259,7 +260,7 @@ NOT_IN_TIME = "did not answer in full within 0.3 s"
 
 
 class Endpoint(socketserver.BaseRequestHandler):
-    """A token endpoint that sends `begin` at once, and then `then` slowly and for ever."""
+    """A token endpoint that sends `begin` at once, and then `then` every 10 ms for ever."""
 
     begin: bytes
     then: bytes
@@ -313,15 +314,16 @@ def endpoint(begin: bytes, then: bytes = b"") -> Iterator[str]:
 async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
     begin: bytes, then: bytes, kind: type[Exception], says: str
 ) -> None:
-    """One deadline bounds the whole answer, and no thread is left that waits for it."""
+    """The whole answer must arrive within one timeout, and no thread goes on waiting for it."""
     with endpoint(begin, then) as url:
-        # A busy machine needs more time to read the answer that is refused for its length.
+        # More time for the answer that is refused for its length: it must be read that far first.
         credentials = client(url, timeout=15.0 if kind is AuthenticationFailedError else 0.3)
         ours = {thread for thread in threading.enumerate() if "Handler" not in thread.name}
         for _ in range(3):
             with pytest.raises(kind, match=says):
                 await credentials.token()
-            # One worker thread of anyio, which imported the HTTP client, but none for each attempt.
+            # Only the worker thread of anyio is left that imported the HTTP client: no attempt adds
+            # a thread.
             left = [
                 thread
                 for thread in threading.enumerate()

@@ -67,7 +67,7 @@ class Realm:
         self.run("kdb5_util", "create", "-s", "-r", self.name, "-P", "of this test")
 
     def run(self, *command: str) -> None:
-        """Run a tool of the realm."""
+        """Run one of Kerberos' tools on the realm; a failure fails the test."""
         found = shutil.which(command[0], path=TOOLS)
         assert found is not None, f"{command[0]} is not installed"
         done = subprocess.run(
@@ -90,7 +90,7 @@ class Realm:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Run the ticket server during the block."""
+        """Run the server that issues the realm's tickets, until the block ends."""
         kdc = shutil.which("krb5kdc", path=TOOLS)
         assert kdc is not None
         with subprocess.Popen(
@@ -106,7 +106,7 @@ class Realm:
 
     @contextmanager
     def as_user(self, keytab: Path) -> Iterator[None]:
-        """Use only these credentials in this process, which has no ticket before."""
+        """Let this process get tickets with `keytab` only, and begin without any ticket."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KRB5_CONFIG", str(self.config))
             patch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{keytab}")
@@ -155,7 +155,7 @@ def options(**more: Any) -> Mapping[str, Any]:
 async def test_a_user_with_a_ticket_is_accepted_and_renews_the_session(
     cluster: KafkaCluster, realm: Realm
 ) -> None:
-    """Alice is accepted under her ticket's name, may write, and renews her session three times."""
+    """Kafka accepts Alice by her ticket, and she writes for three sessions, which are renewed."""
     await cluster.create_topic("open-1")
     with realm.as_user(realm.keytab("alice")):
         async with Producer(cluster.secure_servers("SASL"), **options()) as producer:
@@ -163,7 +163,7 @@ async def test_a_user_with_a_ticket_is_accepted_and_renews_the_session(
             until = anyio.current_time() + 3 * SESSION
             while anyio.current_time() < until:
                 await outcomes(history.send(50))
-            # A connection that ended would have had its outstanding batches sent again.
+            # No connection was lost: the batches in flight would have been sent again.
             assert producer.statistics().batches_retried == 0
     assert await check(cluster, [history], "open-1") == list(range(len(history.rows)))
 

@@ -1,8 +1,8 @@
-"""Sessions are renewed every second for a minute, with twenty batches in flight (KIP-368).
+"""A session is renewed every second or so for a minute, with 20 batches in flight (KIP-368).
 
-A patched broker remembers twenty batches; its proxy announces that and adds 40 ms. The listener
-behind the proxy is SASL_PLAINTEXT, so that the proxy can see that only the exchange is sent while
-one goes on, and that the window was full before.
+A patched broker remembers 20 batches per producer. A proxy in front of the broker announces this
+window and adds 40 ms per round trip. The listener is SASL_PLAINTEXT, so that the proxy can read the
+requests: the window becomes full, and no Produce request is sent while a session is being renewed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HANDSHAKE, AUTHENTICATE = 17, 36
 
 
 class Renewals:
-    """Counts exchanges, and requests in the middle of one, as the proxy sees them."""
+    """The SASL exchanges that the proxy sees, and the number of other requests during one."""
 
     def __init__(self, cluster: KafkaCluster, spans: SpanCount) -> None:
         self.begun: list[float] = []

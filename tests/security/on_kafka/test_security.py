@@ -174,7 +174,7 @@ async def test_a_mechanism_kafka_does_not_offer_is_named(
 
 @bounded(60)
 async def test_a_client_certificate_is_let_in(cluster: KafkaCluster) -> None:
-    """A client certificate is accepted, and Kafka names the user by the certificate's subject."""
+    """Kafka accepts a client certificate; its subject has no permission, so a record is refused."""
     await cluster.create_topic("open-mtls")
     options = {**MTLS, "enable_idempotence": False}
     async with Producer(cluster.secure_servers("TLS"), **options) as producer:
@@ -214,7 +214,7 @@ async def test_a_broker_whose_certificate_names_another_host_is_not_trusted(
 
 @bounded(60)
 async def test_the_wrong_protocol_is_named_each_way(cluster: KafkaCluster) -> None:
-    """The error of a producer with the wrong security protocol names what the listener uses."""
+    """If `security_protocol` is wrong, the error names the protocol that the listener uses."""
     tls, sasl, bare = (
         cluster.secure_servers("TLS"),
         cluster.secure_servers("SASL"),
@@ -238,7 +238,7 @@ async def test_the_wrong_protocol_is_named_each_way(cluster: KafkaCluster) -> No
 async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record(
     cluster: KafkaCluster, mechanism: str
 ) -> None:
-    """A session that ended while idle is renewed before the next record."""
+    """A session that expired while the connection was idle is renewed before the next record."""
     topic = f"open-idle-{mechanism}"
     await cluster.create_topic(topic)
     options = bearer(2.0) if mechanism == "OAUTHBEARER" else password(mechanism)
@@ -246,14 +246,14 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
         assert (await producer.send(topic, b"1")).offset == 0
         await anyio.sleep_until(anyio.current_time() + 2.5)
         assert (await producer.send(topic, b"2")).offset == 1
-        # A connection that ended would have had its outstanding batches sent again.
+        # No connection was lost: the batches in flight would have been sent again.
         assert producer.statistics().batches_retried == 0
         assert [each.node_id for each in producer.statistics().connections] == [0]
 
 
 @bounded(60)
 async def test_a_token_ends_the_session_and_the_next_one_goes_on(cluster: KafkaCluster) -> None:
-    """Tokens of two seconds are each replaced before they expire, under load for eight seconds."""
+    """Under load for 8 s, each token, which is valid for 2 s, is replaced and no record is lost."""
     await cluster.create_topic("open-short")
     asked = 0
 
@@ -277,7 +277,7 @@ async def test_a_token_ends_the_session_and_the_next_one_goes_on(cluster: KafkaC
 async def test_a_provider_that_runs_dry_ends_what_waits_with_an_error_in_time(
     cluster: KafkaCluster,
 ) -> None:
-    """If a provider has no more tokens, waiting records fail by their deadline."""
+    """If a provider returns only expired tokens, a waiting record ends NOT_WRITTEN in time."""
     await cluster.create_topic("open-dry")
     lifetimes = iter([2, 2])
 
@@ -318,7 +318,7 @@ async def test_a_topic_that_may_not_be_written_is_named_and_the_others_go_on(
 
 @bounded(60)
 async def test_a_user_who_may_write_nothing_gets_no_producer_id(cluster: KafkaCluster) -> None:
-    """A user without any permission to write gets no producer ID, and the error says why."""
+    """A user who may write to no topic gets no producer id; the error names the permissions."""
     for name in ("bob", "carol"):
         producer = Producer(
             cluster.secure_servers("SASL"), **password("SCRAM-SHA-512", name), max_block=30
@@ -333,7 +333,7 @@ async def test_a_user_who_may_write_nothing_gets_no_producer_id(cluster: KafkaCl
 
 
 def producers_told(cluster: KafkaCluster) -> list[int]:
-    """Collect the error code of each partition in the answers to DescribeProducers."""
+    """Return a list that gets the error code of each partition that DescribeProducers answers."""
     codes: list[int] = []
     others = cluster.proxy.on_answer
 
@@ -356,10 +356,10 @@ def producers_told(cluster: KafkaCluster) -> list[int]:
 async def test_doubt_is_resolved_without_the_right_to_ask_for_producers(
     cluster: KafkaCluster,
 ) -> None:
-    """Without READ on the topic, which DescribeProducers needs, five batches in doubt are resolved.
+    """Five batches in doubt are resolved without READ on the topic, which DescribeProducers needs.
 
-    DescribeProducers is only a hint. Here the broker restarts, and the client has to authenticate
-    again.
+    The five answers are lost and the broker restarts. The producer authenticates again, asks
+    DescribeProducers where to begin, is refused, and resolves the batches without that answer.
     """
     await cluster.create_topic("open-doubt")
     options = {**password("SCRAM-SHA-512"), "security_protocol": "SASL_PLAINTEXT"}
