@@ -24,7 +24,10 @@ FETCH_VERSIONS = range(4, 19)
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Return two brokers and topic ``t``: partition N is on broker N, and 0 has three records."""
+    """Return a cluster of two brokers; partition N of topic ``t`` is on broker N.
+
+    Partition 0 has three records.
+    """
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     client = made.client()
@@ -145,7 +148,7 @@ def creation(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
-    """Open a transaction that includes group g; broker 0 coordinates both."""
+    """Open a transaction with group g, both at coordinator 0; return the producer's fields."""
     cluster.state.coordinators |= {"tx": 0, "g": 0}
     client = cluster.client()
     given = client.ask(
@@ -161,7 +164,7 @@ def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
 
 
 def member(cluster: VirtualCluster) -> dict[str, Any]:
-    """Return the one member of group g, which is stable and coordinated by broker 0."""
+    """Make group g, coordinated by broker 0, stable with one member; return the member's fields."""
     cluster.state.coordinators["g"] = 0
     client = cluster.client()
     joined = client.ask(11, 3, join_request(""))
@@ -182,7 +185,7 @@ def join_request(member_id: str) -> dict[str, Any]:
 
 
 def empty_group(cluster: VirtualCluster) -> str:
-    """Return a group that has committed an offset, coordinated by broker 0."""
+    """Commit an offset of group g, which has no members; return its group id."""
     cluster.state.coordinators["g"] = 0
     cluster.client().ask(8, 2, commit_request(cluster, 2))
     return "g"
@@ -505,7 +508,7 @@ def test_fetch_outside_of_the_log_is_out_of_range(
 def test_fetch_of_something_unknown_or_led_elsewhere(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Fetch refuses unknown topics, partitions led by other brokers, and other leader epochs."""
+    """Fetch refuses unknown topics, partitions of other leaders, and wrong leader epochs."""
 
     def code(version: int, **changes: Any) -> ErrorCode:
         found: ErrorCode = fetched(
@@ -526,7 +529,7 @@ def test_fetch_of_something_unknown_or_led_elsewhere(
 def test_fetch_keeps_to_max_bytes_but_always_gets_on(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Fetch keeps to ``max_bytes``, but returns one batch at least (KIP-74)."""
+    """Fetch keeps to its byte limits, but returns at least one batch (KIP-74)."""
     part = fetched(client.ask(1, 12, fetch_request(cluster, max_bytes=1)))
     assert len(read_batches(part.records)) == 1
     part = fetched(client.ask(1, 12, fetch_request(cluster, partition_max_bytes=1)))
@@ -534,7 +537,7 @@ def test_fetch_keeps_to_max_bytes_but_always_gets_on(
 
 
 def test_fetch_knows_no_sessions(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """The broker keeps no fetch sessions: a session id is answered FETCH_SESSION_ID_NOT_FOUND."""
+    """The broker has no fetch sessions: it answers a session id with FETCH_SESSION_ID_NOT_FOUND."""
     answer = client.ask(1, 12, fetch_request(cluster, session_id=5, session_epoch=1))
     assert answer.error_code == ErrorCode.fetch_session_id_not_found
     assert client.ask(1, 12, fetch_request(cluster, session_epoch=0)).session_id == 0
@@ -586,7 +589,7 @@ def test_an_offset_by_time_may_be_inside_a_batch(client: VirtualClient) -> None:
 
 
 def test_list_offsets_is_the_leaders_to_answer(client: VirtualClient) -> None:
-    """Only the leader answers ListOffsets."""
+    """ListOffsets is refused by a broker that does not lead the partition in that leader epoch."""
 
     def code(**changes: Any) -> ErrorCode:
         ((part,),) = [t.partitions for t in client.ask(2, 9, offsets_request(-1, **changes)).topics]
@@ -666,7 +669,7 @@ def test_a_commit_for_something_unknown_is_refused(
 
 
 def test_all_brokers_name_the_same_coordinator(cluster: VirtualCluster) -> None:
-    """Every broker names the same coordinator of a key."""
+    """Every broker answers FindCoordinator for a key with the same coordinator."""
     found = set()
     for broker in (0, 1):
         values = {"key_type": 0, "coordinator_keys": ["g"]}
@@ -763,7 +766,7 @@ def test_a_transactional_id_out_of_epochs_gets_a_new_producer_id(cluster: Virtua
 def test_a_claim_that_is_not_the_current_one_is_fenced(
     cluster: VirtualCluster, version: int, code: ErrorCode
 ) -> None:
-    """InitProducerId with an outdated epoch is refused as fenced (KIP-360)."""
+    """InitProducerId with an outdated epoch is refused, from v4 on with PRODUCER_FENCED."""
     client = coordinator(cluster, "tx")
     first = init(client, transactional_id="tx")
     init(client, transactional_id="tx")
@@ -772,7 +775,7 @@ def test_a_claim_that_is_not_the_current_one_is_fenced(
 
 
 def test_what_no_transactional_producer_may_ask(cluster: VirtualCluster) -> None:
-    """InitProducerId refuses a wrong coordinator, an empty id and timeouts out of range."""
+    """InitProducerId is refused by a wrong coordinator, for an empty id, and for a bad timeout."""
     client = coordinator(cluster, "tx")
     other = cluster.client(1 - client.connection.broker_id)
     assert init(other, transactional_id="tx").error_code == ErrorCode.not_coordinator
@@ -802,7 +805,7 @@ def test_a_topic_is_created_as_asked(cluster: VirtualCluster, client: VirtualCli
 
 
 def test_minus_1_takes_the_clusters_defaults(cluster: VirtualCluster) -> None:
-    """CreateTopics takes the cluster's default where a number is -1."""
+    """CreateTopics uses the cluster's default for a partition count or replication factor of -1."""
     defaults = {"num.partitions": "4", "default.replication.factor": "2"}
     cluster.state.set_broker_configs(None, defaults)
     wanted = creation("n", num_partitions=-1, replication_factor=-1)
@@ -877,7 +880,7 @@ def test_validate_only_creates_nothing(cluster: VirtualCluster, client: VirtualC
 
 
 def test_replicas_are_placed_by_hand(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """CreateTopics places replicas as the request says."""
+    """CreateTopics places replicas on the brokers that the request assigns."""
     plan = [
         {"partition_index": 0, "broker_ids": [1]},
         {"partition_index": 1, "broker_ids": [1, 0]},
@@ -973,7 +976,7 @@ def delete_records(client: VirtualClient, offset: int, partition: int = 0) -> En
 def test_delete_records_moves_the_start_up_to_what_is_committed(
     client: VirtualClient, offset: int, code: ErrorCode, start: int
 ) -> None:
-    """DeleteRecords moves the log's start offset, at most up to the high watermark."""
+    """DeleteRecords raises the log's start offset, and refuses offsets above the high watermark."""
     part = delete_records(client, offset)
     assert (part.error_code, part.low_watermark) == (code, start)
 
@@ -981,7 +984,7 @@ def test_delete_records_moves_the_start_up_to_what_is_committed(
 def test_delete_records_is_the_leaders_and_not_of_compacted_topics(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Only a partition's leader serves DeleteRecords, and refuses it for compacted topics."""
+    """DeleteRecords is refused for compacted topics, and by brokers that are not the leader."""
     assert delete_records(client, 0, partition=1).error_code == NOT_LEADER
     assert delete_records(client, 0, partition=9).error_code == UNKNOWN
     topic = cluster.state.topics["t"]
@@ -1037,7 +1040,7 @@ def test_a_time_is_looked_for_above_the_start_of_the_log(client: VirtualClient) 
 
 
 def test_a_topic_named_twice_in_metadata_is_answered_once(client: VirtualClient) -> None:
-    """Metadata answers a topic that the request names twice only once."""
+    """Metadata returns one entry for a topic that the request names twice."""
     twice = metadata_request()
     twice["topics"] *= 2
     assert [t.name for t in client.ask(3, 13, twice).topics] == ["t"]

@@ -157,7 +157,7 @@ def test_what_cannot_be_a_batch_spoils_the_whole_request(
 def test_behind_the_batch_only_what_cannot_be_another_is_let_be(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A broker ignores up to 11 bytes after a batch, which are too few to begin another one."""
+    """A broker ignores up to 11 bytes after a batch, because another batch cannot begin in them."""
     good = idempotent_batch(0)
     parts = answers_of(cluster, client, {0: good + bytes(11), 1: good + bytes(12)})
     assert [p.error_code for p in parts] == [ErrorCode.none, ErrorCode.corrupt_message]
@@ -177,7 +177,7 @@ def test_before_version_7_a_codec_that_is_none_spoils_the_request(client: Virtua
 def test_a_producer_may_not_say_that_its_stamps_are_the_brokers(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A producer's LogAppendTime bit is refused on LogAppendTime topics, and cleared on others."""
+    """A LogAppendTime bit from a producer is refused on LogAppendTime topics, else cleared."""
     claim = resealed(idempotent_batch(0, 2), 21, ">h", 0x08)
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"message.timestamp.type": "LogAppendTime"})
@@ -428,7 +428,7 @@ def fill(client: VirtualClient, batches: int, **options: int) -> list[Entity]:
 
 
 def test_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> None:
-    """Answers to Produce v14 have KIP-1269's tagged field per partition; v13 has no such field."""
+    """Produce v14 answers the number of retained batches per partition (KIP-1269); v13 does not."""
     cluster = VirtualCluster(retain=20)
     cluster.state.create_topic("t", partitions=1)
     client = cluster.client()
@@ -440,13 +440,13 @@ def test_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> N
 
 
 def test_the_tag_is_absent_when_it_is_5(client: VirtualClient) -> None:
-    """KIP-1269's tagged field is absent when the value is 5, its default."""
+    """The tagged field with the number of retained batches is absent if that number is 5."""
     part = client.produce(idempotent_batch(0), version=14)
     assert part.producer_state_batches_to_retain is None
 
 
 def test_20_lowered_to_5_arrives_as_absence(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """KIP-1269's tagged field disappears from the answers when the topic's 20 is lowered to 5."""
+    """When a topic retains 5 batches instead of 20, answers have no retained-batches field."""
     topic = cluster.state.topics["t"]
     name = "producer.state.batches.to.retain"
     cluster.state.set_topic_configs(topic, {name: "20"})
@@ -457,7 +457,7 @@ def test_20_lowered_to_5_arrives_as_absence(cluster: VirtualCluster, client: Vir
 
 
 def test_the_tag_comes_with_successes_only() -> None:
-    """KIP-1269's tagged field is in the answers of successful partitions only."""
+    """Only successful partitions are answered with the number of retained batches (KIP-1269)."""
     cluster = VirtualCluster(retain=20)
     cluster.state.create_topic("t", partitions=1)
     client = cluster.client()
@@ -481,7 +481,7 @@ def test_a_v14_request_is_a_v13_request() -> None:
 
 @pytest.mark.parametrize("retain", [5, 20])
 def test_exactly_n_batches_are_remembered_per_producer_and_partition(retain: int) -> None:
-    """A broker remembers exactly N batches per producer and partition."""
+    """A broker remembers exactly `retain` batches per producer and partition."""
     cluster = VirtualCluster(retain=retain)
     cluster.state.create_topic("t", partitions=2)
     client = cluster.client()

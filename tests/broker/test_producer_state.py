@@ -72,9 +72,9 @@ def test_an_unknown_producer_of_transactions_v2_must_begin_at_zero() -> None:
 
 
 def test_it_must_not_if_it_first_spoke_v1() -> None:
-    """A producer whose first request was of transactions v1 may begin at any sequence.
+    """A producer that was first verified with transactions v1 may begin at any sequence.
 
-    Kafka 4.3.1 notes which protocol a producer speaks when the producer is first verified.
+    A later verification with transactions v2 does not change that, as in Kafka 4.3.1.
     """
     partition = Partition()
     partition.states.verifying(partition.header(7), zero_first=False)
@@ -130,7 +130,7 @@ def test_a_lower_epoch_is_fenced() -> None:
 
 
 def test_a_higher_epoch_begins_at_zero_and_forgets_the_old_one() -> None:
-    """A higher epoch begins at sequence 0, and its first batch replaces the older epoch's."""
+    """A higher epoch begins at sequence 0; its first batch makes the broker forget older epochs."""
     partition = Partition()
     partition.offer(0, 10, epoch=0)
     assert partition.refusal(10, epoch=1) == ErrorCode.out_of_order_sequence_number
@@ -194,7 +194,7 @@ def test_expiry_spares_a_producer_whose_last_batch_is_new_whatever_came_before()
 
 
 def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
-    """A snapshot keeps the last batch of each producer, as Kafka's does."""
+    """A snapshot of the producer state keeps the last batch of each producer, as in Kafka."""
     partition = Partition(retain=20)
     for sequence in range(12):
         partition.offer(sequence)
@@ -209,7 +209,7 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
 
 
 def test_a_snapshot_goes_with_the_whole_log() -> None:
-    """A snapshot is lost together with the log if the whole log was removed."""
+    """A producer-state snapshot is lost if the log is empty."""
     partition = Partition(retain=5)
     partition.offer(0)
     partition.states.through_snapshot(of_empty_log=True)
@@ -217,7 +217,7 @@ def test_a_snapshot_goes_with_the_whole_log() -> None:
 
 
 def test_a_recovery_keeps_producers_whose_batches_are_gone() -> None:
-    """Recovery keeps producers whose batches are no longer in the log."""
+    """Recovery after a crash keeps producers whose batches are no longer in the log."""
     partition = Partition(retain=5)
     partition.offer(0, producer_id=7)
     partition.offer(0, producer_id=8)
@@ -270,7 +270,7 @@ def test_sequence_arithmetic_is_addition_modulo_2_to_the_31(sequence: int, recor
 def test_exactly_the_last_n_batches_are_recognised(
     start: int, counts: list[int], retain: int
 ) -> None:
-    """Exactly the last N batches are recognised as duplicates, also where sequences wrap."""
+    """Exactly the last `retain` batches are recognised as duplicates, also where sequences wrap."""
     partition = Partition(retain)
     firsts = []
     at = start

@@ -66,7 +66,7 @@ def test_reading_stops_below_the_high_watermark() -> None:
 
 
 def test_reading_keeps_to_its_bytes_but_for_the_first_batch_when_asked() -> None:
-    """A read returns no more bytes than asked, but for a first batch that must be returned."""
+    """A read keeps to its byte limit, except for the first batch if `at_least_one` is set."""
     log = filled(5, 5, 5)
     one = len(log.batches[0].data)
     assert len(log.read(0, 2 * one, 15, at_least_one=True)) == 2
@@ -85,7 +85,7 @@ def test_retention_forgets_whole_batches_from_the_head_and_never_the_newest() ->
 
 
 def test_offsets_are_found_by_time() -> None:
-    """The log finds the first batch that reaches a timestamp, and the batch with the newest one."""
+    """The log finds the first batch that reaches a time, and the batch of the newest timestamp."""
     log = Log()
     for offset, stamp in enumerate((10, 50, 30, 70)):
         log.append(stored(offset, stamp=stamp))

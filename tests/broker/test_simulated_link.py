@@ -15,13 +15,13 @@ def test_each_direction_takes_half_of_the_round_trip() -> None:
 
 
 def test_messages_are_pipelined_and_not_spaced_by_the_delay() -> None:
-    """Messages sent at one time over a lane with a delay arrive at one time."""
+    """Messages sent together over a lane (one direction of a link) arrive together."""
     lane = Lane(0.075, None)
     assert [lane.due(1.0, 16384) for _ in range(5)] == [1.075] * 5
 
 
 def test_bandwidth_spaces_messages_by_their_bytes() -> None:
-    """On a lane with a bandwidth each message takes its size divided by the bandwidth."""
+    """A lane (one direction of a link) sends a message in its bytes divided by the bandwidth."""
     lane = Lane(1.0, 1000.0)
     assert [lane.due(0.0, 500) for _ in range(3)] == [1.5, 2.0, 2.5]
     assert lane.due(10.0, 500) == 11.5
@@ -52,7 +52,7 @@ def test_bandwidth_can_be_lifted() -> None:
 def test_order_is_kept_and_nothing_arrives_before_its_delay(
     delay: float, bandwidth: float | None, messages: list[tuple[float, int]]
 ) -> None:
-    """A lane keeps messages in order, and none arrives before its delay has passed."""
+    """A lane keeps messages in order, and delivers none before the lane's delay has passed."""
     lane = Lane(delay, bandwidth)
     now = last = 0.0
     for pause, size in messages:

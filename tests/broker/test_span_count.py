@@ -1,4 +1,4 @@
-"""The broker's span: how far a producer runs ahead of its oldest unresolved batch."""
+"""The broker's span: the number of batches from a producer's oldest unresolved to its newest."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_spans_cross_the_wrap_of_sequences() -> None:
 
 
 def test_each_epoch_and_producer_has_its_own_span_and_the_newest_epoch_is_shown() -> None:
-    """Each producer and epoch has its own span, and `span` is that of the newest epoch."""
+    """Each producer and epoch has its own span; `span` counts each producer's newest epoch only."""
     spans = PartitionSpans()
     for sequence in range(4):
         spans.read(1, 0, sequence)
@@ -123,7 +123,7 @@ def test_an_answer_to_something_never_read_changes_nothing() -> None:
 def test_the_span_is_newest_minus_oldest_open_for_any_history(
     history: list[tuple[int, Verdict | None]],
 ) -> None:
-    """In any history the span agrees with a model that keeps every batch."""
+    """In any history the span is 0 only without unresolved batches, and counts each of those."""
     spans = Spans()
     newest, open_, doubted = -1, set[int](), set[int]()
     for choice, verdict in history:

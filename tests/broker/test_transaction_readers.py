@@ -195,7 +195,7 @@ def known(cluster: VirtualCluster) -> list[Entity]:
 def test_a_producer_with_an_open_transaction_is_not_forgotten(
     cluster: VirtualCluster,
 ) -> None:
-    """A producer with an open transaction is kept beyond ``producer.id.expiration.ms``."""
+    """A broker remembers a producer with an open transaction after the producer's expiry time."""
     cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     assert producer.init(timeout_ms=10**9) is OK
@@ -210,7 +210,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten(
 def test_the_marker_is_what_an_ended_transactions_age_counts_from(
     cluster: VirtualCluster,
 ) -> None:
-    """After a transaction, the time to a producer's expiry begins with the marker."""
+    """A producer whose transaction has ended expires one day after the transaction's marker."""
     cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     producer.init(timeout_ms=10**9)
@@ -266,7 +266,7 @@ def test_offsets_are_committed_with_the_transaction(
 
 
 def test_a_commit_that_was_asked_for_later_stays(cluster: VirtualCluster) -> None:
-    """An OffsetCommit prevails over an earlier TxnOffsetCommit, even if that is committed later."""
+    """An OffsetCommit prevails over an earlier TxnOffsetCommit whose transaction commits later."""
     producer = ready(cluster, "tx")
     producer.commit_offset(5)
     part = {
@@ -293,13 +293,13 @@ def test_a_commit_that_was_asked_for_later_stays(cluster: VirtualCluster) -> Non
 def test_offsets_of_a_group_that_takes_no_part(
     cluster: VirtualCluster, version: int, code: ErrorCode
 ) -> None:
-    """TxnOffsetCommit for a group that was not added is refused before v5, which adds the group."""
+    """TxnOffsetCommit before v5 refuses a group that was not added; v5 adds the group itself."""
     producer = ready(cluster, "tx")
     assert producer.commit_offset(5, version=version) is code
 
 
 def test_kip_447_a_generation_of_an_unknown_group_is_refused(cluster: VirtualCluster) -> None:
-    """TxnOffsetCommit that names a generation is refused for an unknown group (KIP-447)."""
+    """TxnOffsetCommit with a group generation is refused for an unknown group (KIP-447)."""
     producer = ready(cluster, "tx")
     assert producer.commit_offset(5, generation_id=1) is ErrorCode.illegal_generation
     assert producer.commit_offset(5) is OK
@@ -320,7 +320,7 @@ def test_kip_447_a_generation_of_an_unknown_group_is_refused(cluster: VirtualClu
             {"generation_id": 4, "member_id": "m", "group_instance_id": "x"},
             ErrorCode.unknown_member_id,
         ),
-        # a client that names no member is not fenced, as before KIP-447
+        # A request that names no member is not checked, because clients before KIP-447 name none.
         ({}, OK),
     ],
 )
@@ -401,7 +401,7 @@ def test_each_coordinator_lists_its_own() -> None:
 
 
 def test_what_cannot_be_listed_is_said(cluster: VirtualCluster) -> None:
-    """ListTransactions names unknown filters, and fails while an id is being loaded."""
+    """ListTransactions names unknown states, and fails for a bad pattern or while ids load."""
     ready(cluster, "tx")
     request = {"state_filters": ["Dead", "dead"], "producer_id_filters": [], "duration_filter": -1}
     answer = cluster.client().ask(66, 2, request | {"transactional_id_pattern": "("})

@@ -1,4 +1,4 @@
-"""The embedded transaction coordinator: both protocols, fencing, timeouts and moves."""
+"""The embedded cluster's transaction coordinator: v1 and v2, fencing, timeouts and moves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("speech", [OLD, MODERN], ids=["v1", "v2"])
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Return two brokers and topic ``t`` with a partition on each."""
+    """Return a cluster of two brokers with topic ``t``, which has one partition on each broker."""
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     return made
@@ -140,7 +140,7 @@ def test_in_v2_out_of_epochs_means_a_new_producer_id(cluster: VirtualCluster) ->
 def test_in_v2_an_end_that_was_not_heard_of_is_answered_again(
     cluster: VirtualCluster, commit: bool
 ) -> None:
-    """In transactions v2 a repeated EndTxn gets the same answer."""
+    """In transactions v2 a repeated EndTxn gets the same answer, and the opposite is refused."""
     producer = begun(cluster)
     deaf = Transactor(cluster)
     deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
@@ -166,7 +166,7 @@ def test_in_v2_a_producer_that_missed_the_end_gets_the_next_identity(
 def test_in_v1_an_end_that_was_not_heard_of_is_answered_again(
     cluster: VirtualCluster, commit: bool
 ) -> None:
-    """In transactions v1 a repeated EndTxn gets the same answer."""
+    """In transactions v1 a repeated EndTxn gets the same answer, and the opposite is refused."""
     producer = begun(cluster, OLD)
     assert producer.end(commit=commit) is OK
     assert producer.end(commit=commit) is OK
@@ -185,7 +185,7 @@ def test_in_v1_an_end_that_was_not_heard_of_is_answered_again(
 def test_a_transaction_of_nothing_is_aborted_in_v2_only(
     cluster: VirtualCluster, speech: Speech, commit: bool, code: ErrorCode, epoch: int
 ) -> None:
-    """EndTxn without participants is refused, except for an abort in transactions v2."""
+    """EndTxn of a transaction without partitions is refused, except for an abort in v2."""
     producer = ready(cluster, speech)
     assert producer.end(commit=commit) is code
     assert producer.epoch == epoch
@@ -215,7 +215,7 @@ def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(cluster: Virtu
 
 
 def test_end_txn_of_v2_never_completes_in_a_cluster_of_v1() -> None:
-    """EndTxn v5 at a cluster of transactions v1 never completes, as in Kafka 4.3.1."""
+    """After EndTxn v5 in a cluster of v1 a transaction never completes, as in Kafka 4.3.1."""
     cluster = VirtualCluster(brokers=1, transaction_version=0)
     cluster.state.create_topic("t", partitions=1, replication=1)
     producer = begun(cluster, OLD)
@@ -259,7 +259,7 @@ def test_partitions_are_added_all_or_none(cluster: VirtualCluster) -> None:
 def test_a_batch_for_a_partition_that_takes_no_part(
     cluster: VirtualCluster, speech: Speech, code: ErrorCode
 ) -> None:
-    """A batch for a partition that was not added is refused before Produce v12, which adds it."""
+    """Produce v12 adds a batch's partition to the transaction; older versions refuse the batch."""
     producer = ready(cluster, speech)
     assert producer.produce() is code
 
@@ -358,7 +358,7 @@ def test_a_marker_waits_for_a_leader(cluster: VirtualCluster) -> None:
 
 
 def test_a_marker_that_was_lost_with_its_leader_is_written_again() -> None:
-    """A marker that was lost with its leader is written again at the new one."""
+    """A marker that was lost with the partition's leader is written again by the new leader."""
     cluster = VirtualCluster(brokers=3)
     cluster.state.create_topic("t", partitions=1, replication=2)
     cluster.state.coordinators["tx"] = 2
@@ -380,7 +380,7 @@ def test_a_marker_that_was_lost_with_its_leader_is_written_again() -> None:
 def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(
     cluster: VirtualCluster, speech: Speech
 ) -> None:
-    """InitProducerId fences the id's older producer and aborts its open transaction."""
+    """InitProducerId fences the id's previous producer and aborts that producer's transaction."""
     old = begun(cluster, speech)
     new = Transactor(cluster, speech=speech)
     assert new.init() is BUSY
@@ -484,7 +484,7 @@ def test_the_coordinator_aborts_what_takes_too_long(version: int) -> None:
         assert producer.end(commit=True) is FENCED
         assert producer.init(claim=True) is FENCED
     else:
-        # In v2 the producer does not have the raised epoch yet: EndTxn gives it that epoch.
+        # The abort raised the epoch. In v2 the answer to EndTxn tells the producer the new epoch.
         assert producer.end(commit=True) is WRONG
         assert producer.end(commit=False) is OK
         assert producer.produce(b"on time") is OK
@@ -525,7 +525,7 @@ def test_a_transaction_that_was_ended_in_time_is_let_be(cluster: VirtualCluster)
     ],
 )
 def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: ErrorCode) -> None:
-    """Every API answers the coordinator's error, and the transaction can end once that is gone."""
+    """Requests are answered the coordinator's error; without it the transaction can end."""
     producer = begun(cluster)
     cluster.state.coordinator_faults |= {"tx": code, "g": code}
     assert producer.end(commit=True) is code
@@ -592,7 +592,7 @@ def test_a_coordinator_is_not_found_while_it_is_away(cluster: VirtualCluster) ->
 def test_the_finalised_feature_says_which_protocol(
     version: int, finalized: dict[str, int], api_version: int
 ) -> None:
-    """ApiVersions names the cluster's level of ``transaction.version``, that is, its protocol."""
+    """ApiVersions answers the cluster's level of ``transaction.version``, except for level 0."""
     cluster = VirtualCluster(transaction_version=version)
     request = {"client_software_name": "c", "client_software_version": "1"}
     answer = cluster.client().ask(18, api_version, request)

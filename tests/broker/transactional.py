@@ -1,4 +1,4 @@
-"""A transactional client whose every request is made by the test."""
+"""A transactional client that sends only the requests that a test calls for."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def batch(
 
 
 class Transactor:
-    """The producer of a transactional id, which keeps its identity and counts its sequences."""
+    """A producer of a transactional id; it keeps its producer id, its epoch and its sequences."""
 
     def __init__(self, cluster: VirtualCluster, name: str = "tx", speech: Speech = MODERN) -> None:
         self.cluster = cluster
@@ -86,13 +86,13 @@ class Transactor:
         }
 
     def client(self, key: str | None = None) -> VirtualClient:
-        """Return a connection to the coordinator of the transactional id, or of a group."""
+        """Return a client of the coordinator of ``key``, by default of the transactional id."""
         broker = self.cluster.state.coordinator_of(self.name if key is None else key)
         assert broker is not None
         return self.cluster.client(broker.id)
 
     def init(self, version: int = 5, *, claim: bool = False, timeout_ms: int = 60_000) -> ErrorCode:
-        """Send InitProducerId, and keep the identity in a successful answer."""
+        """Send InitProducerId, and keep the producer id and epoch of a successful answer."""
         request = {
             "transactional_id": self.name,
             "transaction_timeout": timedelta(milliseconds=timeout_ms),
@@ -205,12 +205,12 @@ def fetch(
 
 
 def values(part: Entity) -> list[bytes | None]:
-    """Return the records that a reader of committed transactions keeps, by the rules of KIP-98."""
+    """Return the values of a Fetch answer that a read_committed consumer keeps (KIP-98)."""
     aborted = {each.producer_id: each.first_offset for each in part.aborted_transactions or ()}
     kept = []
     for found in read_batches(bytes(part.records or b"")):
         if found.control:
-            # The key's type 0 is an abort marker: it ends the aborted transaction.
+            # A marker whose key has type 0 is an abort marker, which ends an aborted transaction.
             if (found.records()[0].key or b"")[3] == 0:
                 aborted.pop(found.producer_id, None)
         elif not (
