@@ -195,7 +195,7 @@ cdef inline bint append(
 
 
 def encode_records(records):
-    """Encode records as (record section, count, first timestamp, maximum timestamp).
+    """Encode records; return (record section, count, first timestamp, maximum timestamp).
 
     See `encoding.encode_records`.
     """
@@ -261,7 +261,7 @@ def encode_values(values, key=None, headers=(), first_offset=0, delta_ms=0):
 
 
 def payload_size(key, value, headers):
-    """Return the encoded size of key, value and headers, wherever the record is in a batch.
+    """Return the encoded size of key, value and headers, which no position in a batch changes.
 
     See `encoding.payload_size`.
     """
@@ -274,7 +274,7 @@ def payload_size(key, value, headers):
 
 
 def record_size(payload, offset_delta, timestamp_delta_ms):
-    """Return the exact size in bytes, length included, of a record at this place of a batch.
+    """Return the exact size in bytes of an encoded record, its own length field included.
 
     See `encoding.record_size`.
     """
