@@ -71,7 +71,7 @@ class Clocked:
 
 
 class World:
-    """A cluster, and a producer that can send 20 batches without an answer (its window)."""
+    """A cluster, and a producer whose window is 20 (batches that may be sent unanswered)."""
 
     def __init__(self, cluster: EmbeddedCluster, *, reads: bool) -> None:
         self.cluster = cluster

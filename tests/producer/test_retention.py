@@ -1,6 +1,6 @@
 """The producer detects a broker that announces a window of 20 batches and remembers only five.
 
-The producer detects the false window when a connection is lost and the broker refuses retries. The
+The producer detects this when a connection is lost and the broker refuses the retries. The
 producer logs one warning, sends that broker five batches from then on, and loses no record. A
 restarted broker refuses such retries, too; the producer logs no warning about that broker.
 """

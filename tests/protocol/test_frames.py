@@ -1,4 +1,4 @@
-"""The splitter returns the same frames however a stream is cut, and refuses a bad length."""
+"""`FrameSplitter` returns the same frames however a stream is cut, and refuses bad lengths."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_an_old_broker_without_a_hint_is_asked_for_the_oldest_version() -> None:
 def test_the_negotiation_asks_for_lower_versions_and_ends_with_any_hints(
     hints: list[tuple[int, int]],
 ) -> None:
-    """The negotiation ends whatever versions a broker hints at, as each request has a lower one."""
+    """Each ApiVersions request has a lower version than the last, so the negotiation ends."""
     talk = negotiation()
     versions = [talk.version]
     answers = iter(raw(response(0, (18, *each), error=UNSUPPORTED)) for each in hints)

@@ -217,7 +217,7 @@ def test_restamping_gives_the_batch_that_the_other_identity_would_have_built(
     after: Identity,
     flag: Flags,
 ) -> None:
-    """`restamp` returns the bytes that `build_batch` returns with the new producer id and epoch."""
+    """`restamp` returns what `build_batch` returns with the new id, epoch and base sequence."""
     first = build_batch(records, codec=codec, **before, **flag).data
     assert restamp(first, **after) == build_batch(records, codec=codec, **after, **flag).data
     assert restamp(restamp(first, **after), **before) == first

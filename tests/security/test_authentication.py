@@ -119,7 +119,7 @@ async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> Non
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @bounded(30)
 async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
-    """A broker that lacks the producer's mechanism receives its name, and no credentials."""
+    """A broker without the producer's mechanism gets the mechanism's name, but no credentials."""
     seen: list[tuple[int, Any]] = []
 
     def watch(request: RequestSeen) -> None:
@@ -375,7 +375,7 @@ async def test_values_that_are_refused_again_and_again_end_the_producer() -> Non
 async def test_a_callable_is_asked_again_until_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """If brokers refuse a callable's credentials, it is called again until a record's deadline."""
+    """A callable whose credentials are refused is called again until a record's deadline."""
     caplog.set_level(logging.WARNING, "aioidem")
     options = sasl("PLAIN", sasl_credentials=lambda: ("alice", "alice-secret"))
     error, seconds = await _locked_out(options, dict(USERS))
@@ -417,7 +417,7 @@ async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
 ) -> None:
     """Sessions of 2 s are renewed while twenty requests are in flight, and no record is lost."""
     options = dict(credentials(mechanism))
-    # Brokers compare tokens with the real clock and not the virtual one: they must not expire.
+    # Brokers check tokens by the real clock, sessions end by the virtual one: no token may expire.
     if mechanism == "OAUTHBEARER":
         options["sasl_oauth_token_provider"] = lambda: token(time.time() + 1e6)
     async with brokers(

@@ -171,7 +171,7 @@ def answers_nonsense(seen: RequestSeen) -> Action | None:
 
 
 def echoes(seen: RequestSeen) -> Action | None:
-    """Answer SaslAuthenticate with the client's own message, which has the password in it."""
+    """Answer SaslAuthenticate with the bytes that the client sent, which may contain a secret."""
     if seen.api_key != AUTHENTICATE:
         return None
     values = {"error_code": 58, "error_message": "no", "auth_bytes": seen.request.auth_bytes}
@@ -520,7 +520,7 @@ def test_what_makes_mechanisms_can_be_printed() -> None:
 
 
 def test_the_ear_hears() -> None:
-    """The search for the canary finds it: logs, base64, errors and local variables."""
+    """The search finds a canary in logs, in base64, in errors and in local variables."""
     tries: list[Callable[[Ear], None]] = [
         lambda _: logging.getLogger("x").debug("%s", CANARY),
         lambda _: logging.getLogger("x").debug("%s", CANARY.encode()),

@@ -180,7 +180,7 @@ def test_a_server_that_does_not_prove_itself_is_refused(message: bytes) -> None:
 def test_the_servers_signature_is_compared_in_constant_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server's signature is compared by `compare_digest`, whose time tells nothing about it."""
+    """SCRAM compares the server's signature by `compare_digest`, which takes constant time."""
     compared: list[object] = []
 
     def compare(one: Any, other: Any) -> bool:

@@ -259,8 +259,8 @@ def built_by_java(cases: list[Case]) -> list[bytes]:
     lines: list[str] = []
     for case in cases:
         plain = {key: value for key, value in case.items() if key != "log_append_time"}
-        # Java's builder takes and returns the records' own timestamps even if the batch has a
-        # log-append time, so that time is left out here.
+        # The batch's line has the log-append time; the records' lines have their own timestamps,
+        # which Java's builder takes.
         lines += [batch_line(case), *record_lines(plain), "end"]
     return [bytes.fromhex(line) for line in java("build", lines)]
 
