@@ -71,7 +71,7 @@ def _build(**options: Any) -> ProducerConfig:
             {**_TLS, "ssl_context": ssl.create_default_context(), "ssl_keystore_location": "a"},
             "both given",
         ),
-        # A listener could use these.
+        # Without TLS, an eavesdropper could read these credentials and use them.
         (_PLAIN, "shows the credentials"),
         ({**sasl("OAUTHBEARER", **_OIDC), "sasl_allow_plaintext": False}, "shows the credentials"),
         ({**sasl("AWS_MSK_IAM"), "sasl_allow_plaintext": False}, "shows the credentials"),

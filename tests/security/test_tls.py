@@ -69,9 +69,10 @@ async def peer(handle: Callable[[SocketStream], Awaitable[None]]) -> AsyncIterat
 
 
 def shaking(context: ssl.SSLContext) -> Callable[[SocketStream], Awaitable[None]]:
-    """Yield a peer that makes the TLS handshake and stays connected.
+    """Return a handler that makes the server's TLS handshake and keeps the connection open.
 
-    If the handshake fails, it sends the TLS alert, which anyio's stream does not.
+    If the handshake fails, the handler sends the TLS alert to the client; anyio's TLS stream would
+    send none.
     """
 
     async def handle(stream: SocketStream) -> None:
@@ -226,7 +227,7 @@ async def test_tls_before_1_2_is_not_spoken() -> None:
 async def test_a_client_certificate_is_shown_where_one_is_asked_for(
     version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
-    """A producer presents its certificate to a broker that requires one, by TLS 1.2 and 1.3."""
+    """A producer presents its certificate to a broker that requires one, over TLS 1.2 and 1.3."""
     tls = CA.server("127.0.0.1", clients=True)
     tls.minimum_version = tls.maximum_version = version
     mine = CA.identity("me@example.org")
@@ -287,7 +288,7 @@ _STORES = ("ssl_truststore_location", "ssl_keystore_location")
 def test_a_store_that_is_missing_is_named_with_its_path_when_the_producer_is_made(
     option: str,
 ) -> None:
-    """Making a producer fails if a certificate file is missing, and names option and path."""
+    """A missing certificate file fails the constructor; the error names the option and the path."""
     for make in (Producer, AIOKafkaProducer):
         options: Mapping[str, Any] = {"security_protocol": "SSL", option: "/nowhere/it.pem"}
         with pytest.raises(ConfigError) as caught:
@@ -300,7 +301,7 @@ def test_a_store_that_is_missing_is_named_with_its_path_when_the_producer_is_mad
 def test_a_store_that_is_no_pem_is_named_with_its_path(
     option: str, content: str, tmp_path: Path
 ) -> None:
-    """A certificate file that is not PEM is refused by option and path, and is not quoted."""
+    """The error about a file that is not PEM names its option and path, but quotes no content."""
     file = tmp_path / "store.pem"
     file.write_text(content)
     options: Mapping[str, Any] = {"security_protocol": "SSL", option: str(file)}
@@ -311,7 +312,7 @@ def test_a_store_that_is_no_pem_is_named_with_its_path(
 
 
 def test_a_store_that_may_not_be_read_is_named_with_its_path(tmp_path: Path) -> None:
-    """The error names a store that cannot be read, here a folder."""
+    """The error about an unreadable certificate file (here a folder) names its path."""
     with pytest.raises(ConfigError, match=r"ssl_truststore_location=.*cannot be loaded") as caught:
         Producer("h:1", security_protocol="SSL", ssl_truststore_location=str(tmp_path))
     assert str(tmp_path) in str(caught.value)
@@ -319,7 +320,7 @@ def test_a_store_that_may_not_be_read_is_named_with_its_path(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["canary", "canary\u00e9", "canary\0", "canary\ud800"])
 def test_a_text_of_authorities_that_is_no_pem_is_named_and_not_shown(text: str) -> None:
-    """A text of authorities that is not PEM is refused by its option, and is not quoted."""
+    """The error about trusted certificates that are not PEM names the option, not the text."""
     named = "ssl_truststore_certificates cannot be loaded: expected PEM"
     with pytest.raises(ConfigError, match=named) as caught:
         Producer("h:1", security_protocol="SSL", ssl_truststore_certificates=text)
@@ -328,7 +329,7 @@ def test_a_text_of_authorities_that_is_no_pem_is_named_and_not_shown(text: str) 
 
 @bounded(20)
 async def test_a_text_of_a_key_that_is_no_pem_is_named_at_the_start_and_not_shown() -> None:
-    """A key given as text that is not PEM fails `start` by its option, and is not quoted."""
+    """A key text that is not PEM fails `start`; the error names the option, not the text."""
     async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
         producer = Producer(
             cluster.bootstrap_servers,
@@ -355,7 +356,7 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
 
 @bounded(20)
 async def test_a_store_that_goes_while_the_producer_runs_is_named_too(tmp_path: Path) -> None:
-    """A certificate file that was removed after the producer was made fails `start` by its path."""
+    """If a certificate file is removed before `start`, `start` fails and names the file."""
     file = tmp_path / "ca.pem"
     file.write_text(CA.pem)
     async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
@@ -444,7 +445,7 @@ async def test_a_peer_that_hangs_up_in_the_handshake_may_only_be_going_down() ->
 
 @bounded(20)
 async def test_a_peer_that_stays_silent_in_the_handshake_has_the_setup_timeout() -> None:
-    """A peer that never answers the TLS handshake fails it after connection_setup_timeout."""
+    """A TLS handshake that the peer never answers fails after connection_setup_timeout."""
 
     async def handle(_: SocketStream) -> None:
         await anyio.sleep_forever()
@@ -463,7 +464,7 @@ async def test_a_peer_that_stays_silent_in_the_handshake_has_the_setup_timeout()
 async def test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close_notify(
     polite: bool,
 ) -> None:
-    """A batch whose answer is cut by the end of the stream is in doubt, and sent again."""
+    """A batch whose answer is cut off by the end of the stream is sent again, and stored once."""
     cuts = 1
     async with EmbeddedCluster() as cluster:
         host, port = cluster.bootstrap_servers.split(":")
@@ -493,7 +494,7 @@ async def test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close
                     await front.unwrap()
 
         async with peer(relay) as relayed:
-            # The cluster advertises a name, which leads through the relay.
+            # Renamed connects every address that the cluster advertises to the relay.
             connector = Renamed(relayed)
             async with Producer(
                 cluster.bootstrap_servers, connector=connector, **TRUST

@@ -33,7 +33,7 @@ USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 def bounded(
     seconds: float,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail a test that takes longer than this."""
+    """Make a test fail if it takes longer than `seconds`."""
 
     def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @functools.wraps(test)
@@ -78,7 +78,7 @@ class Authority:
         return Identity.of(self._ca.issue_cert(*names, **more))
 
     def server(self, *names: str, clients: bool = False, **more: Any) -> ssl.SSLContext:
-        """Make a broker's TLS context for these hosts; ``clients`` may need a certificate."""
+        """Make a broker's TLS context for these hosts; ``clients`` requires client certificates."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._ca.issue_cert(*names, **more).configure_cert(context)
         if clients:
@@ -88,7 +88,7 @@ class Authority:
 
 
 def token(expires: float, subject: str = "alice", **claims: Any) -> str:
-    """Make an unsigned token, which Kafka's test validator accepts; ``expires`` in epoch s."""
+    """Make an unsigned token, as Kafka's test validator accepts; ``expires`` is in Unix seconds."""
     parts = {"alg": "none"}, {"sub": subject, "iat": expires - 7200, "exp": expires, **claims}
     head, payload = (
         base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts
@@ -97,7 +97,7 @@ def token(expires: float, subject: str = "alice", **claims: Any) -> str:
 
 
 class AwsSession:
-    """The part of a botocore session that is used."""
+    """A stand-in for a botocore session, with the methods that the producer calls."""
 
     def __init__(self, access_key: str, secret_key: str, session_token: str | None = None) -> None:
         from botocore.credentials import Credentials

@@ -47,13 +47,14 @@ class Injector:
         self._old_metadata: dict[int, Entity] | None = None
         self._gone: set[str] = set()
         self._leaderless = False
-        # By name, how many partitions a deleted topic will have when it is recreated.
+        # For each deleted topic: how many partitions it will have when it is recreated.
         self._deleted: dict[str, int] = {}
         self._laggard: dict[tuple[str, int], int] = {}
         self._refusal: tuple[int, tuple[str, int]] | None = None
-        # By broker, how many more connections end at their first request in v14, and whether that
-        # request is carried out; the connections that have passed one; whether DescribeConfigs is
-        # refused.
+        # For each broker: how many more connections it closes at their first Produce v14 request,
+        # and whether it carries that request out.
+        # `_passed`: the connections whose Produce v14 requests are served.
+        # `_secret`: whether brokers refuse DescribeConfigs.
         self._unheard: dict[int, tuple[int, bool]] = {}
         self._passed: set[int] = set()
         self._secret = False
@@ -348,7 +349,7 @@ class Injector:
                     partition.broker_stopped(broker.id)
 
     def _do_cluster(self, arriving: float, noticed: bool, kept: int, seconds: float) -> None:
-        """Let the names lead to another cluster, which gives the same producer ids to others."""
+        """Let host names lead to another cluster, which gives the same producer ids to strangers."""
         world = self._world
         for broker in world.cluster.brokers:
             if broker == kept:
@@ -379,7 +380,7 @@ class Injector:
                 self._world.lose(connection, KafkaConnectionError("reset by peer"))
 
     def _do_stranger(self, topic: str, index: int, times: int) -> None:
-        """Let a stranger write under our producer id, in an epoch of its own."""
+        """Let a stranger (another producer) write under our producer id, in the next epoch."""
         world = self._world
         identity = world.core.identity.current
         if identity is None:
@@ -406,7 +407,7 @@ class Injector:
                     self._release(partition)
 
     def end_glitches(self) -> None:
-        """Let no glitch happen to any request from now on."""
+        """Cancel the glitches (faults of single requests) that have not happened yet."""
         self._glitches.clear()
 
     # -- what happens to a request ------------------------------------------------------------
@@ -480,7 +481,7 @@ class Injector:
         return Delay(glitch.args[0])
 
     def _on_zombie(self, glitch: Glitch, seen: RequestSeen) -> Action:
-        # The request has been read, and is queued behind something slow while the client closes.
+        # The broker has read the request, and serves it after the client closed the connection.
         self._later(0.0, lambda: self._do_cut(seen.broker_id, 1.0, True, 0.0))
         return self._on_delay(glitch, seen)
 
@@ -524,7 +525,7 @@ class Injector:
         return None
 
     def garbled(self, connection: SimConnection, payload: bytes) -> bytes:
-        """Return an answer as it arrives: cut short at some byte if a glitch says so."""
+        """Return an answer as it reaches the client: cut short if its glitch is "garbage"."""
         key = connection.peer.id, int.from_bytes(payload[:4], "big")
         cut = self._garble.pop(key, None)
         return payload if cut is None else payload[:cut]
@@ -535,7 +536,7 @@ class Injector:
 
         def change(answer: Entity) -> Entity:
             if self._old_metadata is not None:
-                # Every broker keeps answering what it answered first.
+                # All brokers repeat the first answer that any broker gave in this API version.
                 answer = self._old_metadata.setdefault(seen.api_version, answer)
             topics = tuple(self._veil(topic) for topic in answer.topics)
             return dataclasses.replace(answer, topics=topics)

@@ -1,9 +1,10 @@
-"""The judge of records whose topic does not have their partition.
+"""The judge of records for partitions that their topic does not have.
 
-The judge keeps books of its own: which records were queued before which Metadata request was sent,
-and what its answer said. A record must be refused at the time of the first answer that lacks its
-partition and was requested after the record was queued. No record may be refused without such an
-answer, or a partition that was just added would be missed.
+The judge notes when each record was queued, when each Metadata request was sent, and which
+partitions the answer named. A Metadata answer entitles the producer to refuse a record if the
+answer lacks the record's partition and was requested after the record was queued. The producer must
+refuse the record when the first such answer arrives, and not before: an older answer may lack a
+partition that has just been added.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ __all__ = ["MissingPartitions"]
 
 
 class MissingPartitions:
-    """The judge's books about records, Metadata requests and their answers.
+    """The judge's notes about records, Metadata requests and their answers.
 
     Args:
-        rows: the history, which grows during the run.
+        rows: the run's records with their outcomes; the run adds to them.
     """
 
     def __init__(self, rows: Mapping[ValueId, Row]) -> None:
@@ -28,13 +29,13 @@ class MissingPartitions:
         self._order = count()
         self._queued: dict[ValueId, int] = {}
         self._asked: dict[int, int] = {}
-        # The records that were refused, and since when an answer entitled the producer to refuse
-        # each.
+        # `_refused`: the records that the producer refused. `_due`: for each record that it had to
+        # refuse, the time of the answer that entitled it to.
         self._refused: set[ValueId] = set()
         self._due: dict[ValueId, float] = {}
 
     def queued(self, value: ValueId) -> None:
-        """Note that a record is being queued; only one that names its partition counts."""
+        """Note that a record is being queued, if its caller chose the partition."""
         if value.partition >= 0:
             self._queued[value] = next(self._order)
 
@@ -43,7 +44,7 @@ class MissingPartitions:
         self._asked[token] = next(self._order)
 
     def told(self, token: int, topic: str, partitions: frozenset[int], now: float) -> None:
-        """Note an answer about a topic; `partitions` are all partitions known of it."""
+        """Note a Metadata answer, in which the topic has exactly these partitions."""
         asked = self._asked[token]
         for value, order in self._queued.items():
             lacking = value.topic == topic and value.partition not in partitions
@@ -51,11 +52,11 @@ class MissingPartitions:
                 self._due.setdefault(value, now)
 
     def refused(self, value: ValueId) -> None:
-        """Note that a record ended because there is no such partition."""
+        """Note that the producer refused a record because its partition does not exist."""
         self._refused.add(value)
 
     def violations(self) -> list[Violation]:
-        """Return the records that were refused without a reason, or not when they had to be."""
+        """Return the records refused without a reason, and those that had to be refused earlier."""
         found = [
             Violation(Anomaly.STUCK, f"{value}: no answer to a later request lacked its partition")
             for value in sorted(self._refused - self._due.keys())

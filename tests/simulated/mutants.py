@@ -1,12 +1,12 @@
 """Show that each rule is needed: break one at a time, and run seeds until one notices.
 
 `make mutants` runs this. A mutant replaces methods of the engine from here, outside of the engine,
-which has no switches for it. It is caught when a seed, in the soak's own order, shows a violation
-that it does not show without the mutant. The output ends with `K mutants, C caught`, and the exit
-status is 1 when C < K.
+which has no switches for it. A mutant is caught when a seed (tried from 0 upwards, as in the soak)
+shows a violation with the mutant and none without. The output ends with `K mutants, C caught`, and
+the exit status is 1 when C < K.
 
 Each mutant names the rule that it breaks, and the issue of Kafka or of a client that taught that
-rule where there is one, so that a survivor says what the simulation fails to show.
+rule where there is one. So a mutant that is not caught says what the simulation fails to show.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
         if written and attempt is not None and self.route is not None and not batch.settled:
             link = self.route.link_id == attempt.link_id
             if link and batch.persistence is Persistence.NEVER_SENT and self.gate_open:
-                # The batch is taken for rejected, as if every attempt had been answered.
+                # The mutant treats the batch as refused, although its attempt was not answered.
                 self.outstanding -= 1
                 self.gate.close()
                 batch.learn(Evidence.REFUSED, now)
@@ -587,7 +587,7 @@ def epoch_of_describe_producers_ignored(patch: Patch) -> None:
         if state.ledger.identity is not None:
             known = answer.last_sequences.get(state.ledger.identity.producer_id)
             if known is not None and known[0] != state.ledger.identity.epoch:
-                # This is the mistake "the broker is past the batch, so it has it".
+                # The mutant concludes: "the broker's last sequence is higher, so it has the batch".
                 for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
                     if batch.wire_last <= known[1]:
                         state._settle_ack(batch, -1, self._effects, None)
@@ -622,13 +622,13 @@ def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
 
 
 class _Keep:
-    """Effects that leave the epoch as it is."""
+    """A stand-in for the engine's effects that ignores requests to bump the epoch."""
 
     def __init__(self, out: Any) -> None:
         self._out = out
 
     def bump(self, _where: str, _identity: Any) -> None:
-        """Ignore a bump."""
+        """Ignore a request to bump the epoch."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
@@ -754,8 +754,8 @@ def blind_resend_where_suspect(patch: Patch) -> None:
 @mutant("expiry goes by record timestamps, not by idleness")
 def expiry_by_idleness(patch: Patch) -> None:
     def naive(self: Suspicion, wall_ms: float, _expiration: float, _unresolved: Any) -> bool:
-        # The mutant takes the time since the last acknowledgement, which is short for a busy
-        # producer.
+        # The mutant judges by the time since the last acknowledgement. That time is short for a
+        # busy producer, so no partition is ever suspect.
         del wall_ms
         self.suspect = False
         return False
@@ -815,13 +815,13 @@ def event_for_what_was_refused_for_good(patch: Patch) -> None:
 
 
 class _Silent:
-    """Effects that report no data loss."""
+    """A stand-in for the engine's effects that reports no data loss."""
 
     def __init__(self, out: Any) -> None:
         self._out = out
 
     def data_loss(self, _where: str, _reason: str) -> None:
-        """Ignore a data loss."""
+        """Ignore a report of data loss."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)

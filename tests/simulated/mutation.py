@@ -21,7 +21,7 @@ Patch = Callable[[Any, str, Any], None]
 
 
 class Mutant(NamedTuple):
-    """One broken rule; `apply` receives a function that replaces an attribute for a while."""
+    """One broken rule; `apply` gets a function that replaces an attribute until the run ends."""
 
     name: str
     rule: str
@@ -43,7 +43,7 @@ MUTANTS: dict[str, Mutant] = {}
 def mutant(
     rule: str, run_one: Callable[[int], Result] = run_seed
 ) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Register a mutant under its function's name; `run_one` runs a seed that may notice it."""
+    """Register a mutant under its function's name; `run_one` runs one seed to test it."""
 
     def register(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
         name = apply.__name__.replace("_", " ")
@@ -55,7 +55,7 @@ def mutant(
 
 @contextmanager
 def applied(broken: Mutant) -> Iterator[None]:
-    """Put a mutant in place for the block."""
+    """Keep a mutant in place while the block runs."""
     saved: list[tuple[Any, str, Any]] = []
 
     def patch(owner: Any, name: str, value: Any) -> None:
@@ -81,8 +81,8 @@ def catch(name: str, limit: int = LIMIT) -> Caught:
     """Run seeds with a mutant in place until one notices.
 
     Raises:
-        TypeError: the mutant does not fit what it replaces. A call that fails because of its
-            arguments is a crash, which any seed would notice: it shows nothing about the rule.
+        TypeError: the mutant's function does not take the arguments of the function that it
+            replaces. Any seed would notice that crash, which shows nothing about the rule.
     """
     broken = MUTANTS[name]
     with quiet():

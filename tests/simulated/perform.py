@@ -1,4 +1,4 @@
-"""Run any schedule on the world that it was drawn for."""
+"""Run a schedule: on the engine alone, on the whole producer, or with transactions."""
 
 from __future__ import annotations
 

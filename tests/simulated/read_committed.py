@@ -1,14 +1,14 @@
 """What a read_committed consumer sees, and the judge of transactions.
 
-The reader knows the layout of record batches and of markers, and nothing else. It goes through a
-partition's bytes in order, keeps what a producer id wrote in a transaction until its marker comes,
-and then shows the records or drops them. It shares no code with the producer, and none with the
-brokers' own last stable offset and list of aborted transactions, which are compared with it.
+The reader (`committed_records`) knows only the layout of record batches and of markers. It reads a
+partition's bytes in order, holds a transaction's records back until the transaction's marker comes,
+and then shows the records (commit) or drops them (abort). It uses neither the last stable offset
+nor the list of aborted transactions, which brokers compute: the run compares its view with theirs.
 
-The judge is `check_history` over that view, where the verdict on a transaction is the outcome of
-its records. Of a committed transaction every record is there, once, in order, at its offset; of one
-that was not committed, none is. Of a transaction with an unknown outcome either all records are
-there or none; and a group's offsets share its fate.
+The judge runs `check_history` over that view, and gives each record its transaction's outcome. A
+committed transaction's records must all be visible, once, in order, at their offsets. A transaction
+that was not committed shows none of them. A transaction with an unknown outcome shows all or none.
+The same holds for the group offsets that a transaction commits.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["Attempt", "Verdict", "committed_records", "judge", "visible_at_broke
 
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _ATTRIBUTES_AT, _PRODUCER_AT, _RECORDS_AT = 21, 43, 61
-# The key of a control batch (version, kind) follows the header of the batch and one byte each for
-# length, attributes, two deltas and the length of the key.
+# The key of a control record (version, kind) follows the batch header and five bytes: the record's
+# length, its attributes, its timestamp delta, its offset delta, and the length of the key.
 _KEY = struct.Struct(">hh")
 _KEY_AT = _RECORDS_AT + 5
 
@@ -56,7 +56,8 @@ class Attempt:
     Attributes:
         rows: the records that were queued.
         unsure: rows whose callers were cancelled before they knew whether the record was queued.
-        groups: the groups whose offsets it commits, with the offset of ("src", number + 1).
+        groups: for each group whose offsets the transaction commits, the offset that it commits
+            for the partition ("src", number + 1), which no other transaction uses.
         verdict: what the producer reported.
     """
 
@@ -75,7 +76,7 @@ class Attempt:
 def committed_records(
     topic: str, partition: int, batches: Iterable[StoredBatch]
 ) -> tuple[list[LogRecord], list[int]]:
-    """Return what may be read of a partition, and the producer ids with open transactions."""
+    """Return a partition's committed records, and the producer ids with open transactions."""
     seen: list[LogRecord] = []
     pending: dict[int, list[LogRecord]] = {}
     for batch in batches:
@@ -105,10 +106,10 @@ def visible_at_brokers(
     stable: int,
     aborted: Sequence[tuple[int, int, int]],
 ) -> list[LogRecord]:
-    """Return the same records as consumers find them with the help of the brokers.
+    """Return a partition's committed records as a real consumer finds them.
 
-    These are the records below the last stable offset without those in the list of aborted
-    transactions (producer id, first offset, offset of the marker).
+    These are the records below `stable` (the last stable offset), without those of the transactions
+    in `aborted` (producer id, first offset, offset of the marker).
     """
     seen = []
     for batch in batches:
@@ -143,10 +144,11 @@ def judge(
     visible: Sequence[LogRecord],
     offsets: Mapping[str, Mapping[tuple[str, int], int]],
 ) -> list[Violation]:
-    """Return everything that is wrong.
+    """Return the violations in the visible records and in the offsets of the groups.
 
-    `offsets` is what each group has committed, by topic and partition. Transaction n commits n + 1
-    for ("src", 0), and for ("src", n + 1) its own offset.
+    `offsets` maps each group to its committed offsets, by topic and partition. Transaction n
+    commits two offsets: n + 1 for the partition ("src", 0), which all transactions share, and a
+    number of its own for ("src", n + 1), which shows whether this transaction was committed.
     """
     rows = []
     for attempt in attempts:

@@ -130,11 +130,11 @@ class Schedule:
 
     @property
     def at_once(self) -> tuple[int, int]:
-        """How many outcomes are delivered, and records assigned, in one slice.
+        """How many outcomes are delivered, and how many records are assigned, in one slice.
 
-        The slices are small, so that a run has many of them although no seed has thousands of
-        records. Their sizes have a generator of their own, so that older seeds draw what they
-        always drew.
+        A slice is the work of one turn of the loop. The slices are small here, so that a run has
+        many of them although no seed has thousands of records. A separate random generator draws
+        their sizes, so that they change no other draw of a seed.
         """
         r = random.Random(f"pieces {self.seed}")
         return r.choice((2, 5, 20, AT_ONCE)), r.choice((2, 5, 20, SLICE))
@@ -161,7 +161,7 @@ class Schedule:
 
     @property
     def names_culprits(self) -> bool:
-        """Whether a broker that refuses a batch for its records always names them."""
+        """Whether a broker that refuses a batch for some records always names those records."""
         refusals = [glitch.args for glitch in self.glitches if glitch.kind == "refuse"]
         refusals += [fault.args for fault in self.faults if fault.kind == "refuse_next"]
         told = min(self.versions) >= _FIRST_WITH_RECORD_ERRORS
@@ -169,7 +169,7 @@ class Schedule:
 
     @property
     def fenced(self) -> bool:
-        """Whether the producer must take another id, which fences nothing of the last one."""
+        """Whether the producer must take a new producer id, which does not fence the old id."""
         return any(fault.kind == "stranger" for fault in self.faults) or any(
             glitch.kind == "fence" for glitch in self.glitches
         )
@@ -178,8 +178,9 @@ class Schedule:
     def unfenced(self) -> bool:
         """Whether a record that ended UNKNOWN can still be written after records of later calls.
 
-        A new epoch's first append fences the old one, but a broker that has forgotten us fences
-        nothing, and neither does a new producer id (epochs used up, or another producer's).
+        The first append in a new epoch fences late requests of the old epoch. Nothing fences them
+        at a broker that has forgotten the producer, or after the producer took a new producer id
+        (because it used up its epochs, or another producer uses its id).
         """
         forgotten = self.profile == "forgetful" or self.lossy
         return forgotten or bool(self.first_epoch) or self.fenced
@@ -188,8 +189,8 @@ class Schedule:
     def events_allowed(self) -> bool:
         """Whether a data-loss event may be raised although nothing was lost.
 
-        That is so where brokers lie, or requests outlive their connections for longer than any
-        timeout.
+        That is so where brokers lose or forget data, answer with false codes, or serve a request
+        long after its connection was closed.
         """
         lies = {"spurious", "fence", "zombie"}
         return (
@@ -207,8 +208,8 @@ class Schedule:
     def memory_grows_back(self) -> bool:
         """Whether a topic's window is made smaller and then larger again.
 
-        Batches that the broker forgot in between are inside the window that it names afterwards,
-        and no answer tells that from a lie.
+        Batches that the broker forgot while its window was small are inside the larger window that
+        it names later. The producer cannot tell such a broker from one that lies about its window.
         """
         retained: dict[str, int] = {}
         shrunk: set[str] = set()
@@ -225,7 +226,7 @@ class Schedule:
         return False
 
     def describe(self) -> str:
-        """Describe everything but the load, one line for each thing."""
+        """Describe the schedule, one line for each setting and fault; only count the calls."""
         lines = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
@@ -263,7 +264,6 @@ PROFILES: dict[str, int] = {
     "plain": 20,
 }
 
-# UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are answered before an append too.
 _INVALID_RECORD = int(ErrorCode.invalid_record)
 _FIRST_WITH_RECORD_ERRORS = 8
 
@@ -273,6 +273,8 @@ def _numbers(*codes: int) -> tuple[int, ...]:
     return tuple(int(code) for code in codes)
 
 
+# UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are in `_AFTER` too: brokers answer with these codes
+# both before and after an append.
 _RETRIABLE_BEFORE = _numbers(
     ErrorCode.corrupt_message,
     ErrorCode.unknown_topic_or_partition,
@@ -319,7 +321,7 @@ _PERMANENT = _numbers(
     ErrorCode.invalid_request,
 )
 _DAY = 86400.0
-# In this many seconds a record is acknowledged wherever nothing is broken.
+# Without faults, every record is acknowledged within this many seconds.
 _AMPLE = 20.0
 
 
@@ -437,7 +439,7 @@ class Drawer:
         self.requests = count
 
     def _pipeline(self) -> None:
-        """Give half of the seeds a long link and small batches, so that many are in flight."""
+        """Draw a long round trip and small batches, so that many batches are in flight."""
         r, v = self.r, self.values
         v["rtt"] = r.choice((0.1, 0.15))
         v["topics"] = (("t", r.choice((1, 1, 1, 2))),)
@@ -474,9 +476,9 @@ class Drawer:
             self._fault("flush")
 
     def _add_to_it(self) -> None:
-        """Add the faults that were invented last, drawn from a generator of their own.
+        """Add the newest kinds of faults.
 
-        That way the other faults of a seed stay as they were.
+        A separate random generator draws them, so that they change no other draw of a seed.
         """
         if self.profile in ("gentle", "sprint", "ladder", "unclean"):
             return
@@ -495,8 +497,8 @@ class Drawer:
     def _other_clusters(self) -> None:
         """Add another producer with our producer id.
 
-        Either it has the id in the cluster to which our producer is carried, or it was carried here
-        with the id.
+        Either our producer is moved to a cluster where the stranger owns the id, or the stranger is
+        moved into our cluster and brings the id along.
         """
         v, counts = self.values, dict(self.values["topics"])
         if any(v.get(name) for name in ("noticed", "wide_at_end", "small_limit", "bad_records")):
@@ -508,8 +510,8 @@ class Drawer:
         if self.profile in ("links", "brokers", "codes", "answers", "range") and draw < 0.08:
             for _ in self._times(1, 2):
                 # The arguments are (share of the requests under way that arrive, whether the client
-                # notices at once, a broker that is still reached for a while, for how many
-                # seconds).
+                # notices at once, a broker of the old cluster that stays reachable or -1, for how
+                # many seconds).
                 self._fault(
                     "cluster",
                     self.r.choice((0.0, 0.5, 1.0)),
@@ -526,9 +528,10 @@ class Drawer:
         return self.profile in ("links", "brokers", "codes", "answers")
 
     def _carried_here(self) -> None:
-        """Draw only faults that a producer gets over without bumping its epoch.
+        """Draw a stranger in our cluster, and only faults that cause no epoch bump.
 
-        After a bump the stranger could be in the same epoch, which nobody could tell.
+        After a bump, our producer could have the epoch of the stranger, and no broker could tell
+        the two apart.
         """
         r, v = self.r, self.values
         v["first_epoch"] = 0
@@ -551,9 +554,9 @@ class Drawer:
         self._fault("stranger", *self._some_partition(), r.randint(1, 4))
 
     def _hide_windows(self) -> None:
-        """Draw brokers that lie about their memory, and lost Produce v14 that must come back.
+        """Draw brokers that overstate their window, or that hide their window for a while.
 
-        A generator of their own draws these faults.
+        A separate random generator draws these faults, so that they change no other draw of a seed.
         """
         if self.profile in ("sprint", "forgetful", "unclean", "range", "resend", "plain"):
             return
@@ -567,9 +570,10 @@ class Drawer:
             self._lie_in_the_open()
 
     def _lose_discovery(self) -> None:
-        """End connections before their first answer in v14, and refuse DescribeConfigs for a while.
+        """Draw brokers that close connections at Produce v14, and may refuse DescribeConfigs.
 
-        Minutes follow in which only records are sent, while what is left of that heals.
+        So the producer does not learn how many batches they retain. Minutes without further faults
+        follow, in which the producer only sends records and must learn the windows again.
         """
         r, v = self.r, self.values
         brokers = v["brokers"]
@@ -579,12 +583,13 @@ class Drawer:
         v.pop("close_at", None)
         v.pop("close_timeout", None)
         for _ in self._times(1, 2):
-            # The arguments are (broker, connections that end so, whether their requests are carried
-            # out).
+            # The arguments are (broker, how many connections it closes at their first Produce v14
+            # request, whether it carries that request out).
             self._fault("unheard", self._broker(), r.choice((1, 2, 3, 4)), r.random() < 0.5)
         if r.random() < 0.5:
             self._fault("secret", 10 * r.random(), at=0.0)
-        # Brokers refuse records of tomorrow, and only an acknowledgement names a window.
+        # Only an acknowledgement names a window, and brokers refuse the records of a client whose
+        # clock is a day ahead.
         self.faults[:] = [f for f in self.faults if f.kind != "jump" or f.args[0] < _DAY]
         # An acknowledgement that comes after its record has expired names no window either.
         options = v["options"]
@@ -595,8 +600,8 @@ class Drawer:
     def _many_more(self) -> None:
         """Add a minute of many records, and then one record a minute.
 
-        The minutes last for the back-offs of ten connections in a row that ended so: the back-offs
-        double, to 15 seconds where discovery is "on".
+        After each connection that a broker closed at v14, the producer waits longer before it uses
+        v14 again. The minutes outlast the waits after ten such connections in a row.
         """
         v = self.values
         minutes = 2 if v["options"]["window_discovery"] == "on" else 12
@@ -618,10 +623,10 @@ class Drawer:
         v["options"]["max_in_flight_requests_per_connection"] = r.choice((20, 50))
 
     def _lie_in_the_open(self) -> None:
-        """Draw a broker whose lie one incident shows.
+        """Draw a broker that claims to retain 20 batches, and one incident that disproves it.
 
-        Twenty batches are appended, their answers are lost with the connection, and the broker
-        recognises only the newest of them.
+        Twenty batches are appended and their answers are lost with the connection. When the batches
+        are resent, the broker recognises only the newest of them as duplicates.
         """
         r, v = self.r, self.values
         self.faults.clear()
@@ -648,7 +653,7 @@ class Drawer:
     def _missing_partitions(self) -> None:
         """Add records for partitions that their topic does not have, or not yet.
 
-        A generator of their own draws these records.
+        A separate random generator draws them, so that they change no other draw of a seed.
         """
         if self.profile in ("sprint", "ladder"):
             return
@@ -681,7 +686,8 @@ class Drawer:
     def _limit_topics(self) -> None:
         """Draw topics with a low size limit, batches that could outgrow it, and lost answers.
 
-        These faults, and those that later methods draw, come from generators of their own.
+        Separate random generators draw these faults, and those of the methods that run after this
+        one, so that they change no other draw of a seed.
         """
         self.r = random.Random(self.seed ^ 0x512E)
         r, v = self.r, self.values
@@ -699,7 +705,7 @@ class Drawer:
             self._glitch("drop", True, r.random() < 0.5)
 
     def _spoil_records(self) -> None:
-        """Add records that their topic refuses by name, beside others that it takes (KIP-467)."""
+        """Let a compacted topic refuse a few records, those without a key, one by one (KIP-467)."""
         self.r = random.Random(self.seed ^ 0x467)
         r, v = self.r, self.values
         alone = v.get("all_acked") or v.get("wide_at_end") or self.profile == "ladder"
@@ -714,7 +720,7 @@ class Drawer:
         )
 
     def _refused_for_good(self) -> None:
-        """Put a batch that is not appended in doubt; refuse later copies for their timestamps."""
+        """Draw a batch in doubt that was not appended, and whose resends are refused for good."""
         v = self.values
         v["options"] |= {"request_timeout": 0.5, "delivery_timeout": 10.0}
         topic, partition = self._some_partition()
@@ -788,7 +794,8 @@ class Drawer:
             case "cut":
                 self._cut()
             case "drop":
-                # The arguments are (carried out, silent).
+                # The arguments are (whether the broker carries the request out, whether the
+                # connection stays open without an answer).
                 self._glitch("drop", r.random() < 0.7, r.random() < 0.5)
             case "delay":
                 self._glitch("delay", self._duration())
@@ -942,7 +949,7 @@ class Drawer:
         at = round(self.until * (0.1 + 0.5 * r.random()), 5)
         later = round(at + r.random() * self.until / 3, 5)
         if r.random() < 0.6:
-            # The epoch is bumped, and the laggard may know little or nothing of the new one.
+            # The epoch is bumped; the lagging follower may hold few or no batches of the new epoch.
             self._fault("refuse_next", 87, topic, partition, at=round(at + r.random() / 10, 5))
         self._fault("lag", topic, partition, at=at)
         self._fault("unclean", topic, partition, at=later)
@@ -954,7 +961,7 @@ class Drawer:
             r.choice((self._link_trouble, self._broker_trouble))()
 
     def _old_epoch(self) -> None:
-        """Draw a bump that the next leader does not know: it has the old epoch and sequences."""
+        """Draw an epoch bump that the next leader has not seen: its log ends in the old epoch."""
         r, v = self.r, self.values
         self._pipeline()
         v["topics"], v["grants_read"] = (("t", 1),), r.random() < 0.8
@@ -972,8 +979,8 @@ class Drawer:
     def _ladder(self) -> None:
         """Draw many batches in doubt at a leader that cannot deduplicate them any more.
 
-        The leader's cache holds one batch, its window shrank, the tail of its log is not
-        replicated, or copies are still queued.
+        The leader remembers one batch after a restart, or its window shrank, or the end of its log
+        is not replicated, or it has not yet served the first copies of the resent batches.
         """
         r, v = self.r, self.values
         self._pipeline()
@@ -994,7 +1001,7 @@ class Drawer:
         if r.random() < 0.6:
             self._fault("retain", "t", 5, at=round(at + r.random() * rtt, 5))
         if r.random() < 0.3:
-            # Copies of the first connection's requests stay queued, and are served in one burst.
+            # The broker holds the first connection's requests back, and serves them in one burst.
             self._glitch("delay", r.choice((0.3, 0.6, 1.2, 2.5)))
         if r.random() < 0.2:
             self._fault("throttle", 0, r.choice((0.02, 0.1)), 1.0, at=at)
@@ -1010,10 +1017,10 @@ class Drawer:
             self._link_trouble()
 
     def _jump(self) -> None:
-        """Draw copies that may be served between two probes of a pass.
+        """Draw first copies of batches that a broker may serve between two probes of them.
 
-        Copies on the closed connection and probes on the new one are served in turns, slowly at
-        first and then all at once.
+        The broker serves requests of the closed connection (the first copies) and of the new one
+        (the probes: resends that resolve doubt) in turns, slowly at first and then all at once.
         """
         r, v = self.r, self.values
         v["grants_read"] = False
@@ -1029,7 +1036,7 @@ class Drawer:
         self._fault("cut", 0, 1.0, True, 0.0, at=round(at + 0.04 + 0.1 * r.random(), 5))
 
     def _sprint(self) -> None:
-        """Draw one incident, for a schedule that is timed in round trips."""
+        """Draw one incident, from which the producer must recover within 11 round trips."""
         r, v = self.r, self.values
         self._gentle()
         self.faults.clear()
@@ -1105,12 +1112,12 @@ class Drawer:
             self._fault("jump", self.r.choice((-86400.0, 86400.0, 3600.0)))
 
     def _lie(self) -> None:
-        """Add a code that no healthy broker would send."""
+        """Add an answer with an error code that a healthy broker would not send."""
         kind = self.r.choice(("spurious", "fence"))
         self._glitch(kind, 45 if kind == "spurious" else self.r.choice((47, 59)), self._only())
 
     def _range(self) -> None:
-        """Draw brokers of KIP-758: one batch remembered, DUPLICATE for the range behind it."""
+        """Draw brokers of KIP-758: they remember one batch, and answer DUPLICATE for older ones."""
         r, v = self.r, self.values
         v["options"]["broker_dedup"] = "range"
         v["options"]["window_discovery"] = "auto"
@@ -1123,7 +1130,7 @@ class Drawer:
             r.choice((self._link_trouble, self._broker_trouble))()
 
     def _resend(self) -> None:
-        """Draw `in_doubt="resend"`: all promises are kept but the one of no duplicates."""
+        """Draw a producer with `in_doubt="resend"`, which may write duplicates."""
         self.values["options"]["in_doubt"] = "resend"
         for _ in self._times(1, 5):
             self.r.choice((self._link_trouble, self._broker_trouble, self._code_trouble))()

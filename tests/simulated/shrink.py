@@ -1,4 +1,4 @@
-"""Make a failing schedule small: leave things out while it still fails in the same way."""
+"""Make a failing schedule smaller, by leaving out whatever its failure does not need."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _changed(schedule: Schedule, name: str, value: Any) -> Schedule:
 def _thin(
     schedule: Schedule, name: str, fails: Callable[[Schedule], bool], left: list[int]
 ) -> tuple[Any, ...]:
-    """Leave out halves, quarters, and so on, and at last single items."""
+    """Return the items of one field that the failure needs; try halves first, single items last."""
     items = list(getattr(schedule, name))
     least = 1 if name == "work" else 0
     step = max(1, len(items) // 2)
@@ -58,7 +58,7 @@ def _thin(
 
 
 def _simplify(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """Set single settings back to their defaults."""
+    """Return the schedule with the defaults of all settings that the failure does not need."""
     plain: dict[str, Any] = {
         "callbacks": False,
         "close_at": None,

@@ -5,7 +5,7 @@ on two processes, prints progress and every failing seed as it is found, and end
 schedules, V violations, U unknown`: schedules run, schedules in which something was wrong, records
 that ended UNKNOWN. The exit status is 1 when something was wrong.
 
-With `--transactions` (`make soak-transactions`) every seed is one of `transactional`. Otherwise one
+With `--transactions` (`make soak-transactions`), `transactional` draws every seed. Otherwise one
 seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in fifty does so on
 asyncio with a loop whose time is virtual. All others drive the engine without tasks.
 """

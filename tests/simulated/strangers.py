@@ -1,8 +1,10 @@
-"""Another application's producer, which owns our producer id or took it along from another cluster.
+"""The stranger: another application's producer that has the same producer id as ours.
 
-It does what Java's producer does: one request at a time, sequences for each partition, and after
-INVALID_PRODUCER_EPOCH the next epoch from sequence 0. Its records are judged as ours are, so a
-producer of ours that harms it is found by comparing its answers with the log.
+Two clusters give out the same ids. So the stranger owns the id in a cluster that our producer was
+moved to, or the stranger was moved into our cluster and kept its id. It behaves as Java's producer:
+one request at a time, sequences for each partition, and after INVALID_PRODUCER_EPOCH the next epoch
+from sequence 0. The judge compares its answers with the log, as for our records, and so finds out
+if our producer harms it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_no_record_overtakes_one_that_was_granted_room() -> None:
 
 
 def test_no_data_loss_is_reported_behind_numbers_that_were_given_up() -> None:
-    """An expired batch that was never appended causes no data-loss event behind it (seed 1887).
+    """An expired batch that was never appended causes no data-loss event later (seed 1887).
 
     b1 expires in flight and is never appended; b2 is refused because of that gap.
     """
@@ -64,11 +64,12 @@ def test_nothing_is_resent_before_the_broker_has_said_how_long_it_remembers() ->
 
 
 def test_a_hole_that_a_forgetful_leader_left_is_not_closed_by_later_successes() -> None:
-    """A success sent after a partition stopped being suspect proves no batch before (seed 9268).
+    """A later batch's success is no proof that a batch sent under suspicion is stored (seed 9268).
 
-    A suspect partition has a full window in flight; the leader forgets us, one batch fails before
-    its append, and the next one is accepted above that hole. A batch that is sent when the
-    partition is not suspect any more must not prove the batch in the hole by its success.
+    A partition is suspect (its leader may have forgotten the producer) and has a full window in
+    flight. The leader does forget the producer, one batch fails before its append, and the leader
+    accepts the next batch above that hole. Then the suspicion ends. The success of a batch that is
+    sent after that must not acknowledge the batch that is missing.
     """
     result = run(draw(9268))
     assert not result.violations, "\n".join(map(str, result.violations))
@@ -101,8 +102,8 @@ _KILLS = [Fault(0.9, "kill", (0, clean, 1.0, True)) for clean in (True, False)]
 def test_under_acks_1_a_clean_election_may_lose_what_was_acknowledged(fault: Fault) -> None:
     """Under acks=1 a clean election may lose an acknowledged record (seed 67687).
 
-    acks=1 promises one copy. The judge knows which election lost it, and that the offset of a later
-    record is then a reason for a data-loss event.
+    acks=1 promises one copy of a record. The judge knows which election lost that copy, and accepts
+    the data-loss event that the lower offset of a later record causes.
     """
     world = _a_follower_that_lags_is_elected(1, fault, Call(2.5, "t", 0, None, 60))
     result = world.run()
@@ -113,7 +114,7 @@ def test_under_acks_1_a_clean_election_may_lose_what_was_acknowledged(fault: Fau
 
 
 def test_under_acks_1_an_election_may_not_lose_what_was_committed() -> None:
-    """Under acks=1 brokers that lose a record below the high watermark are found out."""
+    """Under acks=1 the judge reports brokers that lose a record below the high watermark."""
     world = _a_follower_that_lags_is_elected(1, _MOVE)
     elected = world.cluster.topics["t"].partitions[0].replicas[1]
 
@@ -128,7 +129,7 @@ def test_under_acks_1_an_election_may_not_lose_what_was_committed() -> None:
 
 @pytest.mark.parametrize("fault", [_MOVE, *_KILLS], ids=["move", "clean", "crash"])
 def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Fault) -> None:
-    """Under acks=all the same election loses no acknowledged record; the judge allows no loss."""
+    """Under acks=all the same election loses no acknowledged record, and the judge allows none."""
     world = _a_follower_that_lags_is_elected(-1, fault)
     result = world.run()
     assert not result.violations, "\n".join(map(str, result.violations))
@@ -137,11 +138,12 @@ def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Faul
 
 
 def test_no_broker_is_accused_while_it_still_serves_what_a_lost_connection_brought() -> None:
-    """No broker is accused while it still serves requests of a lost connection.
+    """The producer accuses no broker of a small window while a lost connection's requests wait.
 
     Seeds 50601 and 50848: the window shrinks to 5, and a slow broker serves the requests of the
-    lost connection while the same batches are resent on the next one. A resend that came before the
-    first copy was refused for being ahead of the log, and was counted as forgotten.
+    lost connection while the same batches are resent on the next connection. If a resend was served
+    before its first copy, the broker refused it as out of order, and the producer concluded that
+    the broker had forgotten the batch.
     """
     result = clean(
         schedule(
@@ -173,9 +175,10 @@ def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge
 ) -> None:
     """The judge knows every late copy that a forgetful broker appends again (seed 77153).
 
-    Fresh batches in doubt are resent and acknowledged, old ones after them make the broker forget
-    us, and then it serves what it had read of the closed connection. The judge of the whole
-    producer took the first of these requests for a late copy, and not those behind it.
+    Batches in doubt with fresh records are resent and acknowledged. Batches with old records make
+    the broker forget the producer. Then the broker serves the requests that it had read from the
+    closed connection, and appends them again. The judge of the whole producer allowed for only the
+    first of these requests.
     """
     fresh = tuple(Call(0.6 + i * 0.01, "t", 0, None, 60) for i in range(20))
     old = tuple(Call(2.0 + i * 0.01, "t", 0, None, 60, 100.0) for i in range(5))
@@ -195,7 +198,7 @@ def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge
         elsewhere = perform(dataclasses.replace(plan, profile="attack"))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert set(result.outcomes) == {Outcome.ACKED}
-    # The records are there twice, which is allowed to forgetful brokers only.
+    # Records are stored twice, which the judge allows only in the profile "forgetful".
     assert [v.anomaly for v in elsewhere.violations].count(Anomaly.DUPLICATE) > 1
 
 
@@ -203,10 +206,10 @@ def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge
 def test_partitions_that_are_added_while_a_topic_is_made_anew_are_there_in_the_end(
     grows: float,
 ) -> None:
-    """Partitions that are added while a topic is being recreated are there in the end (seed 53988).
+    """Partitions that are added while a topic is being recreated exist in the end (seed 53988).
 
-    The topic was gone for 0.05 s, partitions added in that time got lost, and the schedule claimed
-    that a record for one of them is acknowledged.
+    The topic does not exist for 0.05 s. The simulation dropped partitions that were added in that
+    time, although the schedule claims that a record for one of them is acknowledged.
     """
     result = clean(
         schedule(
@@ -225,8 +228,8 @@ def test_partitions_that_are_added_while_a_topic_is_made_anew_are_there_in_the_e
 def test_a_partition_that_a_topic_lacks_when_made_anew_is_refused() -> None:
     """A record for a partition that a recreated topic lacks is refused.
 
-    In the test above the schedule claims that such a record is acknowledged, because partitions are
-    added.
+    No fault adds the partition here. In the test above a fault adds it, and the record is
+    acknowledged.
     """
     result = clean(
         schedule(
@@ -238,20 +241,20 @@ def test_a_partition_that_a_topic_lacks_when_made_anew_is_refused() -> None:
 
 
 def test_each_cluster_has_logs_of_its_own() -> None:
-    """The judge takes the partitions of two clusters for two logs (seed 11596).
+    """The judge compares the order of records within one cluster only (seed 11596).
 
-    The first record waits for partition 1, and goes to partition 0 of the next cluster; a later one
-    is in partition 0 of the first cluster. The judge took the two for one log.
+    The first record goes to partition 0 of the second cluster, and a later record to partition 0 of
+    the first cluster. The judge had taken these two partitions for one log.
     """
     result = run(draw(11596))
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
 def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
-    """No schedule claims that a window is learned from records that brokers refuse (seed 54288).
+    """No schedule expects a window to be learned from records that brokers refuse (seed 54288).
 
-    The client's clock is a day ahead, so every record is answered INVALID_TIMESTAMP, and the
-    schedule claimed that the window is what the brokers retain in the end.
+    With the client's clock a day ahead, brokers answered every record with INVALID_TIMESTAMP, which
+    names no window; yet the schedule expected the window that the brokers retain.
     """
     result = run(draw(54288))
     assert result.schedule.wide_at_end
@@ -268,9 +271,9 @@ def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
     ],
 )
 def test_windows_are_judged_after_a_time_that_suffices_and_is_quiet(seed: int, shown: str) -> None:
-    """A schedule claims a window in the end only after a sufficient, quiet time.
+    """A schedule expects the brokers' window only after a long enough time without faults.
 
-    These schedules claimed too early that the window is what the brokers retain.
+    These schedules expected too early that the producer had learned the window.
     """
     result = run(draw(seed))
     assert result.schedule.wide_at_end
@@ -280,8 +283,8 @@ def test_windows_are_judged_after_a_time_that_suffices_and_is_quiet(seed: int, s
 def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> None:
     """Refused batches that were never stored accuse no broker of forgetting them (seed 53340).
 
-    Of twelve batches in doubt the newest were never stored. Their refusals were counted as if the
-    broker had forgotten them, although it had recognised older ones only.
+    Of twelve batches in doubt the newest were never stored, and the broker recognised only older
+    ones. The producer had concluded from the refusals that the broker had forgotten the newest.
     """
     result = run(draw(53340))
     assert not result.violations, "\n".join(map(str, result.violations))
@@ -289,9 +292,9 @@ def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> N
 
 
 def test_an_unknown_code_does_not_show_that_the_leader_knows_us() -> None:
-    """After an unknown code batches in doubt are probed one at a time (seed 2837).
+    """After an unknown error code, the producer probes batches in doubt one by one (seed 2837).
 
-    The code does not show that the leader still has our state.
+    An unknown code does not show that the leader still remembers the producer.
     """
     result = run(draw(2837))
     assert not result.violations, "\n".join(map(str, result.violations))
@@ -310,10 +313,11 @@ _GROWS_BACK = Fault(1.024, "retain", ("t", 20))
 def test_a_memory_made_smaller_and_larger_while_asked_about_is_mistaken_for_a_lie(
     faults: tuple[Fault, ...], convictions: int
 ) -> None:
-    """A window that shrinks and grows again is taken for a lie about it (seed 31887).
+    """A broker whose window shrinks and grows again is accused of overstating it (seed 31887).
 
-    The window was 5 while twenty batches were appended, and 20 again before they were probed. No
-    answer tells that from a broker that keeps 5, and the mistake costs only throughput.
+    The window was 5 while twenty batches were appended, and 20 again before they were probed. The
+    producer cannot tell this broker from one that says 20 and keeps 5, and the mistake costs only
+    throughput.
     """
     result = clean(
         schedule(
@@ -332,7 +336,7 @@ def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None
     """Batches that were renumbered and never sent are not sent above a hole (seed 31519).
 
     Batches in doubt were renumbered for another producer id, and the first of them was refused for
-    good. The next was sent with sequence 1, as the first that this leader saw.
+    good. The next was sent with sequence 1, and was the first batch of that id at the leader.
     """
     keys = [*[b"k"] * 7, None, *[b"k"] * 3]
     result = clean(
@@ -352,10 +356,10 @@ def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None
 
 @pytest.mark.parametrize("told", [1, 7])
 def test_a_leader_that_metadata_hides_for_a_while_is_believed_about_its_window(told: int) -> None:
-    """A leader that metadata hides for a while is believed about its window (seed 18797).
+    """The producer obeys a window named while metadata names no leader (seed 18797).
 
-    An answer that named another window came while metadata named no leader for the partition. The
-    engine ignored it, and the next batches exceeded that window on the same connection.
+    The engine had ignored a window that a Produce answer named while metadata named no leader for
+    the partition, and the next batches on the same connection exceeded that window.
     """
     result = clean(
         schedule(
@@ -374,8 +378,8 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
     """OUT_OF_ORDER under a producer id that a stranger uses too is no data loss (seed 15195).
 
     One partition is answered INVALID_PRODUCER_EPOCH, another OUT_OF_ORDER for a batch that cannot
-    have been appended. A stranger that writes under the same id explains both: the producer says
-    so, takes another id, and reports no data loss.
+    have been appended. A stranger (another producer) that writes under the same id explains both
+    answers: the producer reports that, takes another id, and reports no data loss.
     """
     calls = (
         *(Call(0.0, "t", index, None, 60) for index in (0, 1)),
@@ -401,6 +405,6 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
     ],
 )
 def test_no_producer_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:
-    """The judge accuses no producer of what it does not promise."""
+    """The judge reports no violation of what the producer does not promise."""
     result = run_seed(seed)
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))

@@ -31,7 +31,7 @@ from .world import run
 ROOT = Path(__file__).parents[2]
 EVERYDAY = 400  # seeds that `make check` runs; `make test` runs the rest of 2000 too
 
-# One seed in ten runs the whole producer, which logs the faults as it should.
+# One seed in ten runs the whole producer, whose ResourceWarnings are no failure here.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 
