@@ -349,7 +349,7 @@ class Injector:
                     partition.broker_stopped(broker.id)
 
     def _do_cluster(self, arriving: float, noticed: bool, kept: int, seconds: float) -> None:
-        """Let host names lead to another cluster, which gives the same producer ids to strangers."""
+        """Let host names lead to another cluster, where strangers have the same producer ids."""
         world = self._world
         for broker in world.cluster.brokers:
             if broker == kept:

@@ -54,8 +54,9 @@ def nothing_is_wrong(seeds: int, *flags: str, first: int = 0) -> None:
 def test_the_first_seeds_show_nothing_wrong() -> None:
     """The first seeds of the soak show no violation.
 
-    The soak runs in a process of its own, as by `make soak`, because its workers import it by name.
-    Seeds beyond these find little more: half of the mutants are caught by seed 50.
+    The soak runs in a process of its own, as with `make soak`, because its worker processes import
+    the soak's module by name. Later seeds find little more: half of the mutants are caught by
+    seed 50.
     """
     nothing_is_wrong(EVERYDAY)
 

@@ -110,7 +110,7 @@ def test_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_describe_producers_acknowledges_nothing(reads: bool) -> None:
-    """DescribeProducers acknowledges nothing: the leader that answered it may lose its tail."""
+    """A DescribeProducers answer acknowledges no batch: its leader may lose the end of its log."""
     result = clean(
         schedule(
             brokers=2,
@@ -180,7 +180,7 @@ def test_records_older_than_the_brokers_memory(reads: bool, carried_out: bool) -
 
 
 def test_the_last_batch_counts_and_not_the_newest_one() -> None:
-    """A broker forgets us by the batch appended last, even if an earlier one was newer."""
+    """A broker forgets a producer by the age of the last appended batch, not of the newest."""
     mixed = [Call(i * 0.02, "t", 0, None, 60, 100.0 if i % 2 else 0.0) for i in range(60)]
     clean(
         schedule(
@@ -198,7 +198,8 @@ def test_the_last_batch_counts_and_not_the_newest_one() -> None:
 def test_twenty_in_doubt_resolve_within_eleven_round_trips(cache: str, reads: bool) -> None:
     """Twenty batches in doubt resolve within 11 round trips, whatever the broker remembers.
 
-    The span blocks no recovery, and probes go newest first.
+    A full window does not hold resends back, and the newest batches are probed (resent to see
+    whether the broker has them) first.
     """
     cut = LATER + RTT
     faults: tuple[Fault, ...] = (Fault(cut, "cut", (0, 1.0, True, 0.0)),)
@@ -213,9 +214,9 @@ def test_twenty_in_doubt_resolve_within_eleven_round_trips(cache: str, reads: bo
 
 
 def test_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
-    """A success above a rejected batch acknowledges nothing below it.
+    """A success of a batch above a refused one does not show that the refused batch is stored.
 
-    The leader had dropped our state between the two batches.
+    The leader forgot the producer between the two batches, so it accepted a gap.
     """
     clean(
         schedule(
@@ -228,7 +229,7 @@ def test_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
 
 
 def test_the_gate_closes_under_every_new_leader() -> None:
-    """Every new leader closes the gate: one that refuses a first batch could accept a second."""
+    """A new leader gets one batch until it answers: it might refuse that and accept the next."""
     moves = tuple(Fault(LATER + i * 0.2, "move", ("t", 0, (i + 1) % 2)) for i in range(4))
     result = clean(
         schedule(
@@ -245,7 +246,7 @@ def test_the_gate_closes_under_every_new_leader() -> None:
 
 @pytest.mark.parametrize("code", [10, 29, 32, 87])
 def test_a_refusal_of_a_resend_says_nothing_of_the_first_copy(code: int) -> None:
-    """A resend that is refused for good is neither split nor NOT_WRITTEN if it may be stored.
+    """A batch in doubt whose resend is refused for good is not split, and not NOT_WRITTEN.
 
     b8 is stored, its answer is lost, and the same bytes are refused.
     """
@@ -311,10 +312,10 @@ def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
 
 
 def test_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
-    """A silent former leader holds its successor up for two seconds, not for thirty.
+    """A silent former leader delays batches for the new leader by two seconds, not by 30.
 
-    The former leader owes answers and never sends them. The producer learns of the new leader on
-    the connection of the other partition.
+    The former leader owes answers and never sends them; the request timeout is 30 seconds. The
+    producer learns of the new leader on its connection to the other partition's leader.
     """
     result = clean(
         schedule(
@@ -349,9 +350,10 @@ def test_what_is_in_doubt_is_resolved_before_a_new_epoch_is_adopted() -> None:
 
 
 def test_two_refused_passes_with_copies_that_come_in_between() -> None:
-    """Copies that are served between two refused passes are found.
+    """The producer finds batches whose first copies are stored between two rounds of probes.
 
-    The window shrank, and the first connection's requests are served in a burst.
+    The window shrank, so a broker refuses the probes (resends) of stored batches too. It serves the
+    requests of the closed connection late, in a burst.
     """
     for waited in (0.2, 0.3, 0.4, 0.5, 0.6, 0.8):
         clean(

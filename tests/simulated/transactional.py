@@ -1,9 +1,10 @@
 """What one seed draws for a transactional producer: transactions, and faults around them.
 
 Everything is drawn as in `schedule`, from one generator in a fixed order, with its faults of links,
-brokers, codes and answers. Added are those that only transactions can have: coordinators that fail,
-load and move, answers of coordinators that are lost, late or odd, markers that are held up, a twin
-with the same transactional id, a producer that is killed and replaced, transactions that time out.
+brokers, codes and answers. This module adds the faults that only transactions can have:
+coordinators that fail, load and move; answers of coordinators that are lost, late or odd; markers
+that are delayed; a twin (a second producer with the same transactional id); a producer that is
+killed and replaced; transactions that time out.
 
 Faults that lose acknowledged data (unclean elections, recreated topics) were rejected: under them
 nothing is promised about a transaction.
@@ -50,8 +51,9 @@ _RETRIED = _numbers(
     ErrorCode.request_timed_out,
     ErrorCode.unknown_server_error,
 )
-# These are answered although the request was carried out. If an append's outcome is unknown, the
-# log of a coordinator answers COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR.
+# The codes that a coordinator may answer after it carried the request out. If a coordinator does
+# not learn whether its log append succeeded, it answers COORDINATOR_NOT_AVAILABLE or
+# NOT_COORDINATOR.
 _AFTERWARDS = _numbers(
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
@@ -101,7 +103,7 @@ class _Drawer(Drawer):
             self._strikes()
         faults = [fault for fault in self.faults if fault.kind in FAULTS | _OWN_FAULTS]
         if any(fault.kind == "rtt" for fault in faults):
-            # A start takes five round trips.
+            # A start takes five round trips, which the fault "rtt" makes long.
             self.values["options"]["max_block"] = 10.0
         return Schedule(
             self.seed,
@@ -201,7 +203,8 @@ class _Drawer(Drawer):
             )
         ):
             case "drop":
-                # The arguments are (carried out, silent).
+                # The arguments are (whether the broker carries the request out, whether the
+                # connection stays open without an answer).
                 self._coordination("drop", r.random() < 0.6, r.random() < 0.3)
             case "late":
                 kind = r.choice(("delay", "zombie", "zombie"))
@@ -226,13 +229,13 @@ class _Drawer(Drawer):
                 self._fault("move_coordinator", key, self._broker())
 
     def _strikes(self) -> None:
-        """Add faults of the next request of one kind, from a generator of their own."""
+        """Add "strikes": each is a fault of the next request with one API key."""
         self.r = r = random.Random(f"strikes {self.seed}")
         if r.random() < 0.5:
             return
         for _ in self._times(1, 2):
             rtt = self.values["rtt"]
-            # The kinds are AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit,
+            # The keys of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit and
             # InitProducerId.
             api_key = r.choice((24, 25, 26, 26, 28, 28, 22))
             what: tuple[Any, ...] = r.choice(
@@ -245,7 +248,8 @@ class _Drawer(Drawer):
             )
             self._fault("strike", api_key, *what)
         if r.random() < 0.3:
-            # Offsets time out, are replaced by others, and are carried out late.
+            # A TxnOffsetCommit is carried out late: after its call timed out, and after the
+            # application committed other offsets instead.
             self._fault("strike", 28, "zombie", r.choice((6, 10, 14)) * self.values["rtt"])
             self.values["work"] = tuple(
                 dataclasses.replace(
@@ -265,7 +269,7 @@ class _Drawer(Drawer):
         if r.random() < 0.5:
             self._fault("crash")
         else:
-            # The arguments are (records, how its transaction ends).
+            # The arguments are (how many records the twin sends, how its transaction ends).
             self._fault("twin", r.randint(0, 6), r.choice(("commit", "abort", "leave")))
 
     def _transactional_codes(self) -> None:
@@ -273,7 +277,7 @@ class _Drawer(Drawer):
         self._glitch("refuse", code, self._only())
 
     def _with_quiet(self) -> None:
-        """Draw no fault at all: every transaction that is to be committed is."""
+        """Draw no fault: every transaction that the application commits must be committed."""
         v = self.values
         v["all_acked"] = True
         v["options"] |= {"request_timeout": 5.0, "delivery_timeout": 60.0, "max_block": 60.0}

@@ -1,4 +1,4 @@
-"""Rules of transactions, broken one at a time (see `mutants`), with seeds of `transactional`."""
+"""Mutants of transactions: each breaks one rule (see `mutants`), in seeds of `transactional`."""
 
 from __future__ import annotations
 

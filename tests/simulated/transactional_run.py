@@ -1,14 +1,14 @@
 """Run one seed of transactions through the whole producer.
 
 Tasks are real, time is virtual, brokers are in memory. The application does one transaction after
-the other: it begins, queues records and offsets, and commits, aborts, or leaves its block by an
-exception. Its calls are cancelled at any await and time out; then it calls again, until it knows
-how the transaction ended. A producer that can do nothing any more is followed by a new one with the
-same transactional id, as after the crash of a process.
+the other: it begins, queues records and offsets, and commits, aborts, or leaves its transaction
+block with an exception. Some of its calls are cancelled at an await or time out; then it calls
+again, until it knows how the transaction ended. After a fatal error the application makes a new
+producer with the same transactional id, as after the crash of a process.
 
-Invariants: every call ends within its bound; a fatal error has a reason (`Transactional.reasons`);
-once faults are over and late requests are served, the next transaction is committed; in the end no
-transaction is open, and `read_committed.judge` finds nothing.
+Invariants: every call ends within its time limit; a fatal error has a reason
+(`Transactional.reasons`); once faults are over and late requests are served, the next transaction
+is committed; in the end no transaction is open, and `read_committed.judge` finds no violation.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ from .world import answer_lines
 
 __all__ = ["Transactional"]
 
-# A seed has a few hundred requests to coordinators.
+# A run with more requests to coordinators is an endless loop: a seed has a few hundred.
 _MOST_ASKED = 20_000
 _COORDINATION = frozenset({10, 22, 24, 25, 26, 28})
 _NAME = "tx"
-# The turns of a loop that a deadline may cost, and the time that a scheduled broker takes.
+# By how many seconds a call may exceed its limit: for turns of the loop, and for brokers' work.
 _SLACK = 1.0
 _GIVES_UP = 600.0
-# Requests that are queued behind something slow are served by then.
+# Within this many seconds, brokers serve every request that a fault delayed.
 _LONGEST_ZOMBIE = 100.0
 _LAST_TRIES = 3
 
 
 class _GoneError(Exception):
-    """The producer can do nothing any more."""
+    """A fatal error or the close of the producer: the application needs a new producer."""
 
 
 class _ApplicationError(Exception):
-    """The exception by which the application leaves its block."""
+    """The exception that the application raises in its transaction block, to abort."""
 
 
 class _Injector(WholeInjector):
@@ -138,7 +138,7 @@ class _Injector(WholeInjector):
         self._struck.clear()
 
     def intercept(self, seen: RequestSeen) -> Action | None:
-        """Choose what happens to a request; those to coordinators have glitches of their own."""
+        """Choose what happens to a request; `_coordination` has the glitches of coordinators."""
         self._note_claim(seen)
         if seen.api_key in _COORDINATION:
             self._asked += 1
@@ -167,10 +167,11 @@ class _Injector(WholeInjector):
         return Delay(glitch.args[0])
 
     def _note_claim(self, seen: RequestSeen) -> None:
-        """Note a request that can fence a producer.
+        """Note a request that can fence a producer, as a reason for a fatal error.
 
-        That is another producer that takes the id, a late InitProducerId of its own, and in v1 a
-        late call that opens a transaction before the next epoch is requested.
+        Such requests are the InitProducerId of another producer, a late InitProducerId of the same
+        producer, and with transactions v1 a late request that adds partitions or offsets, because
+        it can open a new transaction.
         """
         late = not self._whole.is_open(seen.connection_id)
         if seen.api_key == 22:
@@ -186,15 +187,16 @@ class _Injector(WholeInjector):
         code = glitch.args[0]
         request: Any = seen.request
         if (seen.api_key, code) == (26, _INVALID_TXN_STATE) and request.committed:
-            # In v2 this code says that the transaction was aborted, so no healthy coordinator
-            # answers it otherwise.
+            # With transactions v2, this answer to a commit says that the transaction was aborted.
+            # No healthy coordinator says so of a transaction that it did not abort.
             code = _UNNAMED
         faults = self._whole.embedded.state.coordinator_faults
         key = _key_of(seen)
         if code in (*FATAL, *_DISOWNED) or (seen.api_key, code) in _DEADLY:
             self._whole.reasons.append(f"a coordinator says {code}")
         if seen.api_key in (10, 24):
-            # FindCoordinator and AddPartitionsToTxn may be carried out although refused.
+            # These two requests (FindCoordinator, AddPartitionsToTxn) are carried out; only their
+            # answers are changed.
             return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
         before = faults.get(key)
         faults[key] = ErrorCode.coordinator_not_available
@@ -217,7 +219,7 @@ class _Injector(WholeInjector):
         return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
 
 
-# These are the codes of a broker that does not know our producer.
+# The codes of a broker that does not know our producer id or its epoch.
 _DISOWNED = (
     ErrorCode.invalid_producer_epoch,
     ErrorCode.unknown_producer_id,
@@ -226,8 +228,8 @@ _TOOK = "took the id"
 _LATE = "a late request of its own"
 _INVALID_TXN_STATE = ErrorCode.invalid_txn_state
 _UNNAMED = 999
-# No healthy coordinator answers so: INVALID_TXN_STATE, INVALID_REQUEST or TRANSACTION_ABORTABLE to
-# an abort, permanent refusals of InitProducerId and FindCoordinator, and an unknown code to EndTxn.
+# Pairs (API key, error code) that no healthy coordinator answers, and that may cause a fatal error.
+# EndTxn (26) is here with INVALID_TXN_STATE, INVALID_REQUEST and TRANSACTION_ABORTABLE for aborts.
 _DEADLY = frozenset(
     {
         (24, ErrorCode.invalid_txn_state),
@@ -366,7 +368,7 @@ class Transactional(Whole):
         world: Any = self
         self.injector = _Injector(world)
         self.attempts: list[Attempt] = []
-        # The reasons for which a producer may find that it can do nothing any more.
+        # The events that may cause a fatal error of a producer.
         self.reasons: list[str] = []
         self.seats: list[_Seat] = []
         self._holder = ""
@@ -377,7 +379,7 @@ class Transactional(Whole):
     # -- what the injector asks for ----------------------------------------------------------------
 
     def note_init(self, seen: RequestSeen) -> None:
-        """Note a producer that requests the id, if it is another one than had it last."""
+        """Note that a producer takes the transactional id, if another producer had it before."""
         if seen.client_id != self._holder:
             self._holder = seen.client_id or ""
             self.reasons.append(f"{seen.client_id} {_TOOK}")
@@ -415,7 +417,7 @@ class Transactional(Whole):
             done.set()
 
     def new_seat(self, name: str) -> tuple[_Seat, TapProducer]:
-        """Make a producer with everything that watches it."""
+        """Make a producer and its seat, which holds its monitor, its trace and its streams."""
         seat: Any = _Seat(self, name)
         self.seats.append(seat)
         config = ProducerConfig.build(
@@ -498,7 +500,7 @@ class Transactional(Whole):
         await self._last_transaction(application)
 
     async def _continue(self, application: _Application | None) -> _Application:
-        """Return the producer, or a new one, which must start once nothing hinders it."""
+        """Return `application`, or if it is None a new one whose producer has started."""
         if application is not None:
             return application
         began = self.now
@@ -516,8 +518,8 @@ class Transactional(Whole):
         topics = self.schedule.topics
         calls = tuple(Call(0.0, t, p, None, 60) for t, count in topics for p in range(count))
         work = Work(calls, ("g",), block=False)
-        # In v1 a leader that verified a late request with an old sequence refuses newer sequences
-        # of that epoch until the old one is appended. That can fail one attempt.
+        # With transactions v1, a leader that verified a late request refuses higher sequences of
+        # that epoch until the late batch is appended. So one attempt to commit can fail.
         excused = bool(self.late) and not self.schedule.transaction_version
         for _ in range(_LAST_TRIES):
             application = await self._continue(application)
@@ -530,8 +532,8 @@ class Transactional(Whole):
             if committed:
                 await application.close(None)
                 return
-            # Another producer has the id, which this one learns only when it requests another
-            # epoch.
+            # If another producer took the transactional id (`outdone`), this producer learns that
+            # only when it requests a new epoch, so the commit may fail first.
             if not (excused or application.outdone):
                 break
             excused = False
@@ -557,8 +559,8 @@ class Transactional(Whole):
             verdict = attempt.verdict.value
             result.transactions[verdict] = result.transactions.get(verdict, 0) + 1
         for seat in self.seats:
-            # In v2 there is no gate: a leader without state refuses a batch that does not begin at
-            # 0.
+            # With transactions v2, the producer need not await the first acknowledgement of a
+            # leader: a leader without its state refuses every batch that does not begin at 0.
             result.violations += [
                 each
                 for each in seat.monitor.violations
@@ -582,7 +584,7 @@ class Transactional(Whole):
 
 
 class _Application:
-    """One process, with what it does with one producer."""
+    """One process of the application, with one producer."""
 
     def __init__(self, whole: Transactional, name: str) -> None:
         self.whole = whole
@@ -732,7 +734,7 @@ class _Application:
         return attempt
 
     async def _learn(self, attempt: Attempt) -> None:
-        """Learn how a transaction ended whose block was left without an outcome."""
+        """Learn how a transaction ended whose block was left by an exception or a cancellation."""
         began = self.whole.now
         while True:
             self._check_patience(began, "a block")
@@ -891,8 +893,8 @@ class _Application:
         """Make one call: True if it returned, False if it timed out or was cancelled.
 
         Raises:
-            _GoneError: a fatal error, or the producer was closed meanwhile. Errors that the
-                application must deal with are raised as they are.
+            _GoneError: the producer had a fatal error, or was closed during the call. Errors that
+                the application must deal with are raised unchanged.
         """
         chance = self._chance(name)
         coroutine: Any = call()
@@ -920,7 +922,7 @@ class _Application:
     async def _timed(
         self, name: str, call: Callable[[], Awaitable[None]], limit: float | None
     ) -> None:
-        """Make a call, and check that it ends within its bound."""
+        """Make a call, and report it if it takes longer than `limit` seconds."""
         whole = self.whole
         limit = self._max_block if limit is None else limit
         began, stalled = whole.now, whole._stalled_for
@@ -950,10 +952,10 @@ class _Application:
         raise _GoneError from error
 
     def _take_abortable(self, attempt: Attempt, error: errors.KafkaError) -> None:
-        """Take the transaction for not committed, unless its commit may still be carried out.
+        """Note that the transaction was not committed, unless its commit may have been carried out.
 
-        That is so when TRANSACTION_ABORTABLE answers a repeated commit whose first attempt was
-        never answered: only the abort then shows the outcome.
+        The commit may have been carried out if TRANSACTION_ABORTABLE answers a repeated commit
+        whose first request was never answered. Then only the abort shows the outcome.
         """
         if not isinstance(error.__cause__, errors.TransactionAbortable):
             attempt.verdict = Verdict.NOT_COMMITTED
@@ -975,7 +977,8 @@ class _Application:
         mine = f"{self.seat.name} {_TOOK}"
         if any(reason != mine for reason in whole.reasons[self._reasons_before :]):
             return True
-        # In v1 a producer that is silent for that long is fenced (KIP-588 mends that in v2).
+        # With transactions v1, the coordinator fences a producer whose transaction is open for
+        # longer than transaction_timeout (with v2 it does not: KIP-588).
         latest = attempt or next(
             (each for each in reversed(whole.attempts) if each.producer == self.seat.name), None
         )

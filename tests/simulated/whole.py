@@ -3,8 +3,8 @@
 The application is several tasks that `send`, `send_nowait` and `send_many`, that are cancelled at
 any await, that flush and close. trio runs on its `MockClock`; asyncio on a loop of its own whose
 selector does not wait but moves the time (`VirtualLoop`), so that a minute of timeout costs nothing
-on either. Faults and glitches are those of the schedule that make sense over streams; a stall is a
-jump of the clock, and stops the brokers too.
+on either. Of the schedule's faults and glitches, those run that make sense over streams; a stall
+is a jump of the clock, and stops the brokers too.
 
 Invariant: the same schedule gives the same run. trio shuffles what is ready at the same time with a
 generator of its own, which is seeded here.
@@ -93,7 +93,7 @@ _OUTCOMES = {
     DeliveryStatus.UNKNOWN: Outcome.UNKNOWN,
 }
 _PROFILES = ("links", "brokers", "codes", "answers", "gentle", "storm", "unclean", "forgetful")
-# Requests that are queued behind something slow are served by then.
+# Within this many seconds, brokers serve every request that a fault delayed.
 _LONGEST_ZOMBIE = 100.0
 _START = START_MS / 1000
 _DEADLOCK = 5000.0
@@ -117,8 +117,9 @@ def draw_whole(seed: int, backend: str) -> Schedule:
 class _VirtualSelector(selectors.SelectSelector):
     """A selector that never waits: it moves the loop's time instead.
 
-    A loop runs a timer that is less than its clock's resolution ahead. A task that is woken so and
-    looks at the time would set the timer again, for ever; so the time moves on by that much, too.
+    An asyncio loop runs a timer early if it is due within the clock's resolution. A task that is
+    woken early, and sees that its time has not come, would set its timer again for ever. So
+    `select` moves the time on to such a timer.
     """
 
     def __init__(self, next_timer: Callable[[], float]) -> None:
@@ -158,7 +159,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class AtAwait:
-    """An awaitable around a coroutine, which cancels a scope where it suspends the n-th time."""
+    """An awaitable that runs a coroutine, and cancels a scope when it suspends the n-th time."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], n: int, scope: CancelScope) -> None:
         self._coroutine = coroutine
@@ -183,7 +184,7 @@ class AtAwait:
 
 
 class _Stream(ByteStream):
-    """A stream that can be cut, noticed or not, at once or after some bytes, and held up."""
+    """A stream that can be cut (at once or after some bytes), made silent, and blocked."""
 
     def __init__(self, inner: ByteStream, broker: int) -> None:
         self._inner = inner
@@ -191,7 +192,7 @@ class _Stream(ByteStream):
         self.mute = self.deaf = self._cut = False
         # How many bytes still pass before the stream is cut, "up" and "down".
         self.reset_after: dict[str, int] = {}
-        # At which byte the next answer is cut short.
+        # How many bytes of the next answer arrive; None for all of them.
         self.garble: int | None = None
         self._open = anyio.Event()
         self._open.set()
@@ -407,7 +408,7 @@ class Whole:
         self._producer: TapProducer | None = None
         injector_world: Any = self
         self.injector = WholeInjector(injector_world)
-        # Callers are tasks here, and the records that they queue are not noted in these books.
+        # `SimCore` notes Metadata answers here; this class notes no records, so nothing is judged.
         self.missing = MissingPartitions(self.rows)
         self._acked: set[ValueId | None] = set()
         self.monitor = WireMonitor(
@@ -478,7 +479,7 @@ class Whole:
         self._do(act)
 
     def _do(self, act: Callable[[], None]) -> None:
-        # The cluster looks at its state whenever one of its methods is called, whichever it is.
+        # A call of any of its methods makes the cluster do what is due. This call does only that.
         self.embedded.set_clock_offset(0, 0.0)
         act()
         self.embedded.set_clock_offset(0, 0.0)
@@ -498,9 +499,9 @@ class Whole:
         """Do nothing: no schedule that runs here is timed in round trips."""
 
     def note_acked(self, settlements: Sequence[Settlement]) -> None:
-        """Note which records the producer has acknowledged.
+        """Note which records the engine has found to be acknowledged.
 
-        Their callers may have to wait for their turn, or may have left.
+        The callers may get the outcome in a later turn of the loop, or may have been cancelled.
         """
         for settlement in settlements:
             if settlement.outcome.status is DeliveryStatus.ACKED:
@@ -591,8 +592,8 @@ class Whole:
         return lambda: self.injector.inject(fault)
 
     def _chance(self, *what: object) -> random.Random:
-        # Each thing that may be left out has a generator of its own, so that the others stay the
-        # same.
+        # Each call has a random generator of its own, so that a shrunk schedule, which leaves some
+        # calls out, does not change the others.
         return random.Random(f"{self.schedule.seed} {what}")
 
     async def _call(self, producer: TapProducer, call: Call) -> None:
@@ -763,6 +764,6 @@ def _stay(_seconds: float) -> None:
 
 
 async def until(when: float) -> None:
-    """Let virtual time pass until this time."""
+    """Sleep until the loop's time is `when`."""
     with anyio.CancelScope(deadline=when):
         await anyio.sleep_forever()

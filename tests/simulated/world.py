@@ -177,7 +177,7 @@ class SimCore(ProducerCore):
         partitions._make = made
 
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
-        """Poll as usual, and note the Metadata requests in the books of missing partitions."""
+        """Poll as usual, and note Metadata requests for the judge of missing partitions."""
         todo = super().poll(now, wall_ms)
         for step in todo:
             if isinstance(step, steps.FetchMetadata):
@@ -187,7 +187,7 @@ class SimCore(ProducerCore):
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
     ) -> errors.ProtocolError | None:
-        """Take the answer as usual, and tell the monitor about those that concern it."""
+        """Take the answer as usual; also tell the monitor about Produce and Metadata answers."""
         match step:
             case steps.SendProduce():
                 return self._on_produced(step, answer, now)
@@ -230,7 +230,7 @@ class SimCore(ProducerCore):
         now: float,
         merge: MetadataMerge | None,
     ) -> None:
-        """Take the answer as usual, and note changed leaders and partitions that are missing."""
+        """Take the answer as usual; note new leaders, recreated topics and missing partitions."""
         link = self.connections.links.get(step.link_id)
         heard = link is not None and step.token in link.outstanding
         super().on_answer(step, update, now, merge)
@@ -264,7 +264,7 @@ _NO_ID: Any = object()
 
 
 class _StartedLedger(SequenceLedger):
-    """A ledger whose first identity starts at a chosen sequence, to be near the wrap soon."""
+    """A ledger that starts at a chosen sequence, so that a run reaches the wrap to 0 early."""
 
     __slots__ = ("_first",)
 
@@ -308,7 +308,7 @@ class SimConnection:
         self.open = True
         # `mute`: requests do not arrive. `deaf`: answers are not received.
         self.mute = self.deaf = False
-        # The client's socket takes no bytes.
+        # `blocked`: the client's socket takes no bytes.
         self.blocked = False
         self.upcoming: steps.SendProduce | None = None
         self._last_id = 0
@@ -318,11 +318,11 @@ class SimConnection:
         # How many bytes still pass before the connection is reset, "up" and "down".
         self.reset_after: dict[str, int] = {}
         self._last_due = 0.0
-        # Until when a narrow link is busy with the frames before.
+        # Until when the link sends earlier frames, if the bandwidth is limited.
         self._busy_until = 0.0
 
     def next_correlation_id(self) -> int:
-        """Do as `network.Connection`."""
+        """Return the next correlation id, as `network.Connection` does."""
         self._last_id += 1
         return self._last_id
 
@@ -334,7 +334,7 @@ class SimConnection:
         expects_response: bool = True,
         limit: FrameLimit | None = None,
     ) -> None:
-        """Do as `network.Connection`: queue the frame, and send it if the socket takes it."""
+        """Queue the frame, and send it if the socket takes it, as `network.Connection` does."""
         del expects_response, limit
         if not self.open:
             raise errors.KafkaConnectionError("closed")
@@ -345,11 +345,11 @@ class SimConnection:
         self.flush()
 
     def started(self, correlation_id: int) -> bool:
-        """Do as `network.Connection`: return whether a byte of the request may have left."""
+        """Return whether a byte of the request may have left, as `network.Connection` does."""
         return correlation_id <= self._started
 
     def close_soon(self, reason: str) -> None:
-        """Do as `network.Connection`: frames that left are under way, the others never leave."""
+        """Close the connection: frames that left may still arrive, queued frames never leave."""
         self._world.client_closes(self, reason)
 
     def flush(self) -> None:
@@ -363,7 +363,7 @@ class SimConnection:
                 self._travel(frame)
 
     def cut_short(self, way: str, nbytes: int) -> bool:
-        """Return whether the connection is reset before so many bytes have passed."""
+        """Count bytes towards the limit `reset_after`, and return whether they reset the connection."""
         left = self.reset_after.get(way)
         if left is None or self.mute:
             return False
@@ -480,7 +480,7 @@ class SimSender(Sender):
         """Handle the end of a connection, as the last lines of `Sender._serve` do."""
         channel = self._channels.pop(link_id, None)
         if channel is not None:
-            # The engine takes the requests of a connection that it gave up itself for written.
+            # If the engine gave the connection up itself, it treats all of its requests as written.
             known = link_id in self._core.connections.links
             unwritten = channel.unwritten() if known else []
             self._world.monitor.lost(link_id, unwritten)
@@ -561,7 +561,7 @@ class World:
         self.rtt = schedule.rtt
         # The bytes per second of each connection, upwards; None means no limit.
         self.bandwidth: float | None = None
-        # The cluster to which the names lead now, and every cluster to which they ever led.
+        # `cluster`: where the brokers' host names lead now. `clusters`: wherever they have led.
         self.clusters: list[ClusterState] = []
         self.cluster = self._build_cluster()
         self.injector = Injector(self)
@@ -608,13 +608,13 @@ class World:
         return cluster
 
     def change_cluster(self) -> ClusterState:
-        """Let every name lead to another cluster, which knows nothing of the last one."""
+        """Let every host name lead to a new cluster, which shares no state with the old one."""
         self.cluster = self._build_cluster()
         self.cluster.interceptor = self.injector.intercept
         return self.cluster
 
     def listen(self, peer: BrokerConnection, hear: Callable[[Delivery], None]) -> None:
-        """Pass answers on a connection that is not our producer's to `hear`."""
+        """Pass the answers on a connection of a stranger (another producer) to `hear`."""
         self._listeners[peer.id] = hear
 
     def create_topic(self, cluster: ClusterState, name: str, partitions: int) -> None:
@@ -717,7 +717,7 @@ class World:
         self._turn()
 
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
-        """Note outcomes that the engine has decided; callers may get them in a later slice."""
+        """Note outcomes that the engine has decided; callers may get them in a later turn."""
         for settlement in settlements:
             outcome = settlement.outcome
             rows = [record.row for record in settlement.records if isinstance(record, SimRecord)]
@@ -928,7 +928,7 @@ class World:
         self._watch_version(link_id, step)
 
     def _watch_version(self, link_id: int, step: steps.SendProduce) -> None:
-        """Report a broker that answered in v14 and is spoken to in v13, if discovery is "on"."""
+        """Report a Produce v13 request to a broker that answered v14, if discovery is "on"."""
         connection = self.connections.get(link_id)
         if connection is None or self.config.window_discovery != "on":
             return
@@ -951,7 +951,7 @@ class World:
             self._speak_v14.add(broker)
 
     def progressed(self, connection: SimConnection) -> None:
-        """Let the Sender know, a moment later, that bytes have left."""
+        """Tell the Sender that bytes have left, in an event of its own at the same instant."""
         self.at(
             self.now, lambda: self._client(lambda: self.sender.link_progress(connection.link_id))
         )
@@ -1130,7 +1130,8 @@ class World:
     def _judge_gentle(self) -> None:
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
         if any(fault.kind == "recreate" for fault in self.schedule.faults):
-            # A batch that is in doubt when the producer learns of the recreation is not probed.
+            # A batch that is in doubt when the producer learns of the recreation is not probed (not
+            # resent to see whether it is stored), so it may end UNKNOWN.
             left = [
                 row
                 for row in left
