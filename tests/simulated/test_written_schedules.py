@@ -229,7 +229,7 @@ def test_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
 
 
 def test_the_gate_closes_under_every_new_leader() -> None:
-    """A new leader gets one batch until it answers: it might refuse that and accept the next."""
+    """Until a new leader acknowledges a batch, it gets one: it might refuse b1 and accept b2."""
     moves = tuple(Fault(LATER + i * 0.2, "move", ("t", 0, (i + 1) % 2)) for i in range(4))
     result = clean(
         schedule(

@@ -363,7 +363,7 @@ class SimConnection:
                 self._travel(frame)
 
     def cut_short(self, way: str, nbytes: int) -> bool:
-        """Count bytes towards the limit `reset_after`, and return whether they reset the connection."""
+        """Count bytes towards `reset_after`, and return whether they reset the connection."""
         left = self.reset_after.get(way)
         if left is None or self.mute:
             return False
