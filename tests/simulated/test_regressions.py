@@ -129,7 +129,7 @@ def test_under_acks_1_an_election_may_not_lose_what_was_committed() -> None:
 
 @pytest.mark.parametrize("fault", [_MOVE, *_KILLS], ids=["move", "clean", "crash"])
 def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Fault) -> None:
-    """Under acks=all the same election loses no acknowledged record, and the judge allows none."""
+    """Under acks=all that follower's election loses no acknowledged record; no loss is excused."""
     world = _a_follower_that_lags_is_elected(-1, fault)
     result = world.run()
     assert not result.violations, "\n".join(map(str, result.violations))
