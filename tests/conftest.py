@@ -1,12 +1,12 @@
 """Fixtures of all tests: the three event loops, and guards against what a test may leave behind.
 
-Invariants: one source of an async test runs on asyncio, uvloop and trio; where a component is
-missing, its tests are skipped with a reason that pytest's summary shows, but fail on CI
-(``CI=true``); a property that fails prints the blob that reproduces the failure.
+Invariants: each async test runs on asyncio, uvloop and trio. If a package that a test needs is
+missing, the test is skipped with a reason that pytest's summary shows, but fails on CI
+(``CI=true``). A hypothesis test that fails prints the blob that reproduces the failure.
 
-The guards apply to every test: no library code blocks the event loop, and no listening port
-outlives the test that opened it. Unclosed sockets and producers need no guard here, because they
-raise ResourceWarning when they are collected, and warnings are errors.
+The guards fail a test if library code blocks an asyncio loop, or if a listening port outlives the
+test that opened it. Unclosed sockets and producers need no guard here, because they raise
+ResourceWarning when they are collected, and warnings are errors.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.fake_maven import FakeMaven
 from tests.ground import foreign
 from tests.markers import markers_of
 
-# Helper modules contain asserts too; without this their failures would show no values.
+# Without this call, an assert that fails in a helper module would not show the compared values.
 pytest.register_assert_rewrite(
     *(f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir())
 )
 
-# Variables that other programs set must not change a test; a test that needs one sets it.
+# Environment variables of other programs must not change a test; a test that needs one sets it.
 for _name in [name for name in os.environ if foreign(name)]:
     del os.environ[_name]
 # Servers of tests listen on loopback, which an HTTP proxy cannot reach.
@@ -45,7 +45,8 @@ CI = os.environ.get("CI", "").lower() == "true"
 
 _LONG_SECONDS = 300
 
-# No deadline: on a busy machine it would measure other processes. pytest-randomly prints the seed.
+# No deadline: on a busy machine other processes would make examples exceed it. The seed is printed
+# by pytest-randomly.
 settings.register_profile("aioidem", deadline=None, print_blob=True)
 settings.load_profile("aioidem")
 
@@ -58,7 +59,7 @@ def _backend(name: str, needs: str, backend: str, **options: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Import the tests while the garbage collector is off, and exempt what they imported from it.
+    """Import the tests without garbage collection, then exempt the imported objects from it.
 
     Imported objects do not become garbage, but each full collection would visit them all. That took
     a third of a second in every test that calls `gc.collect`.
@@ -116,7 +117,7 @@ def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeMaven
 
 @pytest.fixture(scope="session")
 def _blockbuster() -> BlockBuster:
-    # The command line is excluded: it writes its reports in its own loop, after the load.
+    # The command line may block its own event loop: it writes reports to files after the load.
     return BlockBuster(scanned_modules=["aioidem"], excluded_modules=["aioidem._cli"])
 
 
@@ -153,7 +154,7 @@ def _no_port_outlives_its_test() -> Iterator[None]:
 def _listening_ports() -> set[int]:
     """Return the TCP ports on which this process listens; none on Windows, which has no /dev/fd.
 
-    Each socket is asked, because reading /proc/net/tcp would take milliseconds per test.
+    Each open file descriptor is examined: reading /proc/net/tcp takes milliseconds per test.
     """
     fds = Path("/dev/fd")
     if not fds.is_dir():

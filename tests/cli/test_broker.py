@@ -56,7 +56,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Yield a broker process and its first line."""
+    """Yield the process of `aioidem broker` and the first line it printed, which is its address."""
     with subprocess.Popen(
         [*AIOIDEM, "broker", *words],
         stdout=subprocess.PIPE,
@@ -93,7 +93,7 @@ def test_it_serves_what_it_was_asked_for(capsys: Captured) -> None:
 
 
 def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None:
-    """If the port is in use, the command ends with status 1 and one line."""
+    """If the port is in use, the command ends with status 1 and one line on standard error."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["broker", "--port", str(taken.getsockname()[1])]) == 1
     with warnings.catch_warnings():

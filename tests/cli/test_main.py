@@ -1,4 +1,4 @@
-"""The command line from outside: exit statuses, messages, and what happens without the extras."""
+"""The command line as users see it: exit statuses, messages, and missing optional packages."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_python_m_aioidem_is_the_same_command() -> None:
     ("library", "install"), [("typer", "typer"), ("rich", "rich"), ("hdrh", "hdrhistogram")]
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, install: str) -> None:
-    # In a new process, because hiding a library in this one would leave two copies of modules.
+    # In a new process: hiding the library here would import second copies of loaded modules.
     code = (
         f"{ALONE}sys.modules[{library!r}] = None\n"
         "from aioidem._cli import main\n"
@@ -140,7 +140,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, ins
 def test_a_missing_module_that_is_no_extra_is_not_blamed_on_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A missing module that no extra installs is reported as it is, without naming an extra."""
+    """ModuleNotFoundError for a module that is not of an extra reaches the caller unchanged."""
 
     def run(_: list[str]) -> int:
         raise ModuleNotFoundError("No module named 'kio'", name="kio")

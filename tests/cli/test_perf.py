@@ -189,7 +189,7 @@ async def test_a_run_reports_the_producer_s_window_span_and_round_trip() -> None
 
 @pytest.mark.anyio
 async def test_the_broker_s_own_count_of_the_span_is_preferred() -> None:
-    """A run reports the broker's count of the span if there is one."""
+    """A run reports the broker's count of the span, if there is one, and not the producer's."""
     target = Target("h:1", ("t",), rtt_ms=150.0, max_span=lambda topic: {"t": 20}[topic])
     result = await one_run(Obedient(), target=target)
     assert (result.max_span, result.rtt_ms) == (20, 150.0)
@@ -198,7 +198,7 @@ async def test_the_broker_s_own_count_of_the_span_is_preferred() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("step", ["start", "partitions_for", "send", "flush", "close"])
 async def test_a_failing_step_is_a_row_that_failed_and_closes_within_bounds(step: str) -> None:
-    """If a step of a run fails, its row says so, and the producer is closed in bounded time."""
+    """If a step of a run fails, the run's result says so, and `close` is called with a timeout."""
     producer, screen = Obedient(fail=step), SilentScreen()
     result = await one_run(producer, screen=screen)
     assert not result.complete
@@ -214,7 +214,7 @@ async def test_a_failing_step_is_a_row_that_failed_and_closes_within_bounds(step
 @pytest.mark.anyio
 @pytest.mark.parametrize("step", ["begin_transaction", "commit_transaction"])
 async def test_a_failing_transaction_is_a_row_that_failed(step: str) -> None:
-    """If a transaction fails, the row of its run says so."""
+    """If a transaction fails, the result of the run says so."""
     result = await one_run(Obedient(fail=step), transactional_id="x")
     assert not result.complete
     assert result.failure == f"KafkaConnectionError: {step} failed"
@@ -223,7 +223,7 @@ async def test_a_failing_transaction_is_a_row_that_failed(step: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("step", ["start", "partitions_for", "flush"])
 async def test_a_signal_ends_a_step_that_hangs_and_keeps_the_row(step: str) -> None:
-    """A signal ends a step that hangs, and the row has what was measured until then."""
+    """A signal ends a step that hangs, and the run's result counts the records until then."""
     producer, interrupt = Obedient(hang=step), Interrupt()
     rows: list[RunResult] = []
     async with anyio.create_task_group() as tasks:
@@ -315,7 +315,7 @@ async def test_several_brokers_partitions_and_a_codec_work() -> None:
 
 @pytest.mark.anyio
 async def test_a_cluster_that_is_not_there_is_one_failed_row_and_ends_the_list() -> None:
-    """If no broker can be reached, the first row fails and no further run starts."""
+    """If no broker can be reached, the first run sends no record and no further run starts."""
     with socket.socket() as held:  # connections to a port that is only bound are refused
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
@@ -348,7 +348,7 @@ def test_records_that_are_not_acknowledged_make_the_status_1(
 
 
 def test_the_files_and_the_lines_of_a_run_agree(capsys: Captured, tmp_path: Path) -> None:
-    """The JSON rows of two runs and the printed lines show the same figures."""
+    """The JSON file has the same figures for two runs as the lines that are printed."""
     path = tmp_path / "out.json"
     words = "perf --rtt 20 --retain 20 --in-flight 1,20 --num-records 400 --print-metrics --json"
     assert main([*words.split(), str(path)]) == 0
@@ -407,7 +407,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
     tmp_path: Path, number: int, status: int
 ) -> None:
-    """After a signal, the command ends early, with the rows measured until then."""
+    """After a signal, the command ends early and writes the results of the runs until then."""
     path = tmp_path / "out.json"
     words = "perf --duration 60 --in-flight 1,5 --rtt 100 --producer-props late.sealing=false"
     with start(*words.split(), "--json", str(path)) as process:

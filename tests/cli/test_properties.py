@@ -1,4 +1,4 @@
-"""Properties come from flags, files and named values; a readable secret causes a warning."""
+"""Properties come from flags, files and the environment; an exposed secret causes a warning."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_values_may_stand_in_the_environment_and_in_files(
 
 
 def test_what_is_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment variable or file that a property refers to must exist."""
+    """An environment variable or file that a property refers to must exist and be usable."""
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
     assert (
         refusal("sasl.password=env:NO_SUCH_VARIABLE")
@@ -90,7 +90,7 @@ def test_a_name_that_the_system_does_not_take_is_refused(named: str) -> None:
 
 
 def test_a_secret_that_cannot_be_sent_is_refused_without_being_shown(tmp_path: Path) -> None:
-    """Half of a surrogate pair, which UTF-8 cannot encode, is refused and not shown."""
+    """A password that UTF-8 cannot encode is refused, and the error does not show the password."""
     text = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n"
     file = private(tmp_path / "f", f"{text}sasl.password={CANARY}\\ud800\n")
     with pytest.raises(
@@ -103,7 +103,7 @@ def test_a_secret_that_cannot_be_sent_is_refused_without_being_shown(tmp_path: P
 def test_what_a_file_says_reaches_the_terminal_as_one_printable_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Text from a properties file is shown escaped, in one line."""
+    """Errors quote text from a properties file in short, printable lines."""
     for text in (
         "password.\\u001b[2J\\u202e=1",
         "sasl.password=file:\\u001b[2J\\u000a",
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("item", [CANARY, f"sasl.password:{CANARY}", f"sasl.password {CANARY}"])
 def test_what_is_not_name_and_value_is_counted_and_not_shown(item: str) -> None:
-    """An argument without `name=value` is refused by its position, without showing it."""
+    """The error for an argument that is not `name=value` shows the argument's position only."""
     assert refusal("linger.ms=5", item) == "--producer-props: value 2 is not name=value"
 
 
@@ -138,7 +138,7 @@ def test_what_is_not_name_and_value_is_counted_and_not_shown(item: str) -> None:
     "text", [CANARY, f"{CANARY}\n", f"acks=1\n{CANARY}", f"\x01{CANARY}=1", f"{CANARY}\x80 x"]
 )
 def test_a_file_that_is_no_properties_file_is_not_quoted(text: str, tmp_path: Path) -> None:
-    """A malformed properties file is not quoted, because it may contain just a password."""
+    """The error for a malformed properties file does not quote it: it may hold just a password."""
     file = private(tmp_path / "f", text)
     message = f"--command-config: {file} has a line that is not name=value"
     assert refusal(file=file) == message
@@ -162,7 +162,7 @@ def test_the_mark_that_windows_editors_begin_a_file_with_is_passed_over(tmp_path
 def test_a_secret_where_no_secret_belongs_is_not_printed(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error about a misspelt flag, or about surplus arguments, does not print their secrets."""
+    """The error for a misspelt flag or a surplus argument does not print a secret in it."""
     assert main(words) == 2
     printed = capsys.readouterr()
     assert CANARY not in printed.out + printed.err
@@ -189,7 +189,7 @@ def test_a_secret_on_the_command_line_is_warned_of(item: str) -> None:
 
 
 def test_no_warning_where_nothing_is_shown() -> None:
-    """A secret that comes from a file or the environment causes no warning."""
+    """Properties that are no secrets, and an empty password, cause no warning."""
     items = ["linger.ms=5", "sasl.username=me", "sasl.password=", "sasl.mechanism=PLAIN"]
     assert gather_properties(items).warnings == ()
 

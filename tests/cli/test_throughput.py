@@ -1,8 +1,8 @@
-"""`aioidem perf` fills the window it is given, in the configuration of `make demo`.
+"""`aioidem perf` has as many batches in flight as asked, in the configuration of `make demo`.
 
-There is one partition, with records of 1000 bytes and batches of 16 KiB. That a full window carries
-window x batch bytes per round trip is tested exactly on the virtual clock of
-tests/producer/test_throughput.py, and measured in real time by benchmarks/window.py.
+There is one partition, with records of 1000 bytes and batches of 16 KiB. The throughput (window x
+batch bytes per round trip) is tested by tests/producer/test_throughput.py on a virtual clock, and
+measured by benchmarks/window.py in real time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_the_batch_of_the_arithmetic_is_what_fits() -> None:
 
 
 def test_1_5_and_20_in_flight_are_reached_and_not_passed(tmp_path: Path) -> None:
-    """The report shows the requested window, and a span counted by the broker that equals it."""
+    """The report shows the requested window, and the broker counts a maximum span of that size."""
     path = tmp_path / "rows.json"
     words = "perf --rtt 50 --retain 20 --in-flight 1,5,20 --num-records 500 --record-size 1000"
     props = ("--producer-props", "late.sealing=false", f"batch.size={BATCH_BYTES}")

@@ -1,4 +1,4 @@
-"""The configuration: what it accepts in each family of names, and how it refuses the rest."""
+"""The configuration: what it accepts as options and as Java's properties, and its errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SASL_TEXTS = [
 
 
 def _build(**options: Any) -> ProducerConfig:
-    """Build with names a type checker would refuse, as untyped callers do."""
+    """Build a configuration from options of any name and type, as untyped callers can."""
     return ProducerConfig.build(**{"bootstrap_servers": "h", **options})
 
 
@@ -108,7 +108,7 @@ def test_defaults() -> None:
 
 
 def test_each_producer_gets_a_client_id_of_its_own() -> None:
-    """Without client_id, each producer gets a different one."""
+    """Without client_id, each configuration gets a different client id."""
     first, second = ProducerConfig.build("h"), ProducerConfig.build("h")
     assert first.client_id.startswith("aioidem-producer-")
     assert first.client_id != second.client_id
@@ -196,7 +196,7 @@ def test_addresses_are_read_back_in_order(addresses: list[tuple[str, int]]) -> N
 
 @given(st.text())
 def test_any_text_as_address_is_taken_or_refused_with_config_error(text: str) -> None:
-    """Any text is a bootstrap address, or raises ConfigError."""
+    """Any text as bootstrap_servers is accepted, or raises ConfigError."""
     try:
         addresses = ProducerConfig.build(text).bootstrap_servers
     except ConfigError:
@@ -228,7 +228,7 @@ _TEXTS = ["client_id", "transactional_id", "sasl_kerberos_service_name", *_SASL_
 
 
 def _refused() -> list[tuple[str, Any]]:
-    """Every option with values it must not take, the wrong types among them."""
+    """Return pairs of an option and a value that the option must refuse, also for its type."""
     rows: list[tuple[str, Any]] = []
     times: list[Any] = [-1, -0.001, math.nan, math.inf, -math.inf, 2**31, 10**400, "1", True, b""]
     rows += [(name, value) for name in _SECONDS_FROM_0 + _SECONDS_ABOVE_0 for value in times]
@@ -276,7 +276,7 @@ def is_refused(name: str, value: Any) -> None:
 
 
 def test_every_option_is_among_those_tested_for_bad_values() -> None:
-    """The table of bad values in this file has every option except for the addresses."""
+    """`_refused` has bad values for every option except bootstrap_servers."""
     tested = {name for name, _ in _refused()}
     assert tested | {"bootstrap_servers"} == set(_FIELDS)
 
@@ -329,7 +329,7 @@ def test_a_batch_may_be_larger_than_a_request_because_it_counts_before_compressi
     ],
 )
 def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
-    """The error for an unknown option suggests the option with the most similar name."""
+    """The error for an unknown option says what to write instead, or lists the options."""
     with pytest.raises(ConfigError) as caught:
         _build(**{name: 1})
     assert f"unknown option {name!r}: {hint}" in str(caught.value)
@@ -347,7 +347,7 @@ def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hi
     ],
 )
 def test_an_unknown_property_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
-    """The error for an unknown property suggests the property with the most similar name."""
+    """The error for an unknown property says what to write instead, or lists the properties."""
     with pytest.raises(ConfigError, match=r"unknown option") as caught:
         _properties({name: "1"})
     assert hint in str(caught.value)
@@ -355,7 +355,7 @@ def test_an_unknown_property_is_refused_with_what_was_probably_meant(name: str, 
 
 @pytest.mark.parametrize("name", ["client.dns.lookup", "retries", "client.telemetry.push"])
 def test_no_option_is_suggested_that_means_something_else(name: str) -> None:
-    """The error for an unknown option suggests no option with another meaning."""
+    """The error for an unknown property does not suggest a similar name with another meaning."""
     with pytest.raises(ConfigError) as caught:
         _properties({name: "1"})
     assert "did you mean" not in str(caught.value)
@@ -369,7 +369,7 @@ def test_no_option_is_suggested_that_means_something_else(name: str) -> None:
 def test_weak_acks_with_idempotence_are_refused_with_the_way_out(
     acks: int, idempotence: dict[str, bool]
 ) -> None:
-    """Idempotence with acks other than all is refused, and the error says how to resolve that."""
+    """Idempotence with acks other than all is refused; the error says how to turn it off."""
     with pytest.raises(ConfigError, match=rf"acks={acks}: .*pass enable_idempotence=False"):
         _build(acks=acks, **idempotence)
     assert _build(acks=acks, enable_idempotence=False).acks == acks
@@ -400,7 +400,7 @@ def test_a_delivery_timeout_of_exactly_linger_plus_request_timeout_is_taken(
 
 @pytest.mark.parametrize("name", ["retry_backoff", "reconnect_backoff"])
 def test_a_first_pause_above_the_longest_is_refused(name: str) -> None:
-    """A retry back-off above its maximum is refused."""
+    """A retry or reconnect back-off above the option that is its maximum is refused."""
     with pytest.raises(ConfigError, match=rf"{name} .*=2\.0: expected at most {name}_max"):
         _build(**{name: 2, f"{name}_max": 1})
     _build(**{name: 1, f"{name}_max": 1})
@@ -445,7 +445,7 @@ def test_a_codec_whose_library_is_missing_is_refused_naming_what_to_install(
 
 
 def test_properties_are_read_in_milliseconds_and_as_text() -> None:
-    """Properties are texts, and their times are in milliseconds."""
+    """The values of properties are texts, and times among them are in milliseconds."""
     config = _properties(
         {
             "linger.ms": "5",
@@ -494,7 +494,7 @@ def test_properties_are_read_in_milliseconds_and_as_text() -> None:
 def test_a_bad_property_is_refused_under_its_own_name_and_in_its_own_unit(
     name: str, text: str, allowed: str
 ) -> None:
-    """The error for a bad property has the property's own name and unit."""
+    """The error for a property's bad value has the property's name and that property's unit."""
     with pytest.raises(ConfigError) as caught:
         _properties({name: text})
     assert str(caught.value).startswith(f"ConfigError: {name}=")
@@ -513,7 +513,7 @@ def test_properties_without_addresses_are_refused() -> None:
 
 
 def test_javas_level_properties_count_for_the_codec_in_use_only() -> None:
-    """Java's compression levels of codecs that are not in use are ignored."""
+    """Java's property for the level of a codec is ignored if another codec, or none, is in use."""
     levels = {"compression.gzip.level": "9", "compression.zstd.level": "3"}
     assert _properties({**levels, "compression.type": "zstd"}).compression_level == 3
     assert _properties({**levels, "compression.type": "gzip"}).compression_level == 9
@@ -566,13 +566,13 @@ def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
 def test_property_names_are_unique_and_java_styled() -> None:
     """Property names are unique, in lower case, and without underscores."""
     names = [option.java for option in OPTIONS.values() if option.java]
-    # Six options have no Java name: those whose values are objects, and one of aiokafka's.
+    # Six options have no Java name: five take objects, and sasl_kerberos_domain_name is aiokafka's.
     assert len(set(names)) == len(names) == len(_FIELDS) - 6
     assert all(name == name.lower() and "_" not in name for name in names)
 
 
 def test_aiokafka_names_are_arguments_of_its_producer() -> None:
-    """Each of aiokafka's names in the table is an argument of aiokafka's producer."""
+    """Each aiokafka name in the table of options is an argument of aiokafka's producer."""
     theirs = set(inspect.signature(AIOKafkaProducer).parameters)
     names = [option.aiokafka for option in OPTIONS.values() if option.aiokafka]
     assert len(set(names)) == len(names)
@@ -604,7 +604,7 @@ def test_help_shows_every_option_with_its_values_default_and_javas_name(
 
 @pytest.mark.parametrize("documented", [ProducerConfig, Producer])
 def test_pydoc_and_subclasses_show_the_options(documented: type) -> None:
-    """pydoc and subclasses show the list of options, although it is written when first read."""
+    """pydoc and subclasses show the options, although the text is made only when it is read."""
     text = inspect.getdoc(documented) or ""
     assert "\n    delivery_timeout" in text
     assert inspect.getdoc(types.new_class("Sub", (documented,))) == text
@@ -613,7 +613,7 @@ def test_pydoc_and_subclasses_show_the_options(documented: type) -> None:
 
 
 def test_importing_writes_no_help() -> None:
-    """Importing aioidem does not write the list of options, which costs time."""
+    """Importing aioidem does not make the help text of the options, because that takes time."""
     script = """
 import textwrap
 def fill(*args, **kwargs):
@@ -632,7 +632,7 @@ except NotImplementedError:
 
 
 def test_help_of_the_drop_ins_own_arguments_shows_each_in_milliseconds() -> None:
-    """`help(MoreOptions)` shows the drop-in's own arguments with their defaults in milliseconds."""
+    """`help(MoreOptions)` shows the drop-in's own arguments and defaults, times in milliseconds."""
     text = inspect.getdoc(MoreOptions) or ""
     for name in MoreOptions.__annotations__:
         entry = _entry(text, name)
@@ -647,7 +647,7 @@ def test_help_of_the_drop_ins_own_arguments_shows_each_in_milliseconds() -> None
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_options_text_is_sentences_that_name_the_unit(name: str) -> None:
-    """An option's text is complete by itself; a time says that it is in seconds."""
+    """An option's help text is in sentences, and says "in seconds" exactly if it is a time."""
     option = OPTIONS[name]
     assert option.text[0].isupper()
     assert option.text.endswith(".")
@@ -656,7 +656,7 @@ def test_an_options_text_is_sentences_that_name_the_unit(name: str) -> None:
 
 
 def _entry(text: str, name: str) -> str:
-    """Return what a docstring says of an option, on one line."""
+    """Return the part of a docstring that describes an option, as one line."""
     body = text.split(f"\n    {name}:\n", 1)[1]
     lines = itertools.takewhile(lambda line: line.startswith(" " * 8), body.splitlines())
     return _flat("\n".join(lines))

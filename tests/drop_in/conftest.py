@@ -1,4 +1,4 @@
-"""Event loops and brokers for the drop-in's tests, which run on aiokafka's loops."""
+"""The event loop and the broker of the drop-in's tests; the loop is asyncio's by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Run the test on asyncio, unless it names another event loop."""
+    """Run the test on asyncio, unless the test's parameters name another event loop."""
     return _LOOPS[getattr(request, "param", "asyncio")]
 
 

@@ -1,4 +1,4 @@
-"""Errors in tasks that aiokafka's fenced producer leaves behind and never retrieves.
+"""Errors of background tasks that aiokafka's producer does not retrieve when it is fenced.
 
 asyncio reports such an error when the task is garbage collected, and the test that runs at that
 moment would fail.

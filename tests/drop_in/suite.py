@@ -1,7 +1,7 @@
 """The behaviour of aiokafka's producer as one suite, run with aiokafka and with the drop-in.
 
 A behaviour is a coroutine function that takes a `World`. Every behaviour must pass with both
-clients, on the embedded broker and on a real one; test_differences.py has what the two do
+clients, on the embedded broker and on real Kafka; test_differences.py has what the two clients do
 differently on purpose.
 """
 
@@ -69,7 +69,7 @@ def name_of(behaviour: Behaviour) -> str:
 
 
 async def raised(awaitable: Awaitable[Any]) -> Exception:
-    """Return the exception that awaiting an awaitable raises."""
+    """Return the exception that ``await awaitable`` raises; fail the test if there is none."""
     try:
         await awaitable
     except Exception as error:  # noqa: BLE001 - that is the question
@@ -219,7 +219,7 @@ async def every_acks_is_accepted(world: World) -> None:
         async with world.producer(acks=acks) as producer:
             await producer.send_and_wait(world.topic, b"x", partition=0)
     async with world.producer(acks=0) as producer:
-        # With acks=0 aiokafka's own tests expect None here.
+        # With acks=0 no metadata is known. The tests of aiokafka expect None, too.
         assert await producer.send_and_wait(world.topic, b"x", partition=0) is None
     async with world.producer() as producer:  # by now the one before has been read
         last = await producer.send_and_wait(world.topic, b"x", partition=0)
@@ -480,7 +480,7 @@ async def flush_has_nothing_to_wait_for_before_the_start_and_after_the_stop(worl
 
 @behaviour
 async def a_service_sees_whether_a_producer_is_closed(world: World) -> None:
-    """Show by `_closed`, which FastStream reads under aiokafka's name, whether it is closed."""
+    """Show in aiokafka's attribute `_closed` whether a producer is closed: FastStream reads it."""
     producer = world.producer()
     assert producer._closed is False  # noqa: SLF001
     await producer.start()

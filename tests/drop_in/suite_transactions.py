@@ -1,7 +1,7 @@
 """The transactional half of the suite: the behaviour of aiokafka's producer in transactions.
 
-As in suite.py, a behaviour passes with both clients, in both versions of the protocol, on the
-embedded broker and on a real one. The records are read by aiokafka's consumer in read_committed.
+As in suite.py, a behaviour passes with both clients, in both transaction protocols, on the embedded
+broker and on real Kafka. The records are read by aiokafka's consumer in read_committed mode.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ async def reader(world: World, topic: str, **arguments: Any) -> AsyncIterator[An
 
 
 async def committed(world: World, partition: int = 0) -> list[bytes]:
-    """Return the values of a partition that read_committed consumers see."""
+    """Return the values in a partition that a read_committed consumer reads."""
     async with reader(world, world.topic) as consumer:
         place = aiokafka.TopicPartition(world.topic, partition)
-        # The end of a read_committed consumer is the last stable offset and not the end of the log.
+        # For a read_committed consumer, end_offsets returns the last stable offset.
         end = (await consumer.end_offsets([place]))[place]
         values: list[bytes] = []
         while await consumer.position(place) < end:
@@ -92,14 +92,14 @@ async def has_committed(world: World, group: str, *, wanted: dict[int, int]) -> 
 
 
 def seen_to(producer: Any) -> None:
-    """Retrieve the error that aiokafka leaves behind, so that it is not logged in another test."""
+    """Retrieve the error of aiokafka's transaction, which asyncio would log in another test."""
     waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
     if waiter is not None and waiter.done():
         waiter.exception()
 
 
 def name_of_class(error: BaseException) -> str:
-    """Return the name of an error's class, which is the same in both packages."""
+    """Return the name of an error's class, which is the same in aiokafka and aioidem."""
     return type(error).__name__
 
 
@@ -323,7 +323,7 @@ async def calls_that_are_cancelled_leave_a_usable_producer(world: World) -> None
 
 
 async def begun(producer: Any) -> None:
-    """Begin a transaction when the last one has ended, for which aiokafka does not wait itself."""
+    """Begin a transaction; try again while aiokafka refuses because the last one has not ended."""
 
     async def begins() -> bool:
         with suppress(AssertionError, RuntimeError):
@@ -337,7 +337,7 @@ async def begun(producer: Any) -> None:
 
 
 def at(world: World, partition: int) -> aiokafka.TopicPartition:
-    """Return a partition in aiokafka's type, as aiokafka's consumer gives it."""
+    """Return a partition of the world's topic as aiokafka's `TopicPartition`."""
     return aiokafka.TopicPartition(world.topic, partition)
 
 

@@ -46,7 +46,7 @@ def test_nothing_said_of_guarantees_means_all_of_them() -> None:
         ({"enable_idempotence": True}, -1, True, 5),
         ({"acks": 1, "max_in_flight_requests_per_connection": 5}, 1, False, 5),
         ({"max_in_flight_requests_per_connection": 20}, -1, True, 20),
-        # Frameworks pass on aiokafka's own marker of an argument that was not passed.
+        # Frameworks pass `_missing`, which means in aiokafka that the argument was omitted.
         ({"acks": aiokafka.producer.producer._missing}, -1, True, 5),  # noqa: SLF001
     ],
 )

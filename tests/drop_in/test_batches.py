@@ -1,4 +1,4 @@
-"""Batches of a BatchBuilder: closed ones are sent unmixed, open ones may take other records."""
+"""Batches of a BatchBuilder: a closed one is sent unmixed; an open one may get other records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_closed_batch_is_neither_mixed_nor_torn(
     cluster.create_topic("t")
     async with made(cluster, compression_type=codec) as producer:
         await producer.send_and_wait("t", b"first", partition=0)
-        # While one batch is in flight all records behind it wait, and could leave as one batch.
+        # While the first batch is in flight, later records wait, and could be sent as one batch.
         meet_first_produce(cluster, Delay(0.2))
         futures = [await producer.send("t", b"opens", partition=0)]
         await asyncio.sleep(0)
@@ -71,9 +71,9 @@ async def test_a_closed_batch_is_neither_mixed_nor_torn(
 
 
 async def test_a_full_batch_is_not_torn(cluster: EmbeddedCluster) -> None:
-    """A full batch leaves as one batch, although the queue counts with a slightly larger bound.
+    """A full BatchBuilder is sent as one batch, although the producer's queue overrates its size.
 
-    The batch itself counts its bytes exactly.
+    The BatchBuilder counts bytes exactly; the queue calculates an upper bound of a batch's size.
     """
     cluster.create_topic("t")
     async with made(cluster, max_batch_size=1000) as producer:

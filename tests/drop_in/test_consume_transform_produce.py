@@ -1,4 +1,4 @@
-"""examples/consume_transform_produce.py copies each record once, whatever is killed meanwhile."""
+"""examples/consume_transform_produce.py copies each record once, even if members are killed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ FORGOTTEN = (
 @pytest.mark.filterwarnings(FORGOTTEN)
 @pytest.mark.parametrize("version", [0, 2])
 async def test_the_example_copies_once_whatever_is_killed(version: Any) -> None:
-    """Each record is copied once although tasks and coordinators are killed at any step."""
+    """Each record is copied once although the task is killed and coordinators move at any step."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     rng = random.Random(seed)
@@ -128,7 +128,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
         async with assigned, producer:
             assigned.assign([aiokafka.TopicPartition("numbers", each) for each in range(3)])
             await assigned.seek_to_beginning()
-            # The group has members of which this consumer is none, as after a rebalance without it.
+            # The group has one member, which is not this consumer, as after a rebalance without it.
             cluster.set_group("g", 7, {"somebody": None})
             assert group_metadata(assigned) == ("g", -1, "", None)
             assigned._coordinator.generation = 6  # noqa: SLF001 - as if it had been one
@@ -142,7 +142,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
 
 
 async def test_committed_offsets_wait_until_no_transaction_can_change_them() -> None:
-    """`committed_offsets` waits for an open transaction, which its timeout error names."""
+    """`committed_offsets` waits for the markers of a commit; its timeout names the transaction."""
     numbers = [aiokafka.TopicPartition("numbers", each) for each in range(3)]
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers", partitions=3)
@@ -165,7 +165,7 @@ async def test_committed_offsets_wait_until_no_transaction_can_change_them() -> 
 
 
 async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> None:
-    """Cancelling a question for committed offsets at any step leaves no connection open.
+    """Cancelling `committed_offsets` at any step leaves no connection open.
 
     An open connection would show as a ResourceWarning, which is an error here.
     """
@@ -233,7 +233,7 @@ async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
 
 @pytest.mark.filterwarnings(FORGOTTEN)
 async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
-    """A new owner waits for the markers of a commit that was decided before partitions moved."""
+    """A partition's new owner waits for the markers of the commit that its old owner began."""
     example = loaded()
     asked: list[int] = []
 
@@ -258,7 +258,7 @@ async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
             one.cancel()
             cluster.intercept(listen)
             two = member(example, cluster, 2)
-            # Either the new member waits for stable offsets, or it copies what was copied before.
+            # The new member asks for stable offsets first; a wrong one would copy records again.
             await until(lambda: bool(asked), pause=0.02)
             cluster.release_markers()
             await fill(cluster, range(500, NUMBERS))

@@ -1,4 +1,4 @@
-"""What the drop-in does differently on purpose: each test shows aiokafka's behaviour and ours.
+"""What the drop-in does differently on purpose: tests show its behaviour and aiokafka's.
 
 Every test here is a row of the table in docs/aiokafka.md, and every row has a test. When an
 assertion about aiokafka fails with a new release, its row can go.
@@ -43,7 +43,7 @@ PRODUCE = 0
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_leak")]
 
 Script = list[Action | None]
-# These timeouts leave time to start, and little time to deliver.
+# These timeouts leave the producer enough time to start, and 1 s to deliver a record.
 SHORT = {"request_timeout_ms": 500, "delivery_timeout_ms": 1000, "max_block_ms": 20_000}
 
 
@@ -64,7 +64,7 @@ def made(cluster: EmbeddedCluster, client: Any, **arguments: Any) -> Any:
 
 
 async def within(seconds: float, awaitable: Any) -> bool:
-    """Return whether a task ends in time; if it does not, it runs on and the caller ends it."""
+    """Return whether an awaitable ends within `seconds`; its task is not cancelled."""
     done, _ = await asyncio.wait([asyncio.ensure_future(awaitable)], timeout=seconds)
     return bool(done)
 
@@ -448,7 +448,7 @@ ADD_OFFSETS, END_TXN, COMMIT_OFFSETS = 25, 26, 28
 
 
 def no_group(seen: RequestSeen) -> Action | None:
-    """Refuse the group with GROUP_AUTHORIZATION_FAILED, in either transaction protocol."""
+    """Answer AddOffsetsToTxn and TxnOffsetCommit with GROUP_AUTHORIZATION_FAILED."""
     refusal = {"throttle_time": timedelta(0), "error_code": ErrorCode.group_authorization_failed}
     if seen.api_key == COMMIT_OFFSETS:
         part = {"partition_index": 0, "error_code": ErrorCode.group_authorization_failed}

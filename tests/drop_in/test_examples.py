@@ -1,9 +1,9 @@
 """What aiokafka's documentation shows of producing, run with only the import changed.
 
 Each example is one source text, in which `PACKAGE` is the only word that differs between the runs.
-The uses are those of aiokafka's pages "Producer client", "Batch producer", "Custom partitioner",
-"Transactional producer", "Transactional consume-process-produce", "Serialization and compression"
-and "Using SSL", in words of our own.
+The examples show the uses of aiokafka's pages "Producer client", "Batch producer", "Custom
+partitioner", "Transactional producer", "Transactional consume-process-produce", "Serialization and
+compression" and "Using SSL", but their text is our own.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ EXAMPLES = {
 }
 RECORDS = {"direct batch control": 2, "many batches": 1000, "custom partitioner": 3}
 RECORDS["serialization and compression"] = 2
-# The counts include the markers that end transactions.
+# These counts of log entries include the markers that end transactions.
 RECORDS |= {"transactional": 2, "transactional, step by step": 4, "consume, transform, produce": 3}
 
 

@@ -1,7 +1,7 @@
-"""Frameworks publish through aioidem: after `install()`, or by their imports alone.
+"""Frameworks publish through aioidem: after `install()`, or with aioidem's producer directly.
 
-Each framework is imported by the test that needs it, because every pytest worker imports this file
-and only one runs that test.
+A framework is imported inside its tests, because every pytest worker imports this file but only
+some workers run those tests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _installed() -> Iterator[None]:
 
 
 def watched(cluster: EmbeddedCluster) -> list[tuple[str | None, int, bool]]:
-    """Record the client id, the acks and the idempotence of each Produce request from now on."""
+    """Return a list that gets the client id, acks and idempotence of each Produce from now on."""
     seen: list[tuple[str | None, int, bool]] = []
 
     def hook(request: RequestSeen) -> None:
@@ -115,7 +115,7 @@ async def test_faststream_subscribes_with_a_group_and_resumes(cluster: EmbeddedC
     enough = asyncio.Event()
 
     async def run(count: int) -> None:
-        """Run one instance until it has received so many messages."""
+        """Publish `count` messages to one instance, and stop it when it has received them."""
         broker = faststream.kafka.KafkaBroker(cluster.bootstrap_servers, logger=None)
         before = len(received)
         enough.clear()
@@ -161,7 +161,7 @@ async def test_taskiq_starts_kicks_through_aioidem_and_works(
 ) -> None:
     """taskiq starts, sends a task and receives it through aioidem.
 
-    Its admin client blocks the test's event loop, so the cluster runs in a thread.
+    The admin client of taskiq blocks the test's event loop, so the cluster runs in a thread.
     """
     with not_ours():
         import taskiq_aio_kafka
@@ -180,13 +180,13 @@ async def test_taskiq_starts_kicks_through_aioidem_and_works(
         await anyio.to_thread.run_sync(cluster_in_thread.intercept, hook)
         servers = await anyio.to_thread.run_sync(lambda: cluster_in_thread.bootstrap_servers)
         broker = taskiq_aio_kafka.AioKafkaBroker(servers)
-        # taskiq's default is kafka-python's partitioner, which has not been a function since 3.0.
+        # taskiq's default partitioner is kafka-python's; in kafka-python 3.0 it is no function.
         broker.configure_producer(
             acks="all",
             enable_idempotence=True,
             partitioner=aioidem.partitioner.DefaultPartitioner(),
         )
-        # taskiq's default assignor is kafka-python's, which aiokafka does not accept since 3.0.
+        # taskiq's default assignor is kafka-python's; aiokafka refuses that of kafka-python 3.0.
         broker.configure_consumer(
             group_id="workers",
             auto_offset_reset="earliest",
@@ -211,7 +211,7 @@ async def test_taskiq_starts_kicks_through_aioidem_and_works(
 
 
 async def post(port: int, path: str, body: bytes) -> str:
-    """Send one HTTP request over a connection of its own."""
+    """Send a POST request over a new connection, and return the response."""
     head = f"POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
         await stream.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

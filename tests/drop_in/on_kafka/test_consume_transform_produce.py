@@ -25,9 +25,9 @@ WANTED = Counter(number**2 for number in range(NUMBERS))
 @pytest.mark.filterwarnings("ignore:.*AIOKafkaConnection:pytest.PytestUnraisableExceptionWarning")
 @bounded(150)
 async def test_members_of_a_group_copy_each_record_once() -> None:
-    """The members of a group copy each record once although each is killed at any time.
+    """The members of a group copy each record once although each is killed again and again.
 
-    With every start and every end of a member the partitions change hands.
+    When a member starts or ends, the group assigns the partitions to its members anew.
     """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when it fails

@@ -1,4 +1,4 @@
-"""The suite of aiokafka's behaviour, for aiokafka and for the drop-in, on a real broker."""
+"""The drop-in's suite of behaviours, with aiokafka and with the drop-in, on real Kafka."""
 
 from __future__ import annotations
 
