@@ -627,7 +627,7 @@ class _Keep:
     def __init__(self, out: Any) -> None:
         self._out = out
 
-    def bump(self, _where: str, _identity: Any) -> None:
+    def bump(self, _where: str, _identity: Any, _reason: str) -> None:
         """Ignore a request to bump the epoch."""
 
     def __getattr__(self, name: str) -> Any:
@@ -636,7 +636,7 @@ class _Keep:
 
 @mutant("giving up numbers bumps the epoch")
 def no_bump_after_giving_up(patch: Patch) -> None:
-    patch(PartitionState, "_give_up_numbers", lambda _self, _out: None)
+    patch(PartitionState, "_give_up_numbers", lambda *_: None)
 
 
 @mutant("a new epoch is adopted only when nothing is outstanding (KAFKA-12152)")
