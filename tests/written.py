@@ -1,4 +1,4 @@
-"""The tests as source: the functions of each file, and their docstrings."""
+"""The source text of the test files, and the docstrings of their tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent
 
 
 def files_of_tests() -> Iterator[tuple[Path, str]]:
-    """Yield each test file and its text, which is much faster to search than to parse."""
+    """Yield each test file and its text: searching the text is much faster than parsing it."""
     for path in sorted(TESTS.rglob("test_*.py")):
         yield path, path.read_text(encoding="utf-8")
 

@@ -44,13 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the folder for Spark's event log, which is text."""
+    """Make the folder for Spark's event log, which is not compressed: tests search its text."""
     return tmp_path_factory.mktemp("events")
 
 
 @pytest.fixture(scope="session")
 def spark(event_log: Path) -> Iterator[SparkSession]:
-    """Start the session, with Spark's Kafka source."""
+    """Start the Spark session of all tests, with Spark's Kafka source."""
     try:
         opened = open_session(
             "aioidem tests",
@@ -63,7 +63,8 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
                 "spark.eventLog.enabled": "true",
                 "spark.eventLog.dir": event_log.as_uri(),
                 "spark.eventLog.compress": "false",
-                # The second compiler does not pay for code that runs for a second.
+                # The JVM uses only its fast compiler (C1): jobs of a second are over before code
+                # from the optimising compiler (C2) would pay.
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             },
         )
@@ -72,7 +73,8 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         if os.environ.get("CI", "").lower() == "true":
             raise
         pytest.skip(str(error))
-    # The server for callbacks opens its port once for all tests: no test may leave a port open.
+    # PySpark's callback server opens its port here, once for all tests: if it opened the port in a
+    # test, that test would leave a port open.
     from pyspark.java_gateway import ensure_callback_server_started
 
     start: Any = ensure_callback_server_started

@@ -21,7 +21,7 @@ from aioidem._spark.session import open_session
 from aioidem.spark import register
 
 ROWS, TASKS = 8000, 4
-# the middle of task 0's rows; the rows before it are then already in the transaction
+# The row in the middle of task 0, at which attempt 0 waits.
 MIDDLE = ROWS // TASKS // 2
 PATIENCE = 60.0
 SETTINGS = {
@@ -31,7 +31,8 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.adaptive.enabled": "false",
-    # Each task gets its own process: a worker that waits must not serve the next task as well.
+    # Each task gets a Python process of its own: the process in which attempt 0 waits is not
+    # reused.
     "spark.python.worker.reuse": "false",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -42,7 +43,7 @@ SETTINGS = {
 
 
 def main(master: str, servers: str, topic: str, identity: str, folder: str) -> None:
-    """Write the rows."""
+    """Write the rows; attempt 0 at task 0 waits for the file `go` at the row MIDDLE."""
 
     def slow(value: str) -> str:
         context = TaskContext.get()

@@ -50,7 +50,7 @@ ACKED, NOT_WRITTEN, UNKNOWN, PENDING = (
 
 
 class Bench:
-    """A topic and a ledger that a test writes; its calls are correct unless it says otherwise."""
+    """A topic and a ledger: `write` and `enter` add to one of them, `right` to both, correctly."""
 
     def __init__(self, producer: Producer, topic: str, folder: Path) -> None:
         self.ledger = Ledger(str(folder), "p", topic, 5)

@@ -36,7 +36,7 @@ PRODUCE, FETCH_OFFSETS, END_TXN = 0, 9, 26
 
 @pytest.fixture
 def query() -> str:
-    """Return an id that no other test has."""
+    """Return a query id that no other test has."""
     return secrets.token_hex(4)
 
 
@@ -63,7 +63,7 @@ def numbered(topic: str, count: int, first: int = 0) -> list[SinkRow]:
 
 
 def committed(cluster: EmbeddedCluster, topic: str) -> list[int]:
-    """Return what a reader of committed data sees, by librdkafka."""
+    """Return the committed values in partition 0 of the topic, read with librdkafka."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -107,7 +107,7 @@ def test_a_task_tried_again_after_its_commit_skips(
 def test_other_rows_for_a_written_batch_fail(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """A batch that was written with other rows fails, because rows would be lost or duplicated."""
+    """A task fails if it was written before with other rows: rows would be lost or duplicated."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     write_rows(sink, [numbered(topic, 5)], task)
     for other in (numbered(topic, 4), numbered(topic, 6), numbered(topic, 5, 1), []):
@@ -154,7 +154,7 @@ def test_an_attempt_whose_rows_cannot_be_computed_fences_no_other(
 
 
 def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, query: str) -> None:
-    """A task without rows commits a marker, too."""
+    """A task without rows commits a marker, too, so that the next attempt skips the task."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     assert write_rows(sink, [], task) == Written(0)
     assert write_rows(sink, [], task) == Written(0, skipped=True)
@@ -163,7 +163,7 @@ def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, 
 def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """An attempt that reads the marker after another one's commit writes nothing."""
+    """An attempt that reads the marker after another attempt has committed writes nothing."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     async def twin() -> bool:
@@ -184,7 +184,7 @@ def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
 def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """An attempt that read the marker before another one committed is fenced."""
+    """An attempt that reads the marker before another attempt commits is fenced."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     async def twin() -> None:
@@ -236,13 +236,13 @@ def test_the_marker_is_read_after_the_twin_is_fenced_and_before_a_row_is_sent(
 def test_what_is_missing_or_ahead_fails_loudly(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """A missing marker and a marker ahead of the batch each fail the task."""
+    """A task fails if its marker (the batch after its last one) is missing, or too high."""
     sink, rows = options(cluster, topic), [numbered(topic, 3)]
     with pytest.raises(MarkerMissingError):
         write_rows(sink, rows, TaskIdentity(query, 4, 0))
     careless = options(cluster, topic, marker="missing-ok")
     assert write_rows(careless, rows, TaskIdentity(query, 4, 0)) == Written(3)
-    # task 0 has a marker of the previous batch
+    # Task 1 has no marker, but task 0's marker of batch 4 shows that markers have not expired.
     assert write_rows(sink, rows, TaskIdentity(query, 5, 1)) == Written(3)
     with pytest.raises(MarkerAheadError):
         write_rows(sink, rows, TaskIdentity(query, 3, 0))
@@ -252,7 +252,7 @@ def test_what_is_missing_or_ahead_fails_loudly(
 def test_a_group_of_somebody_else_is_left_alone(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """A task fails if its consumer group has an offset that is no marker."""
+    """A task fails if another program committed an offset in the group of the task's marker."""
     task = TaskIdentity(query, 0, 0)
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "group.id": task.name}
@@ -287,7 +287,7 @@ def test_an_identity_is_used_once(cluster: EmbeddedCluster, topic: str, query: s
 def test_a_task_that_takes_too_long_says_what_to_do(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """A transaction that times out fails with the option to raise, and nothing is committed."""
+    """A transaction that times out commits nothing, and the error names the option to raise."""
     sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "1500"})
 
     def endless() -> Iterator[Sequence[SinkRow]]:
@@ -336,5 +336,5 @@ def test_the_mode_is_exactly_once_where_there_is_an_identity() -> None:
     assert SinkOptions.read({**given, "identity": "a"}).mode == "exactly-once"
     careless = {**given, "mode": "at-least-once"}
     assert SinkOptions.read(careless, streaming=True).mode == "at-least-once"
-    # The default is 15 minutes.
+    # The default transaction timeout is 15 minutes.
     assert SinkOptions.read(given, streaming=True).config("x").transaction_timeout == 900

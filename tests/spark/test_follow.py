@@ -27,7 +27,7 @@ START = time.time() // 10 * 10 - 600
 
 
 class Load:
-    """Sends one call per second of its records' timestamps, and enters it into the ledger."""
+    """Sends records with timestamps one second apart, and enters their outcomes into the ledger."""
 
     def __init__(self, producer: Producer, ledger: Ledger, topic: str) -> None:
         self.ledger = ledger

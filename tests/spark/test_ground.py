@@ -1,4 +1,4 @@
-"""Spark works on a machine with other Java software and settings on it."""
+"""The audit on Spark runs where the user's Maven repository has a POM without its jar."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_audit_runs_where_maven_has_a_pom_without_its_jar(
         env={
             **os.environ,
             "HOME": str(home),
-            # By default Java takes the home directory from the system's list of users.
+            # Java takes the home directory from the system's list of users, not from HOME.
             "_JAVA_OPTIONS": f'"-Duser.home={home}"',
             "XDG_CACHE_HOME": str(jar_folder().parents[1]),
         },

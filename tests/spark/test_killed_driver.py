@@ -35,7 +35,7 @@ def feed(source: Path) -> None:
 
 
 def kill(servers: str, topic: str, tmp_path: Path, committed: Callable[[], int]) -> None:
-    """Kill a driver after its first commit, whose answers the caller drops."""
+    """Kill a driver after its first task's commit; the caller drops the answers to commits."""
     source, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
     feed(source)
     words = [str(source), str(checkpoint), servers, topic]

@@ -1,4 +1,4 @@
-"""A task's ledger and its tally, without Spark."""
+"""A task's ledger (a row per record) and tally (counts and latencies) agree, without Spark."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class TickingClock:
 
 
 async def test_the_ledger_and_the_tally_have_the_same_latencies(tmp_path: Path) -> None:
-    """Each record is timed once: the ledger's rows give the average and maximum of the tally.
+    """The ledger's rows give the same average and maximum latency as the tally.
 
-    Its timestamp in the log is its row's `sent_at` in whole milliseconds, truncated.
+    A record's timestamp in the log is the `sent_at` of its row, truncated to milliseconds.
     """
     clock = TickingClock()
     ledger = Ledger(str(tmp_path), "p", "t", 5)

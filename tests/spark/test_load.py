@@ -60,9 +60,9 @@ def test_tasks_ledgers_and_topic_agree(
         single = single_pass(ledger, row["in_flight"])
         for name, percentile in (("p50", 50.0), ("p95", 95.0), ("p99", 99.0), ("p999", 99.9)):
             exact = single[math.ceil(percentile / 100 * len(single)) - 1]
-            # The histogram has three digits, the ledger microseconds.
+            # The histogram is exact to three digits, the ledger to microseconds.
             assert row["latency_ms"][name] == pytest.approx(exact, rel=1.1e-3, abs=2e-3)
-        # Both come from the same two readings of the clock; the ledger rounds each of them.
+        # Result and ledger use the same two readings of the clock; the ledger rounds each reading.
         assert row["latency_ms"]["max"] == pytest.approx(single[-1], abs=2e-3)
 
 
@@ -164,7 +164,11 @@ def test_merged_tallies_are_one_tally_of_all(
 
 
 def test_the_merged_rates_span_all_tasks() -> None:
-    """Merged rates span all tasks: 2 x 100 records in 3 s, and a steady rate of 180 in 2.85 s."""
+    """Merged rates count all tasks' records, from the first task's start to the last one's end.
+
+    Here these are 200 records in 3 s. The steady rate leaves out each task's first batch: 180
+    records in 2.85 s.
+    """
     states = []
     for started in (100.0, 101.0):
         tally = Tally(started)

@@ -1,4 +1,4 @@
-"""The table of what a task does, depending on the committed markers."""
+"""The rules by which a task writes, skips or fails, depending on the committed markers."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -
 
 
 def test_the_first_tasks_marker_of_another_run_is_a_used_identity() -> None:
-    """A batch write fails if task 0's marker is of another run under the same identity."""
+    """A batch write fails if task 0's marker comes from another run with the same identity."""
     with pytest.raises(IdentityUsedError):
         answer(0, None, marker(1, run="one"), run="another")
     assert answer(0, None, marker(1, run="one"), run="one") is Answer.WRITE
 
 
 def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
-    """A marker ahead of the next batch fails: the query was started from an older checkpoint."""
+    """A marker of a later batch fails the task: the query started from an older checkpoint."""
     for ahead in (7, 8, 100):
         with pytest.raises(MarkerAheadError, match="older checkpoint"):
             answer(5, marker(ahead))
@@ -80,7 +80,7 @@ def test_a_task_without_a_marker_asks_task_0(first: Marker) -> None:
 
 @pytest.mark.parametrize("first", [None, marker(6, WEEK / 2 + 1), marker(7)])
 def test_a_marker_that_may_have_expired(first: Marker | None) -> None:
-    """A task without a marker fails if markers may have expired, unless the option permits it."""
+    """A task without a marker fails if markers may have expired, unless `marker=missing-ok`."""
     with pytest.raises(MarkerMissingError, match="marker=missing-ok"):
         answer(5, None, first)
     assert answer(5, None, first, missing_ok=True) is Answer.WRITE

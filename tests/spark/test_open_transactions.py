@@ -38,7 +38,7 @@ def options(cluster: EmbeddedCluster, topic: str) -> SinkOptions:
 
 @asynccontextmanager
 async def writing(cluster: EmbeddedCluster, topic: str, name: str) -> AsyncIterator[Producer]:
-    """Write one record in an open transaction."""
+    """Yield a producer with one record in an open transaction."""
     async with Producer(cluster.bootstrap_servers, transactional_id=name) as producer:
         await producer.begin_transaction()
         await producer.send(topic, name.encode(), partition=0)
@@ -99,7 +99,7 @@ def test_what_is_open_is_ended(loads: bool) -> None:
 def test_a_broker_that_cannot_tell_is_named(
     cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker older than Kafka 3.0, without ListTransactions, is named in the error."""
+    """The error names ListTransactions if the broker is older than Kafka 3.0 and lacks it."""
     older = {key: each for key, each in versions.VERSIONS.items() if key != LIST_TRANSACTIONS}
     monkeypatch.setattr(versions, "VERSIONS", older)
     with pytest.raises(IncompatibleBrokerVersion, match="LIST_TRANSACTIONS"):
@@ -131,7 +131,7 @@ def test_the_query_is_the_one_of_the_checkpoint(
     assert query_id(spark, checkpoint + "/") == found
     assert end_open_transactions(spark, checkpoint, given) == ()
 
-    # The transaction belongs to a task of the last batch that the next batch does not have.
+    # Task 7 left a transaction open, and no later batch has a task 7 whose producer would end it.
     name = f"{PREFIX}.{found}.7"
     with portal.wrap_async_context_manager(writing(cluster, topic, name)):
         assert open_in(cluster, topic) > 0

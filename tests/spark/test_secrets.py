@@ -1,4 +1,4 @@
-"""Spark shows no credentials where it shows options, and each task looks up named ones."""
+"""Spark shows no credentials where it shows options, and tasks look up secrets by name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def guarded(portal: BlockingPortal) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def where(guarded: EmbeddedCluster, topic: str) -> dict[str, str]:
-    """Return the options for writing to a topic of its own on that broker."""
+    """Return the options for writing to the test's own topic on the broker with a password."""
     guarded.create_topic(topic, partitions=2)
     return {"kafka.bootstrap.servers": guarded.bootstrap_servers, "topic": topic}
 
@@ -65,7 +65,7 @@ def password_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def talkative(spark: SparkSession) -> Iterator[None]:
-    """Make event log and UI record the logical plans too, which contain the options."""
+    """Make Spark record logical plans, which contain the options, in its event log and UI."""
     setting = "spark.sql.ui.explainMode"
     before = spark.conf.get(setting)
     spark.conf.set(setting, "extended")
@@ -92,7 +92,7 @@ class Stream:
             self.raised = str(error)
 
     def said(self) -> Iterator[tuple[str, str]]:
-        """Return the places where Spark reports something, with the texts there."""
+        """Yield the name of each place where Spark reports something, and the text there."""
         yield "raised", self.raised
         yield "exception()", str(self.query.exception())
         yield "lastProgress", str(self.query.lastProgress)
@@ -108,7 +108,7 @@ class Stream:
 
 
 def recorded(spark: SparkSession, event_log: Path) -> str:
-    """Return the event log so far, whose plans are those of the UI and its REST API."""
+    """Return the event log so far; it has the same plans as the UI and the UI's REST API."""
     context: Any = spark.sparkContext
     context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001
     files = [path for path in event_log.rglob("*") if not path.name.startswith(".")]
@@ -119,7 +119,8 @@ def written(cluster: EmbeddedCluster, topic: str) -> int:
     return len(cluster.records(topic))
 
 
-# Read on the driver. The broker does not use TLS, so only the cases without it write records.
+# Options with plain credentials. The broker does not use TLS, so the case with SASL_SSL writes no
+# records.
 GIVEN: Final[Mapping[str, Mapping[str, str]]] = {
     "password": {**SCRAM, "kafka.sasl.password": CANARY},
     "jaas": {
@@ -326,7 +327,7 @@ def test_a_value_that_was_looked_up_is_not_looked_up_again(
 def test_what_is_wrong_beside_a_named_value_is_found_on_the_driver(
     more: dict[str, str], message: str
 ) -> None:
-    """The driver refuses wrong options even if others name secrets that it does not look up."""
+    """The driver refuses wrong options without looking up the secrets that other options name."""
     with pytest.raises(ConfigError, match=message):
         SinkOptions.read({**PLACE, **more})
 
@@ -376,7 +377,7 @@ def test_what_cannot_be_looked_up_is_a_config_error(
 def test_an_identity_that_the_driver_cannot_look_at_is_refused_by_every_task(
     guarded: EmbeddedCluster, where: dict[str, str], password_file: Path
 ) -> None:
-    """If the driver has no password, every task refuses a used identity."""
+    """If the driver cannot read the password, each task refuses a used identity itself."""
     named = {**where, **SCRAM, "kafka.sasl.password": f"file:{password_file}"}
     sink = SinkOptions.read({**named, "identity": where["topic"]})
     row = SinkRow(where["topic"], b"v", None, (), 0, None)

@@ -1,4 +1,4 @@
-"""What Spark needs and is missing is reported in one line, before Spark is loaded."""
+"""Software that Spark needs and that is missing is reported in one line, before Spark is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WANTED = "Spark needs a JDK of version 17 or newer in JAVA_HOME or on the PATH"
 
 
 def a_java(folder: Path, script: str) -> Path:
-    """Make a program that replaces Java."""
+    """Make a shell script `bin/java` in the folder, which the tests find instead of Java."""
     java = folder / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
@@ -119,7 +119,7 @@ def test_the_connector_is_of_pyspark_s_own_version() -> None:
 
 @pytest.mark.filterwarnings(*JGO_FORGETS)
 def test_what_spark_has_itself_is_not_handed_over(maven: FakeMaven) -> None:
-    """Jars that Spark has itself are not among those given to it."""
+    """`kafka_jars` leaves out the jars that Spark itself has."""
     import pyspark
 
     connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"

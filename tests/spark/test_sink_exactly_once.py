@@ -37,14 +37,15 @@ def query(spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: P
 def test_failing_tasks_and_repeated_batches_write_once(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, query: Query
 ) -> None:
-    """Every attempt at a task gets its query and batch from Spark's local properties."""
+    """Rows are written once even if a task fails and a batch is repeated."""
     seen: list[int] = []
     cluster.intercept(lambda each: seen.append(each.api_key))
     try:
         query.run(column=fail_once(100))  # fails before its commit, and is tried again
     finally:
         cluster.intercept(None)
-    # Of three attempts the one without a row fenced no other, not even its successor.
+    # Two of three attempts asked for a producer ID: attempt 0 at task 0 failed before its first row
+    # came out, so it fenced no other attempt.
     assert seen.count(INIT_PRODUCER_ID) == 2
     assert values(spark, cluster.bootstrap_servers, topic) == list(range(ROWS))
     query.forget_commit(0)
@@ -96,7 +97,7 @@ def test_a_batch_write_with_an_identity(
 
 
 def test_speculation_is_refused(spark: SparkSession, query: Query) -> None:
-    """Speculation is refused, by the application's setting, which tasks can see."""
+    """A task refuses speculation, a Spark setting that the task reads in its local properties."""
 
     def told(_: int) -> str | None:
         context = TaskContext.get()

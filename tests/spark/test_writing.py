@@ -63,7 +63,7 @@ def test_rows_that_may_be_written_fail_the_task_as_unknown(
 def test_a_failed_row_ends_the_task_before_its_rows_do(
     cluster: EmbeddedCluster, topic: str
 ) -> None:
-    """The first failed row ends the task, even if its rows never end."""
+    """The first failed row ends the task, even if the task has endless rows."""
     cluster.set_config(topic, "max.message.bytes", 1000)
     taken = 0
 

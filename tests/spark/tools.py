@@ -1,4 +1,4 @@
-"""A stream that reads files and writes with the sink, and the failures it can meet."""
+"""A streaming query that reads files and writes with the sink, and ways to make it fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(spark: SparkSession, servers: str, topic: str) -> list[int]:
 
 
 class Query:
-    """A stream of files: each `feed` makes a batch, by default with two tasks."""
+    """A streaming query: each `feed` adds files that become a batch, by default of two tasks."""
 
     def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
         self._spark = spark
@@ -48,7 +48,7 @@ class Query:
         self._fed += 1
 
     def run(self, *, column: Any = "value", sink: str = "aioidem", **options: str) -> None:
-        """Write the new files; it raises the error that ended the query."""
+        """Write the rows of the new files; raise the error that ended the query."""
         stream: DataFrame = self._spark.readStream.schema("value string").parquet(self.source)
         writer = stream.select(column).writeStream.format(sink)
         query = (
@@ -62,13 +62,13 @@ class Query:
         assert query.awaitTermination(120)
 
     def forget_commit(self, batch: int) -> None:
-        """Remove the driver's note that a batch is finished, as if it had been killed before."""
+        """Remove the driver's note that a batch is finished, as if the driver had died before."""
         for name in (str(batch), f".{batch}.crc"):
             (self.checkpoint / "commits" / name).unlink()
 
 
 def fail_once(at: int) -> Any:
-    """Make a column that fails the first attempt at a row's task after half of its rows."""
+    """Make a column that fails attempt 0 at the task that has the row with the value `at`."""
 
     def look(value: str) -> str:
         context = TaskContext.get()

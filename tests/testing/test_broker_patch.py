@@ -1,6 +1,7 @@
-"""The class patch, tested on a class of our own of the expected form (golden/, with its source).
+"""The patch that sets how many batches Kafka's class ProducerStateEntry retains per producer.
 
-`on_kafka` runs the patched class in a JVM, and patches Kafka's own class.
+These tests patch a class of our own of the same form (golden/, with its source). The tests in
+`on_kafka` run the patched class in a JVM, and patch Kafka's own class.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ CLASS = (Path(__file__).parent / "golden" / "ProducerStateEntry.class").read_byt
 def test_any_constant_can_be_put_there_and_what_was_before_leaves_no_trace(
     first: int, second: int
 ) -> None:
-    """The patch can set any number of batches, and the former number leaves no trace."""
+    """The patch sets any number of batches from 1 to 32767, and no trace of the former is left."""
     assert retained(patched(CLASS, first)) == first
     assert patched(patched(CLASS, first), second) == patched(CLASS, second)
 
 
 def test_patching_back_gives_the_former_bytes() -> None:
-    """Patching a class back to its former number gives the former bytes."""
+    """Patching a class back to its former number of batches gives the former bytes."""
     assert retained(CLASS) == 5
     assert patched(patched(CLASS, 20), 5) == CLASS
-    # Pushing 20 and 127 takes one byte more than pushing 5, and pushing 128 takes two bytes more.
+    # The instruction that pushes 5 has one byte, for 20 and 127 two bytes, and for 128 three bytes.
     assert [len(patched(CLASS, n)) - len(CLASS) for n in (1, 20, 127, 128)] == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("retain", [0, -1, 32768])
 def test_a_constant_that_no_instruction_pushes_is_refused(retain: int) -> None:
-    """The patch refuses a number of batches that no instruction can push."""
+    """The patch refuses a number of batches below 1 or above 32767, the limit of `sipush`."""
     with pytest.raises(BrokerPatchError, match="1 to 32767"):
         patched(CLASS, retain)
 
@@ -57,7 +58,7 @@ def test_a_class_cut_off_anywhere_is_refused_or_whole_as_far_as_it_is_needed(end
 
 @given(st.integers(0, len(CLASS) - 1), st.integers(1, 255))
 def test_a_class_with_a_wrong_byte_is_patched_or_refused_and_nothing_else(at: int, by: int) -> None:
-    """A class with a wrong byte is patched or refused with BrokerPatchError, and nothing else."""
+    """A class with a wrong byte is patched correctly or refused with BrokerPatchError."""
     wrong = bytearray(CLASS)
     wrong[at] ^= by
     with contextlib.suppress(BrokerPatchError):

@@ -209,7 +209,7 @@ async def test_a_delayed_request_keeps_the_others_behind_it() -> None:
 
 
 async def test_a_dropped_answer_is_a_lost_one_and_the_resend_gets_its_offset() -> None:
-    """After a dropped response the producer's resend is answered with the original's offset."""
+    """A resend after a dropped response is answered with the offset of the first append."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_answer = once(PRODUCE, Drop())
@@ -252,7 +252,7 @@ async def test_wherever_a_connection_is_cut_the_record_is_there_once(
 @pytest.mark.parametrize("after", [0, 1, 4, 9, -1])
 @pytest.mark.parametrize("answer", [False, True], ids=["request", "answer"])
 async def test_a_cut_lets_exactly_the_first_bytes_arrive(after: int, answer: bool) -> None:
-    """Cut passes on exactly the given number of the frame's bytes, then ends the connection."""
+    """`Cut(n)` passes on n bytes of a frame (-1: all but the last), then ends the connection."""
     async with between() as (proxy, client, broker):
         make, source, sink = (_answer, broker, client) if answer else (_request, client, broker)
         whole, cut, behind = make(1), make(2), make(3)
@@ -285,7 +285,7 @@ async def test_both_sides_see_the_end_that_the_fault_asks_for(how: str, reset: b
 
 
 async def test_a_black_hole_discards_both_directions_and_closes_nothing() -> None:
-    """BlackHole discards both directions; only the client's timeout ends the connection."""
+    """BlackHole discards all bytes in both directions; the client's timeout ends the connection."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_answer = once(PRODUCE, BlackHole())
@@ -370,7 +370,7 @@ async def test_frozen_nothing_arrives_and_thawed_everything_does() -> None:
 
 
 async def test_refusing_ends_new_connections_and_open_ones_stay() -> None:
-    """`refuse` lets the proxy refuse new connections; open ones continue."""
+    """After `refuse` the proxy refuses new connections, and open connections continue."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         await w.proxy.refuse()
@@ -396,7 +396,7 @@ async def test_a_client_is_closed_if_its_broker_cannot_be_reached() -> None:
 
 
 async def test_bytes_that_are_not_kafka_pass_and_disturb_no_other() -> None:
-    """The proxy passes bytes that are no Kafka frames, and other connections are not disturbed."""
+    """The proxy passes on bytes that are no Kafka frames, and the next connection works."""
     async with world() as w:
         stream = await Through(w.proxy).connect(*w.proxy.upstream)
         await stream.send(b"GET / HTTP/1.1\r\n\r\n")
@@ -411,7 +411,7 @@ async def test_bytes_that_are_not_kafka_pass_and_disturb_no_other() -> None:
 
 
 async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, set[int]]:
-    """Return the window that a producer has in the end, and the Produce versions that it used."""
+    """Return a producer's window after 12 records, and the Produce versions that the proxy saw."""
     async with w.producer(max_in_flight_requests_per_connection=30, **options) as producer:
         for number in range(12):
             await producer.send(topic, b"%d" % number, partition=0)
@@ -422,7 +422,11 @@ async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, se
 
 @pytest.mark.parametrize("discovery", ["auto", "on"])
 async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -> None:
-    """With a RetentionFace, a broker of Produce v13 appears to speak v14, with topics' values."""
+    """With a RetentionFace, the proxy makes a broker of Produce v13 appear to speak v14 (KIP-1269).
+
+    The v14 responses announce the number of retained batches that the RetentionFace has for the
+    topic, and the producer takes the number as its window.
+    """
     face = RetentionFace(20, {"own": 9})
     async with world({"produce_versions": 13}, retention=face) as w:
         w.cluster.create_topic("own")
@@ -437,7 +441,7 @@ async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -
 
 
 async def test_a_broker_below_v13_is_never_given_v14() -> None:
-    """With a RetentionFace, the proxy still offers no v14 for a broker below Produce v13."""
+    """Even with a RetentionFace, the proxy offers no Produce v14 if the broker lacks v13."""
     async with world({"produce_versions": 12}, retention=RetentionFace(20)) as w:
         assert await window_of(w, window_discovery="on") == (5, {12})
 
@@ -449,7 +453,7 @@ async def test_without_a_face_v14_is_not_offered() -> None:
 
 
 async def test_faults_and_the_face_go_together() -> None:
-    """With a RetentionFace, hooks see the frames that the client sees: Produce v14."""
+    """Hooks of a proxy with a RetentionFace see Produce v14, as the client does, not v13."""
     async with (
         world({"produce_versions": 13}, retention=RetentionFace(20)) as w,
         w.producer(window_discovery="on") as producer,
@@ -474,6 +478,6 @@ def _noted(into: list[bytes]) -> Callable[[bytes], bytes]:
 
 @pytest.mark.parametrize("batches", [0, -1, 1 << 31])
 def test_a_face_with_an_impossible_value_is_refused(batches: int) -> None:
-    """RetentionFace refuses a number of batches out of range with ConfigError."""
+    """RetentionFace raises ConfigError for a number of batches below 1 or above 2**31 - 1."""
     with pytest.raises(ConfigError):
         RetentionFace(batches)

@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class Owner:
-    """A `RelayOwner` that is never frozen and wakes no tasks."""
+    """A stand-in for the `FaultProxy` that owns a relay; it is never frozen."""
 
     def __init__(
         self, *, rtt: float = 0.0, jitter: float = 0.0, bandwidth: float | None = None
@@ -142,7 +142,7 @@ async def test_a_delay_is_added_to_the_link_and_keeps_the_order() -> None:
 
 @pytest.mark.parametrize("link", [{}, {"rtt": 0.001}], ids=["bare", "delayed-and-watched"])
 async def test_untouched_frames_are_passed_on_in_few_writes(link: dict[str, Any]) -> None:
-    """Unchanged frames that are read at once are written at once, even if hooks see them."""
+    """Unchanged frames that are read in one piece are written in one piece, even with a hook."""
     seen = 0
 
     def count(_: FrameSeen) -> None:

@@ -108,9 +108,9 @@ def test_order_is_per_producer_and_partition() -> None:
 
 
 def test_another_log_under_the_same_name_has_an_order_of_its_own() -> None:
-    """Order between two logs is checked only for records that were sent to a fixed partition.
+    """Order across the logs of two clusters is checked only for records with a fixed partition.
 
-    In the log of the next cluster, a record without a fixed partition may go to another partition.
+    A record without a fixed partition may go to another partition in the second cluster.
     """
 
     def judged(partition: int, *, log: int) -> list[Anomaly]:
@@ -189,7 +189,7 @@ def test_planted_leak() -> None:
 
 
 def test_what_brokers_may_do_is_said_and_nothing_more() -> None:
-    """`Expectations` allows the anomalies of the values that it names, and no others."""
+    """`Expectations` allows an anomaly for the values that it lists, and for no other values."""
     assert found([row(0)], logged(), Expectations(lost={value(0)})) == []
     assert found([row(1)], logged(), Expectations(lost={value(0)})) == [Anomaly.LOST]
     assert found([row(0)], logged(0, 0), Expectations(may_repeat={value(0)})) == []

@@ -36,7 +36,7 @@ def test_a_dump_that_names_no_file_is_refused() -> None:
 
 
 def test_a_record_that_ends_a_transaction_has_its_marker() -> None:
-    """A dumped record that ends a transaction has its marker and no payload."""
+    """A dumped record that ends a transaction has the marker COMMIT or ABORT, and no payload."""
     record = "CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: []"
     [dumped] = parse_dump(
         [

@@ -28,7 +28,7 @@ class _Record:
 
 
 class Wire:
-    """A producer and its broker, of which the test makes every step for a `WireMonitor`."""
+    """The traffic of a producer and a broker, reported to a `WireMonitor` step by step."""
 
     def __init__(self, **options: Any) -> None:
         self.monitor = WireMonitor(**options)
@@ -128,7 +128,7 @@ def test_planted_count_instead_of_span() -> None:
 
 
 def test_planted_twenty_after_the_field_was_absent() -> None:
-    """An answer without KIP-1269's field sets the window back to 5."""
+    """An answer without the number of retained batches (KIP-1269) sets the window back to 5."""
     wire = Wire()
     wire.opened(retained=20)
     wire.answer(wire.send(1))
@@ -181,7 +181,7 @@ def test_a_resend_is_not_bound_by_the_window() -> None:
 
 
 def test_planted_company_before_the_first_acknowledgement() -> None:
-    """A second batch before the partition's first acknowledgement violates GATE (KAFKA-15591)."""
+    """Two batches in flight before a partition's first ack are a GATE violation (KAFKA-15591)."""
     wire = Wire()
     wire.send(0)
     wire.send(1)
@@ -193,7 +193,7 @@ def test_planted_company_before_the_first_acknowledgement() -> None:
     [ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out, ErrorCode.not_enough_replicas],
 )
 def test_planted_company_after_an_error(code: int) -> None:
-    """After an error, a second batch beside an outstanding one violates the first-ack gate."""
+    """Two batches in flight after an error, and before the next ack, are a GATE violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1), code)
@@ -204,7 +204,7 @@ def test_planted_company_after_an_error(code: int) -> None:
 
 @pytest.mark.parametrize("code", [999, ErrorCode.request_timed_out, ErrorCode.unknown_server_error])
 def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -> None:
-    """An error that leaves a batch in doubt does not open the first-ack gate."""
+    """Resending two batches in doubt together after an error that leaves doubt violates GATE."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]
@@ -303,7 +303,10 @@ def test_what_was_refused_whole_as_too_large_may_come_again_in_parts() -> None:
     ],
 )
 def test_what_a_coordinator_said_before_is_no_doubt(code: int) -> None:
-    """A coordinator's error leaves no doubt: the leader asks it before the append (KIP-890)."""
+    """An error of the transaction coordinator leaves no batch in doubt.
+
+    The leader asks the coordinator before the leader appends the batch (KIP-890).
+    """
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), code)
@@ -324,7 +327,7 @@ def test_planted_split_of_a_batch_in_doubt() -> None:
 
 
 def test_planted_parts_that_do_not_fill_the_whole() -> None:
-    """Smaller batches that do not fill the sequences of the refused one are a GAP violation."""
+    """Smaller batches that do not cover the refused batch's sequences are a GAP violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
@@ -352,7 +355,7 @@ def test_planted_new_epoch_while_outstanding() -> None:
 
 
 def test_planted_new_epoch_while_in_doubt() -> None:
-    """A batch of a new epoch while one is in doubt is an EPOCH_OVERLAP (librdkafka #4953)."""
+    """A batch of a new epoch while another is in doubt is an EPOCH_OVERLAP (librdkafka #4953)."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     wire.answer(wire.send(1, tag=9), ErrorCode.request_timed_out)
@@ -371,7 +374,7 @@ def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.ACKED, Outcome.UNKNOWN])
 def test_doubt_that_was_settled_by_reading_the_log_bounds_nothing(outcome: Outcome) -> None:
-    """A batch that was found by reading the log (KIP-854) no longer counts in the span."""
+    """A batch in doubt that the producer found by reading the log does not count in the span."""
     wire = Wire(outcome=lambda _value: outcome)
     wire.opened()
     for request in [wire.send(n) for n in range(1, 6)]:
@@ -455,7 +458,7 @@ def test_without_idempotence_there_are_no_sequences_to_watch() -> None:
 
 
 class Watched(Wire):
-    """A producer whose records are PENDING until the test settles them."""
+    """A `Wire` whose records have the outcome PENDING until the test ends them with another."""
 
     def __init__(self, **options: Any) -> None:
         self.outcomes: dict[ValueId, Outcome] = {}
@@ -517,7 +520,7 @@ def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
 
 @pytest.mark.parametrize("given_up", [Outcome.NOT_WRITTEN, Outcome.UNKNOWN])
 def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -> None:
-    """OUT_OF_ORDER proves no loss above sequences whose records were given up."""
+    """OUT_OF_ORDER proves no loss after an earlier batch ended NOT_WRITTEN or UNKNOWN."""
     wire = Watched()
     wire.acked(2)
     wire.answer(wire.send(2, tag=2), ErrorCode.request_timed_out)
@@ -529,7 +532,7 @@ def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -
 
 
 def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
-    """A batch that was given up in flight counts as given up even if it is acknowledged later."""
+    """OUT_OF_ORDER proves no loss after a batch ended UNKNOWN, even if an ack came afterwards."""
     wire = Watched()
     wire.acked(1)
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
@@ -544,7 +547,10 @@ def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
 def test_without_trust_in_base_offsets_a_move_may_have_come_after_the_append(
     trusting: bool,
 ) -> None:
-    """If base offsets are not trusted, NOT_LEADER leaves a batch in doubt and proves no loss."""
+    """If base offsets are not trusted, NOT_LEADER_OR_FOLLOWER proves no loss.
+
+    Brokers send that error before and after an append, so the batch is in doubt.
+    """
     wire = Watched(trust_base_offset=trusting)
     wire.acked(1)
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
@@ -569,7 +575,10 @@ def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
 def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
     code: int, refused_first: bool
 ) -> None:
-    """INVALID_PRODUCER_EPOCH excuses gaps everywhere, UNKNOWN_PRODUCER_ID in its own partition."""
+    """After INVALID_PRODUCER_EPOCH in one partition, gaps prove no loss in any partition.
+
+    After UNKNOWN_PRODUCER_ID they prove no loss only in the partition that was answered so.
+    """
     wire = Watched()
     wire.acked(2)
     elsewhere, here = wire.send(0, tag=0, partition=1), wire.send(2, tag=2)
@@ -583,7 +592,7 @@ def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
 
 
 def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
-    """Under the next producer id a gap proves a loss again, whatever happened to the former."""
+    """Under a new producer id a gap proves a loss, even if others wrote under the former id."""
     wire = Watched()
     wire.answer(wire.send(0, tag=0), ErrorCode.invalid_producer_epoch)
     wire.answer(wire.send(0, pid=8, tag=0), offset=0)
@@ -594,7 +603,7 @@ def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
 
 
 def test_the_offset_of_an_older_copy_is_no_loss() -> None:
-    """A late answer with the offset of an older batch proves no loss."""
+    """An earlier batch that is answered after a later one, with a lower offset, proves no loss."""
     wire = Watched()
     wire.acked(2)
     first, second = wire.send(2, tag=2), wire.send(3, tag=3)

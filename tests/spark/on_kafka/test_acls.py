@@ -79,7 +79,7 @@ def options(cluster: KafkaCluster, user: str) -> SinkOptions:
 
 
 async def write(cluster: KafkaCluster, user: str, **identity: Any) -> Written:
-    """Write one task's rows; each user is a query of its own."""
+    """Write the 10 rows of a task as the user, whose name is also the id of the query."""
     rows = [SinkRow(ROWS, b"%d" % number, None, (), 0, None) for number in range(10)]
     task = TaskIdentity(**{"query": user, "batch": 0, "task": 0, **identity})
     write_one = partial(write_rows, options(cluster, user), [rows], task)

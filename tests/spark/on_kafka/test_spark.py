@@ -72,8 +72,8 @@ def test_a_load_through_faults_has_no_anomaly(
 def at_last(query: Query, **options: Any) -> None:
     """Run a query, and start it again if it fails, as its operator would.
 
-    An attempt that Spark has given up may reach its coordinator after its successor, which is then
-    fenced. Spark, as configured in this test, makes no third attempt.
+    The first attempt at a task, after Spark has given it up, may still reach the transaction
+    coordinator and fence the second attempt. Spark makes no third attempt here, so the query fails.
     """
     try:
         query.run(**options)
@@ -134,10 +134,10 @@ def test_a_task_is_killed_around_its_commit(
     answer: bool,
     again: bool,
 ) -> None:
-    """After a task was killed around its commit, the next attempt writes all rows or none.
+    """If a task is killed around its commit, each row is still committed once.
 
-    It is killed before it asks to commit, after it asked but before the broker receives that, or
-    after the broker received it.
+    The task is killed when it sends its marker, when it sends its request to commit, or when the
+    broker answers the commit. Only in the last case does the next attempt send no rows.
     """
     register(spark)
     topic = f"killed-{api_key}-{answer}"

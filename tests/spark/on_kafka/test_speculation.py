@@ -73,7 +73,7 @@ class Processes:
     def close(self) -> None:
         for process in self._all:
             if process.poll() is None:
-                # Workers end their executors when they are terminated; the guard would kill them.
+                # A worker that is terminated ends its executors; one that is killed cannot.
                 process.terminate()
         for process in self._all:
             process.wait(30)
@@ -88,7 +88,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def master(processes: Processes) -> str:
-    """Start a standalone cluster with two workers on two hosts; yield its URL."""
+    """Start a standalone Spark cluster with two workers on two hosts; return its URL."""
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     port = reserve_port()
     url = f"spark://127.0.0.1:{port}"
@@ -122,7 +122,7 @@ def test_a_speculative_attempt_and_the_slow_one_write_each_row_once(
     master: str,
     tmp_path: Path,
 ) -> None:
-    """A speculative attempt and the slow one together write each row once."""
+    """A slow attempt and a speculative attempt at the same task write each row once."""
     topic = "speculation"
     portal.call(kafka.create_topic, topic, 2)
     words = (master, kafka.bootstrap_servers, topic, "twice", str(tmp_path))

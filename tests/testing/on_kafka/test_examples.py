@@ -1,4 +1,4 @@
-"""The example examples/lost_answers.py, run as docs/testing.md says."""
+"""The program examples/lost_answers.py, run as docs/testing.md says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 async def test_answers_are_lost_and_no_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The example loses answers on the way, and no record."""
+    """The example loses answers of the broker, but no record."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     lost = await importlib.import_module("lost_answers").main(50)
     assert lost >= 5

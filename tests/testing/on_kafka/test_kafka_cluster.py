@@ -45,7 +45,7 @@ def assert_gone(cluster: KafkaCluster) -> None:
 
 @bounded(60)
 async def test_three_nodes_lose_a_leader_and_nothing_else(tmp_path: Path) -> None:
-    """A killed leader of three nodes is replaced, and no acknowledged record is lost."""
+    """A cluster of three brokers replaces a killed leader and loses no acknowledged record."""
     async with KafkaCluster(brokers=3, logs=tmp_path) as cluster:
         await cluster.create_topic("t", configs={"min.insync.replicas": 2})
         leader = await cluster.leader("t")
@@ -80,7 +80,7 @@ async def test_a_paused_broker_answers_when_it_is_resumed() -> None:
 
 @bounded(60)
 async def test_nothing_is_left_when_the_body_fails_and_the_log_is_kept(tmp_path: Path) -> None:
-    """A cluster whose body fails leaves nothing behind but the brokers' logs."""
+    """A cluster whose `async with` body fails leaves nothing behind but the brokers' logs."""
     cluster = KafkaCluster(logs=tmp_path / "kept")
     with pytest.raises(ZeroDivisionError) as failure:
         async with cluster:
@@ -129,7 +129,7 @@ def test_what_is_no_version_is_refused_before_anything_is_looked_up(version: str
 
 
 def installing_without_network(version: str, **environment: str | Path) -> str:
-    """Return what a new process without a network prints: this version's jars, or the error."""
+    """Run `install_kafka` in a process without a network; return the jars' paths, or the error."""
     program = (
         "import sys\n"
         "from aioidem._testing.kafka_install import KafkaInstallError, install_kafka\n"

@@ -1,8 +1,8 @@
 """A failing run of tests leaves nothing behind: no process, no port, no directory.
 
-Each test runs a pytest of its own with a `KafkaCluster` in a fixture, as the tests here have it,
-and one of Kafka's tools running. That pytest prints which ports, directory and processes it has,
-and then fails, exits, or is killed or interrupted.
+Each test starts a second pytest, with a `KafkaCluster` in a fixture and one of Kafka's tools
+running. The second pytest prints its ports, directory and process groups, and then fails, exits, is
+killed or is interrupted.
 """
 
 from __future__ import annotations

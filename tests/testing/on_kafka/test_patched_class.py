@@ -1,4 +1,4 @@
-"""The class patch, checked by the verifier of a JVM and on the class of each Kafka version."""
+"""The patch of Kafka's ProducerStateEntry class, run in a JVM and tried on each Kafka version."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "ProducerStateEntry.class"
 def test_a_jvm_verifies_the_patched_code_and_it_retains_exactly_that(
     tmp_path: Path, retain: int
 ) -> None:
-    """A JVM verifies the patched class, and the class then retains exactly that many batches.
+    """A JVM verifies the patched class, and the class retains the number of batches patched in.
 
-    The class is our own: it appends 40,000 batches and prints how many it remembers.
+    The class is ours, of the form of Kafka's: it adds 40,000 batches and prints how many it
+    retains.
     """
     written = tmp_path / f"{CLASS_NAME}.class"
     written.parent.mkdir(parents=True)
@@ -39,7 +40,7 @@ def test_a_jvm_verifies_the_patched_code_and_it_retains_exactly_that(
 
 @pytest.mark.parametrize("version", STOCK)
 def test_each_version_of_kafka_has_the_class_as_expected(tmp_path: Path, version: str) -> None:
-    """In each Kafka version the class has the form that the patch expects."""
+    """In each Kafka version, ProducerStateEntry has the form that the patch expects."""
     jar = install_kafka(version).jar("kafka-storage")
     with zipfile.ZipFile(jar) as archive:
         original = archive.read(f"{CLASS_NAME}.class")
