@@ -148,7 +148,10 @@ def creation(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
-    """Open a transaction with group g, both at coordinator 0; return the producer's fields."""
+    """Open a transaction that includes group g, and return the request fields of the producer.
+
+    Broker 0 coordinates the transaction and the group.
+    """
     cluster.state.coordinators |= {"tx": 0, "g": 0}
     client = cluster.client()
     given = client.ask(
@@ -164,7 +167,7 @@ def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
 
 
 def member(cluster: VirtualCluster) -> dict[str, Any]:
-    """Make group g, coordinated by broker 0, stable with one member; return the member's fields."""
+    """Add the only member to group g at broker 0, and return the request fields of the member."""
     cluster.state.coordinators["g"] = 0
     client = cluster.client()
     joined = client.ask(11, 3, join_request(""))
@@ -508,7 +511,7 @@ def test_fetch_outside_of_the_log_is_out_of_range(
 def test_fetch_of_something_unknown_or_led_elsewhere(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Fetch refuses unknown topics, partitions of other leaders, and wrong leader epochs."""
+    """Fetch refuses unknown topics, partitions that other brokers lead, and wrong leader epochs."""
 
     def code(version: int, **changes: Any) -> ErrorCode:
         found: ErrorCode = fetched(

@@ -72,7 +72,7 @@ def test_an_unknown_producer_of_transactions_v2_must_begin_at_zero() -> None:
 
 
 def test_it_must_not_if_it_first_spoke_v1() -> None:
-    """A producer that was first verified with transactions v1 may begin at any sequence.
+    """A producer that the coordinator first verified in transactions v1 may begin at any sequence.
 
     A later verification with transactions v2 does not change that, as in Kafka 4.3.1.
     """

@@ -21,7 +21,7 @@ def test_messages_are_pipelined_and_not_spaced_by_the_delay() -> None:
 
 
 def test_bandwidth_spaces_messages_by_their_bytes() -> None:
-    """A lane (one direction of a link) sends a message in its bytes divided by the bandwidth."""
+    """A lane (one direction of a link) needs bytes / bandwidth seconds to send a message."""
     lane = Lane(1.0, 1000.0)
     assert [lane.due(0.0, 500) for _ in range(3)] == [1.5, 2.0, 2.5]
     assert lane.due(10.0, 500) == 11.5

@@ -142,7 +142,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
 
 
 async def test_committed_offsets_wait_until_no_transaction_can_change_them() -> None:
-    """`committed_offsets` waits for the markers of a commit; its timeout names the transaction."""
+    """`committed_offsets` waits for an open transaction; its timeout error says so."""
     numbers = [aiokafka.TopicPartition("numbers", each) for each in range(3)]
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers", partitions=3)
