@@ -260,7 +260,7 @@ def test_it_agrees_with_the_history_checker(spark: SparkSession) -> None:
 def test_values_of_strangers_are_judged_as_by_the_history_checker_and_reported(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark judges a thousand inputs of the fuzz target `values` as `check_history` does."""
+    """The audit reports as torn exactly the fuzz inputs that `parse_value` does not accept."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")  # noqa: T201 - a failure is repeated with it
     chance, pool = random.Random(seed), list(values())

@@ -236,7 +236,7 @@ def test_the_marker_is_read_after_the_twin_is_fenced_and_before_a_row_is_sent(
 def test_what_is_missing_or_ahead_fails_loudly(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """A task fails if its marker (the batch after its last one) is missing, or too high."""
+    """A task fails if its marker (the number of its next batch) is missing, or too high."""
     sink, rows = options(cluster, topic), [numbered(topic, 3)]
     with pytest.raises(MarkerMissingError):
         write_rows(sink, rows, TaskIdentity(query, 4, 0))

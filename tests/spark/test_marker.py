@@ -52,7 +52,7 @@ def answer(
     ],
 )
 def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -> None:
-    """A task whose own marker covers the batch skips it; otherwise the task writes the batch."""
+    """A task skips a batch if its own marker says that the batch is written, or else writes it."""
     assert answer(batch, own) is expected
 
 

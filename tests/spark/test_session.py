@@ -84,7 +84,10 @@ sys.exit(main("perf --spark --tasks 1 --bootstrap-server h:1 --topic t --num-rec
 
 @pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
 def test_a_missing_extra_is_one_line(library: str) -> None:
-    """Without pyspark or pyarrow, sink and command each fail with one line that names the extra."""
+    """Without pyspark or pyarrow, `register` and `aioidem perf --spark` each fail in one line.
+
+    The line says which pip extra to install.
+    """
     hide = f"{ALONE}sys.modules[{library!r}] = None"
     done = subprocess.run(
         [sys.executable, "-c", hide + BOTH_NEED_SPARK],

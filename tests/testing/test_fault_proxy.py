@@ -1,7 +1,7 @@
 """Each fault of `FaultProxy` between our producer and the embedded broker, on each event loop.
 
-The brokers' metadata names their own addresses, so the clients here use a connector that connects
-to the proxy instead.
+A broker's metadata names the broker's address, not the proxy's, so the clients here use a connector
+that connects to the proxy instead.
 """
 
 from __future__ import annotations

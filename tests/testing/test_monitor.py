@@ -73,7 +73,7 @@ class Wire:
         self.monitor.answered(connection, request, [told])
 
     def opened(self, retained: int | None = None) -> None:
-        """Send and acknowledge the first batch."""
+        """Send and acknowledge the first batch; ``retained`` is the answer's number (KIP-1269)."""
         self.answer(self.send(0), retained=retained)
 
     @property
@@ -218,7 +218,7 @@ def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -
 
 @pytest.mark.parametrize("code", [ErrorCode.invalid_timestamp, ErrorCode.invalid_record])
 def test_what_a_known_code_refuses_for_good_may_be_asked_about_in_company(code: int) -> None:
-    """After a permanent refusal, batches in doubt may be resent together."""
+    """After an answer that refuses a batch for good, batches in doubt may be resent together."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]
