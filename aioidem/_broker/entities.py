@@ -58,7 +58,7 @@ def respond(api_key: int, version: int, values: Mapping[str, Any]) -> Entity:
 
 
 def build(entity_type: type[Entity], values: Mapping[str, Any]) -> Entity:
-    """Build an entity from nested mappings; keys that are no field of it are ignored."""
+    """Build an entity from nested mappings; keys that name none of its fields are ignored."""
     arguments = {}
     for name, convert in _plan(entity_type):  # type: ignore[arg-type]  # classes are hashable
         if name in values:

@@ -120,10 +120,10 @@ class Coordination:
         return outcome
 
     def abort(self) -> Outcome:
-        """Begin to abort: first settle the queued records, then end the transaction.
+        """Begin to abort the transaction: records that are still queued fail.
 
         Returns:
-            The outcome to wait for, as `Transactions.abort`.
+            The outcome to wait for, which `Transactions.abort` returns.
 
         Raises:
             KafkaError: as `Transactions.abort`.

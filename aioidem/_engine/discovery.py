@@ -292,7 +292,7 @@ class Discovery:
         )
 
     def _then(self) -> str:
-        """Return how the waits go on, for messages; `Backoff` varies each wait by up to 20 %."""
+        """Describe the later retry intervals in words; `Backoff` varies each by up to 20 %."""
         return f"then after waits that double up to about {self._longest:g} s"
 
     def unsupported(self) -> None:

@@ -242,7 +242,7 @@ class Partitions:
             fresh.queue.append(record, record.deadline - self._config.delivery_timeout)
 
     def forget_cluster(self, error: errors.KafkaError) -> None:
-        """Settle and forget all partitions: the producer moves to another cluster."""
+        """Fail all records with `error` and forget all partitions, on a move to another cluster."""
         self.abandon(error)
         self.targets.clear()
         self.live.clear()

@@ -102,7 +102,7 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
 
 
 class Recovery:
-    """The rung (step) of the ladder on which one partition stands, and the state of its probing.
+    """How far one partition has come in resolving its doubt: its rung on the ladder, its probes.
 
     A probe is a batch in doubt that is resent to learn whether it is stored; a pass probes each
     such batch once, newest first.

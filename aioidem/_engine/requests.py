@@ -77,7 +77,7 @@ class Outstanding:
         # estimate of goodput).
         self.delivered_at_send = 0
         self.version = version
-        # The partition or the topic's size limit that the request asks about; None for requests
-        # that ask about something else.
+        # `subject` is the partition that the request asks about, `topic_limit` the size limit of
+        # a topic; each is None for requests that ask about something else.
         self.subject = subject
         self.topic_limit = topic_limit

@@ -388,7 +388,7 @@ class Transactions:
 
     @property
     def ending(self) -> bool:
-        """Whether the transaction is being aborted, or committed with its EndTxn not sent yet."""
+        """Whether an abort is under way, or a commit whose EndTxn has not been sent."""
         return self.state in (TransactionState.COMMITTING, TransactionState.ABORTING)
 
     @property

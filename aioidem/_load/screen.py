@@ -100,7 +100,7 @@ class PlainScreen:
         """Print nothing; the first line is printed after the first interval."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Print one line about the interval, without how much of the run is left."""
+        """Print one line about the interval; `done`, the share of the run, is not printed."""
         del done
         self.note(render.progress_line(name, progress))
 

@@ -3,8 +3,8 @@
 The engine is plain functions that one event loop calls. A second thread would call the engine in
 the middle of a decision, and a task of another loop would wait for a signal that never reaches it.
 
-Every call of the producer makes this check, so the check must be cheap. It looks up the running
-loop only (40 ns): if that is the producer's loop, the thread is the producer's too.
+Every call of the producer checks that it comes from this loop, so the check must be cheap. It looks
+up the running loop only (40 ns): if that is the producer's loop, the thread is the producer's too.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 What the producer guarantees:
 
 - Every record ends ACKED, NOT_WRITTEN or UNKNOWN within `delivery_timeout`, or one
-  `request_timeout` later if its batch is in doubt and brokers are being asked. No call waits
-  without a limit.
+  `request_timeout` later if its batch is in doubt and brokers are being asked whether they have
+  stored it. No call waits without a limit.
 - A `send` that is cancelled before its record is queued sends nothing. Cancelled later, it only
   stops waiting.
 - Bad arguments raise at the call, before the record gets a sequence number.
-- In a child process after `fork()` a producer refuses to work. It would share its producer id with
-  the parent's, and the broker would drop records of one as duplicates of the other's.
+- In a child process after `fork()` a producer refuses to work. It would use the same
+  producer id as the parent's producer, and the broker would drop the records of one of them as
+  duplicates.
 - A call from another thread or event loop than that of `start()` raises and has no effect.
 - A failed record is logged if the caller never looks at its outcome.
 """

@@ -65,8 +65,9 @@ class QueuedDelivery(Delivery, PendingRecord):
         context: DeliveryContext,
         siblings: QueuedDeliveries | None = None,
     ) -> None:
-        # The attributes of `PendingRecord` are set here, because a second constructor would cost as
-        # much as all the checks of the arguments. `RecordAccumulator.append` sets the others.
+        # The attributes of `PendingRecord` are set here, because a call of its constructor
+        # would cost as much as all the checks of the arguments. `RecordAccumulator.append` sets the
+        # others.
         self.key = key
         self.value = value
         self.headers = headers

@@ -83,7 +83,7 @@ class SparkLoad:
     run: str
 
     def producer_name(self, in_flight: int, task: int, attempt: int) -> str:
-        """Return a name that no other producer of this ledger folder has."""
+        """Return a producer name that is unique among those whose ledgers are in this folder."""
         return f"{self.run}-{in_flight}-{task:05}.{attempt}"
 
 

@@ -135,8 +135,8 @@ class JitteryLane:
 class _Asked:
     """A request that was passed on to the broker.
 
-    ``topics`` has, with a `RetentionFace`, the topics of a DescribeConfigs request that asks for
-    KIP-1269's config.
+    ``topics`` are those of a DescribeConfigs request for `producer.state.batches.to.retain`
+    (KIP-1269), if the relay changes that config in answers (`RetentionFace`); else empty.
     """
 
     seen: FrameSeen

@@ -765,7 +765,7 @@ class Rig:
         return commit
 
     def called(self, kind: type[Any]) -> Any:
-        """Return the held call to a coordinator, after checking its type."""
+        """Return the call to a coordinator that awaits an answer, after checking its type."""
         assert isinstance(self.calling, kind), f"{self.calling} is no {kind.__name__}"
         assert self.calling in self.held
         return self.calling

@@ -507,9 +507,10 @@ def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unkn
 
 
 def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledged_before() -> None:
-    """A permanent refusal of a batch in doubt starts probes after an ack on the same connection.
+    """A permanent refusal does not settle a batch in doubt if its leader has acknowledged a batch.
 
-    The refusal of a resend says nothing about the first copy.
+    The producer probes: it resends batches in doubt, newest first, to learn which are stored. The
+    refusal was of the resend, and the first copy may be in the log.
     """
     rig, (first, second) = pipelined(2)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)

@@ -1,7 +1,7 @@
 """The table of fuzz targets with their seeds, and the corpus of inputs that are kept.
 
-A corpus is a text file per target with one input per line, in base64; a line with ``#`` says why
-the next one is there. Every run of the tests replays it.
+A corpus is a text file per target with one input per line, in base64; a line that
+begins with ``#`` says why the next input is there. Every run of the tests replays all inputs.
 """
 
 from __future__ import annotations

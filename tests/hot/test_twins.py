@@ -196,7 +196,7 @@ def test_a_long_column_is_encoded_alike(compiled: Any, pure: Any) -> None:
 def test_a_payload_has_the_same_size_or_error(
     compiled: Any, pure: Any, key: Any, value: Any, headers: Any
 ) -> None:
-    """Sizes of any key, value and headers are the same, and so are the errors."""
+    """Both forms of `payload_size` return the same size, or raise the same error."""
     arguments = (key, value, headers)
     assert outcome(compiled.payload_size, *arguments) == outcome(pure.payload_size, *arguments)
 

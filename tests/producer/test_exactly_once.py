@@ -102,7 +102,7 @@ class Killers:
 
 @asynccontextmanager
 async def copying(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """Run a copier's producer, which at the end is closed without a wait, like a killed process."""
+    """Start the producer of a task that copies a topic; end it as if its process were killed."""
     producer = producer_for(cluster, transactional_id=GROUP, retry_backoff_max=0.1)
     try:
         await producer.start()

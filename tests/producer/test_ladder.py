@@ -292,8 +292,8 @@ async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_
 ):
     """Records that only a later batch's success proves to be stored have offset -1 each.
 
-    The three records are in one batch, whose own answer was an error (franz-go v1.18.1). aiokafka
-    would add each record's index to -1, and report -1, 0 and 1, as after DUPLICATE_SEQUENCE_NUMBER.
+    The three records are in one batch, whose own answer was an error; the case is from franz-go
+    v1.18.1. aiokafka would report -1, 0 and 1, because it adds each record's index to -1.
     """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")

@@ -335,7 +335,7 @@ def test_array_of_more_items_than_any_message_has_is_refused() -> None:
 
 
 def test_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -> None:
-    """All arrays of a message, also in tagged fields, have `MAX_ITEMS` items at most in all."""
+    """The arrays of one message, tagged fields included, together hold at most `MAX_ITEMS`."""
     keys, features = 1000, MAX_ITEMS - 999
     plain = b"\0\0" + _uvarint(keys + 1) + bytes(7 * keys) + bytes(4)
     tagged = _uvarint(features + 1) + b"\2a\0\1\0\1\0" * features

@@ -5,8 +5,8 @@ and printable; every attribute is present, in order, once; ``m=`` is refused; ba
 there are at least 4096 iterations; the salt has 12 bytes; the server's signature is compared in
 constant time; the methods are called in order. Added here: at most 1,000,000 iterations (scramp
 would compute ten million, which takes many seconds of one core) and messages of bounded size.
-Success without the server's signature is refused, because `next` returns None only after the
-signature was verified.
+A broker that reports success without its signature is refused: `Scram.next` returns None,
+which ends the exchange, only after it has verified the signature.
 
 Kafka hashes the password's bytes unchanged, whereas RFC 5802 and scramp normalise the password
 (SASLprep). So every Apache Kafka broker would reject a password that normalisation changes. Such a

@@ -63,7 +63,7 @@ WORLDS: Final = (
 
 
 class Bench:
-    """The two brokers of one world, and the steps for them."""
+    """The two brokers that are compared, and the steps that both carry out."""
 
     def __init__(
         self, world: World, pair: Pair, kafka: KafkaCluster | None, embedded: EmbeddedCluster

@@ -305,7 +305,7 @@ class Transactions:
     async def look(
         self, topic: str, *, partition: int = 0, offset: int = 0, when: str = ""
     ) -> None:
-        """Compare what readers and DescribeProducers see of a partition."""
+        """Check that Fetch and DescribeProducers give the same answers on both clusters."""
         await self.all(
             self.b.producers(topic, partition, label=f"{when}producers of {topic}"),
             *(
