@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-TINY = ("--embedded", "--busy", "--rounds", "1", "--seconds", "0.2", "--warm-up", "0.1")
+TINY = ("--embedded", "--busy", "--rounds", "1", "--seconds", "1", "--warm-up", "0.1")
 
 
 def run(*flags: str, status: int = 0) -> subprocess.CompletedProcess[str]:
