@@ -134,6 +134,15 @@ class Load:
         return acked - before, ended - began, cpu - cpu_before
 
 
+def _of_outcome(done: Done) -> Callable[[Any], None]:
+    """Return a callback for a future or delivery that passes its error on to `done`."""
+
+    def ended(outcome: Any) -> None:
+        done(outcome.exception())
+
+    return ended
+
+
 class Client:
     """An adapter: how one client sends, in each of the ways."""
 
@@ -236,10 +245,7 @@ class Aioidem(Client):
 
     async def queue_some(self, records: Sequence[Record], done: Done) -> None:
         """Queue these records with this callback."""
-
-        def ended(outcome: Any) -> None:
-            done(outcome.exception())
-
+        ended = _of_outcome(done)
         for value, key in records:
             try:
                 delivery = self._producer.send_nowait(self.topic, value, key=key)
@@ -317,10 +323,7 @@ class Aiokafka(Client):
 
     async def queue_some(self, records: Sequence[Record], done: Done) -> None:
         """Queue these records with this callback."""
-
-        def ended(outcome: Any) -> None:
-            done(outcome.exception())
-
+        ended = _of_outcome(done)
         for value, key in records:
             future = await self._producer.send(self.topic, value, key=key)
             future.add_done_callback(ended)
@@ -502,10 +505,7 @@ class ConfluentAio(Client):
 
     async def queue_some(self, records: Sequence[Record], done: Done) -> None:
         """Queue these records with this callback."""
-
-        def ended(outcome: Any) -> None:
-            done(outcome.exception())
-
+        ended = _of_outcome(done)
         for value, key in records:
             future = await self._producer.produce(self.topic, value, key)
             future.add_done_callback(ended)

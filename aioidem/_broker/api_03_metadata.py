@@ -82,7 +82,7 @@ def _create(cluster: Cluster, broker: Broker, name: str, *, create: bool) -> Err
     try:
         cluster.topology.check_topic_name(name)
         if create and cluster.topology.broker_config(broker, "auto.create.topics.enable") == "true":
-            cluster.create_topic(name)
+            cluster.topology.create_topic(name)
     except RefusedError as refusal:
         return refusal.code
     return ErrorCode.unknown_topic_or_partition

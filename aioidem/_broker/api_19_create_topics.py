@@ -47,7 +47,7 @@ def _create(
             ErrorCode.invalid_request,
             "A manual assignment was specified, but numPartitions or replicationFactor too.",
         )
-    topic = cluster.create_topic(
+    topic = cluster.topology.create_topic(
         wanted.name,
         partitions=wanted.num_partitions,
         replication=wanted.replication_factor,

@@ -64,13 +64,13 @@ def _alter(cluster: Cluster, asked: Broker, wanted: Entity, *, validate_only: bo
             raise RefusedError(ErrorCode.unknown_topic_or_partition, "The topic does not exist.")
         changed = _changed(TOPIC_CONFIGS, topic.overrides, wanted, asked)
         if not validate_only:
-            cluster.set_topic_configs(topic, changed)
+            cluster.topology.set_topic_configs(topic, changed)
     elif wanted.resource_type == RESOURCE_BROKER:
         broker = broker_named(asked, wanted.resource_name)
         current = cluster.configs if broker is None else broker.configs
         changed = _changed(BROKER_CONFIGS, current, wanted, asked)
         if not validate_only:
-            cluster.set_broker_configs(broker, changed)
+            cluster.topology.set_broker_configs(broker, changed)
     else:
         raise RefusedError(
             ErrorCode.invalid_request, f"Unsupported resource type {wanted.resource_type}"

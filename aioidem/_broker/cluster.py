@@ -7,8 +7,6 @@ adds those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from aioidem._broker.group_coordinator import GroupCoordinator
 from aioidem._broker.group_rebalance import Rebalances
 from aioidem._broker.intercept import Interceptor
@@ -91,50 +89,6 @@ class Cluster:
     def running(self) -> list[Broker]:
         """Return the brokers that run, by id."""
         return self.topology.running
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = -1,
-        replication: int = -1,
-        configs: Mapping[str, str | None] | None = None,
-        assignments: Mapping[int, list[int]] | None = None,
-        validate_only: bool = False,
-        retains: bool = True,
-    ) -> Topic:
-        """Create a topic; see `Topology.create_topic`.
-
-        Raises:
-            RefusedError: With the code that CreateTopics answers.
-        """
-        return self.topology.create_topic(
-            name,
-            partitions=partitions,
-            replication=replication,
-            configs=configs,
-            assignments=assignments,
-            validate_only=validate_only,
-            retains=retains,
-        )
-
-    def add_partitions(
-        self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
-    ) -> None:
-        """Raise the number of a topic's partitions to ``count``; see `Topology.add_partitions`.
-
-        Raises:
-            RefusedError: INVALID_PARTITIONS if the topic has ``count`` partitions or more already.
-        """
-        self.topology.add_partitions(topic, count, assignments)
-
-    def set_topic_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
-        """Replace all configs of a topic; the caller has validated them."""
-        self.topology.set_topic_configs(topic, overrides)
-
-    def set_broker_configs(self, broker: Broker | None, configs: Mapping[str, str]) -> None:
-        """Replace a broker's configs, or the cluster's (None); the caller has validated them."""
-        self.topology.set_broker_configs(broker, configs)
 
     def coordinator_of(self, key: str) -> Broker | None:
         """Return the broker that coordinates this group or transactional id; None if none runs."""

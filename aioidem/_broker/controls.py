@@ -74,7 +74,7 @@ class ClusterControls:
                 `TopicAlreadyExistsError`.
         """
         try:
-            self._state.create_topic(
+            self._state.topology.create_topic(
                 name, partitions=partitions, replication=replication, configs=dict(configs or {})
             )
         except RefusedError as refusal:
@@ -89,7 +89,7 @@ class ClusterControls:
         """
         self._server.pump()
         try:
-            self._state.add_partitions(self._topic(name), count)
+            self._state.topology.add_partitions(self._topic(name), count)
         except RefusedError as refusal:
             raise _public(refusal) from None
         self._server.pump()
@@ -114,13 +114,8 @@ class ClusterControls:
             UnknownTopicOrPartitionError: There is no such topic.
         """
         target = self._topic(topic)
-        overrides = dict(target.overrides)
-        if value is None:
-            overrides.pop(name, None)
-        else:
-            _check(TOPIC_CONFIGS, name, str(value))
-            overrides[name] = str(value)
-        self._state.set_topic_configs(target, overrides)
+        overrides = _changed(TOPIC_CONFIGS, target.overrides, name, value)
+        self._state.topology.set_topic_configs(target, overrides)
 
     def set_broker_config(
         self, name: str, value: str | int | None, broker_id: int | None = None
@@ -137,13 +132,9 @@ class ClusterControls:
         """
         self._server.pump()
         broker = None if broker_id is None else self._state.brokers[broker_id]
-        configs = dict(self._state.configs if broker is None else broker.configs)
-        if value is None:
-            configs.pop(name, None)
-        else:
-            _check(BROKER_CONFIGS, name, str(value))
-            configs[name] = str(value)
-        self._state.set_broker_configs(broker, configs)
+        current = self._state.configs if broker is None else broker.configs
+        configs = _changed(BROKER_CONFIGS, current, name, value)
+        self._state.topology.set_broker_configs(broker, configs)
 
     def batches(self, topic: str, partition: int = 0) -> list[RecordBatch]:
         """Return the batches in the leader's log, committed or not; their checksums are verified.
@@ -435,8 +426,20 @@ def _public(refusal: RefusedError) -> Exception:
     return error_for_code(refusal.code)(refusal.message)
 
 
-def _check(definitions: Mapping[str, Definition], name: str, value: str) -> None:
+def _changed(
+    definitions: Mapping[str, Definition],
+    current: Mapping[str, str],
+    name: str,
+    value: str | int | None,
+) -> dict[str, str]:
+    """Return configs with one of them set to a value, or without it if the value is None."""
+    configs = dict(current)
+    if value is None:
+        configs.pop(name, None)
+        return configs
+    configs[name] = str(value)
     try:
-        validate(definitions, [(name, value)], retains=True)
+        validate(definitions, [(name, configs[name])], retains=True)
     except RefusedError as refusal:
         raise _public(refusal) from None
+    return configs

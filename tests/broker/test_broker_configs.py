@@ -20,7 +20,7 @@ UNKNOWN_TO_BROKERS = "max.in.flight.sequence.number.per.connection"
 
 def make(**options: Any) -> tuple[VirtualCluster, VirtualClient]:
     cluster = VirtualCluster(**options)
-    cluster.state.create_topic("t", partitions=1)
+    cluster.state.topology.create_topic("t", partitions=1)
     return cluster, cluster.client()
 
 
@@ -132,7 +132,7 @@ def test_an_old_broker_refuses_the_topic_config_as_unknown() -> None:
     assert answer.error_code == ErrorCode.invalid_config
     assert answer.error_message == f"Unknown topic config name: {RETAIN}"
     with pytest.raises(RefusedError) as caught:
-        cluster.state.create_topic("n", configs={RETAIN: "20"}, retains=False)
+        cluster.state.topology.create_topic("n", configs={RETAIN: "20"}, retains=False)
     assert caught.value.code == ErrorCode.invalid_config
 
 

@@ -48,7 +48,7 @@ def make(
     brokers: int = 1, replication: int = 1, **options: Any
 ) -> tuple[VirtualCluster, Partition, VirtualClient]:
     cluster = VirtualCluster(brokers=brokers, **options)
-    cluster.state.create_topic("t", partitions=1, replication=replication)
+    cluster.state.topology.create_topic("t", partitions=1, replication=replication)
     return cluster, cluster.state.topics["t"].partitions[0], cluster.client()
 
 
@@ -259,7 +259,7 @@ def test_a_leader_cannot_be_moved_to_a_broker_that_does_not_run(broker_id: int) 
 def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> None:
     """A leader with too few in-sync replicas refuses acks=all before the append."""
     cluster, partition, client = make(brokers=2, replication=2)
-    cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
+    cluster.state.topology.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.shrink_isr(1)
     part = client.produce(idempotent_batch(0))
     assert (part.error_code, part.base_offset) == (ErrorCode.not_enough_replicas, -1)
@@ -269,7 +269,7 @@ def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> N
 def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None:
     """A waiting Produce gets NOT_ENOUGH_REPLICAS_AFTER_APPEND if too few replicas stay in sync."""
     cluster, partition, client = make(brokers=2, replication=2)
-    cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
+    cluster.state.topology.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.pause(1)
     sent = client.send_produce(idempotent_batch(0))
     partition.shrink_isr(1)
@@ -501,7 +501,7 @@ def test_log_append_time_keeps_a_producer_of_old_records() -> None:
     """With LogAppendTime a producer of records with old timestamps does not expire."""
     cluster, partition, client = make()
     configs = {"message.timestamp.type": "LogAppendTime"}
-    cluster.state.set_topic_configs(partition.topic, configs)
+    cluster.state.topology.set_topic_configs(partition.topic, configs)
     client.produce(idempotent_batch(0, timestamps_ms=[5]))
     cluster.run_until(3600.0)
     assert last_sequence(client) == 0

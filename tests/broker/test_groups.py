@@ -23,8 +23,8 @@ OK = ErrorCode.none
 def cluster() -> VirtualCluster:
     """Return two brokers with topics ``t`` and ``u``."""
     made = VirtualCluster(brokers=2)
-    made.state.create_topic("t", partitions=2, replication=1)
-    made.state.create_topic("u", partitions=1, replication=1)
+    made.state.topology.create_topic("t", partitions=2, replication=1)
+    made.state.topology.create_topic("u", partitions=1, replication=1)
     return made
 
 
@@ -192,7 +192,7 @@ def test_a_rebalance_while_assignments_are_awaited(cluster: VirtualCluster) -> N
 
 def test_a_group_that_was_empty_waits_for_more(cluster: VirtualCluster) -> None:
     """The first rebalance of an empty group waits for further members."""
-    cluster.state.set_broker_configs(None, {"group.initial.rebalance.delay.ms": "3000"})
+    cluster.state.topology.set_broker_configs(None, {"group.initial.rebalance.delay.ms": "3000"})
     one, two = MemberClient(cluster), MemberClient(cluster)
     assert one.begin() is None
     pass_time(cluster, 2.0)
@@ -285,7 +285,7 @@ def test_invalid_joins_are_refused_and_the_group_stays_stable(
 
 def test_a_full_group_refuses_new_members(cluster: VirtualCluster) -> None:
     """A full group refuses new members with GROUP_MAX_SIZE_REACHED."""
-    cluster.state.set_broker_configs(None, {"group.max.size": "1"})
+    cluster.state.topology.set_broker_configs(None, {"group.max.size": "1"})
     [one] = members(cluster, None)
     two = MemberClient(cluster)
     assert two.begin() is ErrorCode.group_max_size_reached

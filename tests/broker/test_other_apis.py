@@ -29,7 +29,7 @@ def cluster() -> VirtualCluster:
     Partition 0 has three records.
     """
     made = VirtualCluster(brokers=2)
-    made.state.create_topic("t", partitions=2, replication=1)
+    made.state.topology.create_topic("t", partitions=2, replication=1)
     client = made.client()
     for sequence in range(3):
         stamp = [START_MS + 10 * sequence]
@@ -428,7 +428,7 @@ def test_no_topic_is_created_when_request_or_broker_forbid_it(
     """Metadata creates no topic if the request or the broker forbids it."""
     asked = [{"topic_id": None, "name": "fresh"}]
     metadata(client, topics=asked, allow_auto_topic_creation=False)
-    cluster.state.set_broker_configs(None, {"auto.create.topics.enable": "false"})
+    cluster.state.topology.set_broker_configs(None, {"auto.create.topics.enable": "false"})
     metadata(client, topics=asked)
     assert "fresh" not in cluster.state.topics
 
@@ -551,7 +551,7 @@ def test_fetch_below_what_retention_left_is_out_of_range(
 ) -> None:
     """A Fetch below the log's start offset is answered OFFSET_OUT_OF_RANGE."""
     topic = cluster.state.topics["t"]
-    cluster.state.set_topic_configs(topic, {"retention.bytes": "150"})
+    cluster.state.topology.set_topic_configs(topic, {"retention.bytes": "150"})
     client.produce(idempotent_batch(3))
     part = fetched(client.ask(1, 12, fetch_request(cluster)))
     assert part.error_code == ErrorCode.offset_out_of_range
@@ -810,7 +810,7 @@ def test_a_topic_is_created_as_asked(cluster: VirtualCluster, client: VirtualCli
 def test_minus_1_takes_the_clusters_defaults(cluster: VirtualCluster) -> None:
     """CreateTopics uses the cluster's default for a partition count or replication factor of -1."""
     defaults = {"num.partitions": "4", "default.replication.factor": "2"}
-    cluster.state.set_broker_configs(None, defaults)
+    cluster.state.topology.set_broker_configs(None, defaults)
     wanted = creation("n", num_partitions=-1, replication_factor=-1)
     (answer,) = create(cluster.client(), wanted)
     assert (answer.num_partitions, answer.replication_factor) == (4, 2)
@@ -991,7 +991,7 @@ def test_delete_records_is_the_leaders_and_not_of_compacted_topics(
     assert delete_records(client, 0, partition=1).error_code == NOT_LEADER
     assert delete_records(client, 0, partition=9).error_code == UNKNOWN
     topic = cluster.state.topics["t"]
-    cluster.state.set_topic_configs(topic, {"cleanup.policy": "compact"})
+    cluster.state.topology.set_topic_configs(topic, {"cleanup.policy": "compact"})
     assert delete_records(client, 0).error_code == ErrorCode.policy_violation
 
 

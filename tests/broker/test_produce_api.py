@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def cluster() -> VirtualCluster:
     made = VirtualCluster()
-    made.state.create_topic("t", partitions=2, replication=1)
+    made.state.topology.create_topic("t", partitions=2, replication=1)
     return made
 
 
@@ -108,7 +108,7 @@ def test_an_unknown_topic_id_is_unknown_topic_id(
     """A Produce with an unknown topic id is answered UNKNOWN_TOPIC_ID."""
     old = cluster.state.topics["t"]
     cluster.state.delete_topic(old)
-    cluster.state.create_topic("t", partitions=1)
+    cluster.state.topology.create_topic("t", partitions=1)
     part = client.produce(idempotent_batch(0), topic_id=old.id)
     assert part.error_code == ErrorCode.unknown_topic_id
     assert log_end(cluster) == 0
@@ -180,10 +180,10 @@ def test_a_producer_may_not_say_that_its_stamps_are_the_brokers(
     """A LogAppendTime bit from a producer is refused on LogAppendTime topics, else cleared."""
     claim = resealed(idempotent_batch(0, 2), 21, ">h", 0x08)
     topic = cluster.state.topics["t"]
-    cluster.state.set_topic_configs(topic, {"message.timestamp.type": "LogAppendTime"})
+    cluster.state.topology.set_topic_configs(topic, {"message.timestamp.type": "LogAppendTime"})
     part = client.produce(claim)
     assert (part.error_code, len(part.record_errors)) == (ErrorCode.invalid_timestamp, 2)
-    cluster.state.set_topic_configs(topic, {})
+    cluster.state.topology.set_topic_configs(topic, {})
     assert offset_of(client.produce(claim)) == 0
     [stored] = topic.partitions[0].replicas[0].log.batches
     assert not stored.header.log_append_time
@@ -207,7 +207,7 @@ def test_a_stamp_of_minus_1_is_none_and_never_too_old(
 ) -> None:
     """A timestamp of -1 means that a record has none, and is never refused as too old."""
     topic = cluster.state.topics["t"]
-    cluster.state.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
+    cluster.state.topology.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
     part = client.produce(idempotent_batch(0, timestamps_ms=[-1]))
     assert part.error_code == ErrorCode.none
     part = client.produce(idempotent_batch(1, timestamps_ms=[0]))
@@ -220,7 +220,7 @@ def test_no_more_replicas_are_wanted_in_sync_than_there_are(
 ) -> None:
     """acks=all requires at most as many in-sync replicas as the partition has replicas."""
     topic = cluster.state.topics["t"]
-    cluster.state.set_topic_configs(topic, {"min.insync.replicas": "5"})
+    cluster.state.topology.set_topic_configs(topic, {"min.insync.replicas": "5"})
     replicas = len(topic.partitions[0].replicas)
     assert topic.partitions[0].least_in_sync == replicas
     assert client.produce(idempotent_batch(0)).error_code == ErrorCode.none
@@ -305,9 +305,9 @@ def test_a_batch_over_max_message_bytes_is_too_large_also_when_it_is_a_duplicate
     data = idempotent_batch(0, value=b"x" * 1000)
     assert offset_of(client.produce(data)) == 0
     topic = cluster.state.topics["t"]
-    cluster.state.set_topic_configs(topic, {"max.message.bytes": str(len(data) - 1)})
+    cluster.state.topology.set_topic_configs(topic, {"max.message.bytes": str(len(data) - 1)})
     assert client.produce(data).error_code == ErrorCode.message_too_large
-    cluster.state.set_topic_configs(topic, {"max.message.bytes": str(len(data))})
+    cluster.state.topology.set_topic_configs(topic, {"max.message.bytes": str(len(data))})
     assert offset_of(client.produce(data)) == 0
     assert log_end(cluster) == 1
 
@@ -317,7 +317,7 @@ def test_a_time_too_old_is_refused_also_when_it_is_a_duplicate(
 ) -> None:
     """A batch whose timestamp is too old is INVALID_TIMESTAMP, even if it is a duplicate."""
     topic = cluster.state.topics["t"]
-    cluster.state.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
+    cluster.state.topology.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
     data = idempotent_batch(0, 2)
     assert offset_of(client.produce(data)) == 0
     cluster.run_until(1.5)
@@ -342,7 +342,9 @@ def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
     """A compacted topic refuses records without a key, and the answer names them (KIP-467)."""
-    cluster.state.set_topic_configs(cluster.state.topics["t"], {"cleanup.policy": "compact"})
+    cluster.state.topology.set_topic_configs(
+        cluster.state.topics["t"], {"cleanup.policy": "compact"}
+    )
     part = client.produce(idempotent_batch(0, 2))
     assert part.error_code == ErrorCode.invalid_record
     assert [e.batch_index for e in part.record_errors] == [0, 1]
@@ -353,7 +355,7 @@ def test_log_append_time_is_answered_and_stored(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
     """On a LogAppendTime topic the broker's time is stored and answered."""
-    cluster.state.set_topic_configs(
+    cluster.state.topology.set_topic_configs(
         cluster.state.topics["t"], {"message.timestamp.type": "LogAppendTime"}
     )
     cluster.run_until(3.0)
@@ -430,7 +432,7 @@ def fill(client: VirtualClient, batches: int, **options: int) -> list[Entity]:
 def test_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> None:
     """Produce v14 answers the number of retained batches per partition (KIP-1269); v13 does not."""
     cluster = VirtualCluster(retain=20)
-    cluster.state.create_topic("t", partitions=1)
+    cluster.state.topology.create_topic("t", partitions=1)
     client = cluster.client()
     part = client.produce(idempotent_batch(0), version=14)
     assert isinstance(part, PartitionProduceResponseV14)
@@ -449,9 +451,9 @@ def test_20_lowered_to_5_arrives_as_absence(cluster: VirtualCluster, client: Vir
     """When a topic retains 5 batches instead of 20, answers have no retained-batches field."""
     topic = cluster.state.topics["t"]
     name = "producer.state.batches.to.retain"
-    cluster.state.set_topic_configs(topic, {name: "20"})
+    cluster.state.topology.set_topic_configs(topic, {name: "20"})
     assert fill(client, 1, version=14)[0].producer_state_batches_to_retain == 20
-    cluster.state.set_topic_configs(topic, {name: "5"})
+    cluster.state.topology.set_topic_configs(topic, {name: "5"})
     part = client.produce(idempotent_batch(1), version=14)
     assert part.producer_state_batches_to_retain is None
 
@@ -459,7 +461,7 @@ def test_20_lowered_to_5_arrives_as_absence(cluster: VirtualCluster, client: Vir
 def test_the_tag_comes_with_successes_only() -> None:
     """Only successful partitions are answered with the number of retained batches (KIP-1269)."""
     cluster = VirtualCluster(retain=20)
-    cluster.state.create_topic("t", partitions=1)
+    cluster.state.topology.create_topic("t", partitions=1)
     client = cluster.client()
     client.produce(idempotent_batch(0), version=14)
     part = client.produce(idempotent_batch(7), version=14)
@@ -472,7 +474,7 @@ def test_a_v14_request_is_a_v13_request() -> None:
     answers = []
     for version in (13, 14):
         cluster = VirtualCluster()
-        cluster.state.create_topic("t", partitions=1)
+        cluster.state.topology.create_topic("t", partitions=1)
         client = cluster.client()
         fill(client, 3, version=version)
         answers.append(only_partition(client.wait(client.send_produce(idempotent_batch(1)))))
@@ -483,7 +485,7 @@ def test_a_v14_request_is_a_v13_request() -> None:
 def test_exactly_n_batches_are_remembered_per_producer_and_partition(retain: int) -> None:
     """A broker remembers exactly `retain` batches per producer and partition."""
     cluster = VirtualCluster(retain=retain)
-    cluster.state.create_topic("t", partitions=2)
+    cluster.state.topology.create_topic("t", partitions=2)
     client = cluster.client()
     for partition in (0, 1):
         for pid in (1, 2):
@@ -503,7 +505,7 @@ def test_two_topics_5_and_20_on_one_broker_are_each_remembered_by_their_own() ->
     cluster = VirtualCluster()
     for name, retain in (("five", "5"), ("twenty", "20")):
         configs = {"producer.state.batches.to.retain": retain}
-        cluster.state.create_topic(name, partitions=1, configs=configs)
+        cluster.state.topology.create_topic(name, partitions=1, configs=configs)
     client = cluster.client()
     said = {}
     for name in ("five", "twenty"):
@@ -521,7 +523,7 @@ def test_an_old_broker_keeps_5_whatever_the_topic_is_configured_for() -> None:
     """A broker without KIP-1269 remembers 5 batches, whatever the topic's config is."""
     cluster = VirtualCluster(produce_versions=13, retain=20)
     configs = {"producer.state.batches.to.retain": "20"}
-    cluster.state.create_topic("t", partitions=1, configs=configs)
+    cluster.state.topology.create_topic("t", partitions=1, configs=configs)
     client = cluster.client()
     fill(client, 6)
     part = client.produce(idempotent_batch(0))

@@ -21,7 +21,7 @@ DAY = 86_400.0
 def cluster() -> VirtualCluster:
     """Return one broker with topic ``t``."""
     made = VirtualCluster()
-    made.state.create_topic("t", partitions=1, replication=1)
+    made.state.topology.create_topic("t", partitions=1, replication=1)
     return made
 
 
@@ -65,7 +65,7 @@ def test_the_oldest_open_transaction_holds_the_last_stable_offset(cluster: Virtu
 def test_an_uncommitted_marker_decides_nothing() -> None:
     """A marker above the high watermark does not raise the last stable offset."""
     cluster = VirtualCluster(brokers=2)
-    cluster.state.create_topic("t", partitions=1, replication=2)
+    cluster.state.topology.create_topic("t", partitions=1, replication=2)
     producer = ready(cluster, "tx")
     producer.produce(b"first")
     partition = cluster.state.topics["t"].partitions[0]
@@ -170,7 +170,7 @@ def test_what_was_aborted_and_what_is_open_survives_a_restart(
 def test_a_new_leader_knows_of_transactions_what_its_log_says() -> None:
     """A new leader knows the aborted and the open transactions of its log."""
     cluster = VirtualCluster(brokers=2)
-    cluster.state.create_topic("t", partitions=1, replication=2)
+    cluster.state.topology.create_topic("t", partitions=1, replication=2)
     partition = cluster.state.topics["t"].partitions[0]
     one, two = ready(cluster, "one"), ready(cluster, "two")
     one.produce(b"gone")
@@ -196,7 +196,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten(
     cluster: VirtualCluster,
 ) -> None:
     """A broker remembers a producer with an open transaction after the producer's expiry time."""
-    cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
+    cluster.state.topology.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     assert producer.init(timeout_ms=10**9) is OK
     old = batch(producer.producer_id, producer.epoch, 0, stamp_ms=START_MS - 90_000_000)
@@ -211,7 +211,7 @@ def test_the_marker_is_what_an_ended_transactions_age_counts_from(
     cluster: VirtualCluster,
 ) -> None:
     """A producer whose transaction has ended expires one day after the transaction's marker."""
-    cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
+    cluster.state.topology.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     producer.init(timeout_ms=10**9)
     old = batch(producer.producer_id, producer.epoch, 0, stamp_ms=START_MS - 90_000_000)
@@ -338,14 +338,14 @@ def test_offsets_go_with_their_topic(cluster: VirtualCluster) -> None:
     producer.commit_offset(5)
     producer.end(commit=True)
     cluster.state.delete_topic(cluster.state.topics["t"])
-    cluster.state.create_topic("t", partitions=1, replication=1)
+    cluster.state.topology.create_topic("t", partitions=1, replication=1)
     assert committed(cluster).committed_offset == -1
 
 
 def test_a_group_is_asked_for_at_its_coordinator() -> None:
     """A broker that does not coordinate a group answers OffsetFetch with NOT_COORDINATOR."""
     cluster = VirtualCluster(brokers=2)
-    cluster.state.create_topic("t", partitions=1, replication=1)
+    cluster.state.topology.create_topic("t", partitions=1, replication=1)
     cluster.state.coordinators["g"] = 1
     topics = [{"name": "t", "partition_indexes": [0]}]
     request = {"groups": [{"group_id": "g", "topics": topics}], "require_stable": False}
@@ -386,7 +386,7 @@ def test_transactional_ids_are_listed_with_their_states(cluster: VirtualCluster)
 def test_each_coordinator_lists_its_own() -> None:
     """ListTransactions of a broker returns the transactional ids that it coordinates."""
     cluster = VirtualCluster(brokers=2)
-    cluster.state.create_topic("t", partitions=1, replication=1)
+    cluster.state.topology.create_topic("t", partitions=1, replication=1)
     names = [f"id-{number}" for number in range(8)]
     for name in names:
         ready(cluster, name)

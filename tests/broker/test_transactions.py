@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("speech", [OLD, MODERN], ids=["v1", "v2"])
 def cluster() -> VirtualCluster:
     """Return a cluster of two brokers with topic ``t``, which has one partition on each broker."""
     made = VirtualCluster(brokers=2)
-    made.state.create_topic("t", partitions=2, replication=1)
+    made.state.topology.create_topic("t", partitions=2, replication=1)
     return made
 
 
@@ -217,7 +217,7 @@ def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(cluster: Virtu
 def test_end_txn_of_v2_never_completes_in_a_cluster_of_v1() -> None:
     """After EndTxn v5 in a cluster of v1 a transaction never completes, as in Kafka 4.3.1."""
     cluster = VirtualCluster(brokers=1, transaction_version=0)
-    cluster.state.create_topic("t", partitions=1, replication=1)
+    cluster.state.topology.create_topic("t", partitions=1, replication=1)
     producer = begun(cluster, OLD)
     assert producer.end(commit=True, version=5) is ErrorCode.unsupported_version
     cluster.run_until(3600.0)
@@ -228,7 +228,7 @@ def test_end_txn_of_v2_never_completes_in_a_cluster_of_v1() -> None:
 def test_a_write_in_v2_to_a_cluster_of_v1_is_the_last_of_its_id() -> None:
     """A Produce of transactions v2 at a v1 cluster makes its transactional id unusable."""
     cluster = VirtualCluster(brokers=1, transaction_version=0)
-    cluster.state.create_topic("t", partitions=2, replication=1)
+    cluster.state.topology.create_topic("t", partitions=2, replication=1)
     producer = ready(cluster)
     assert producer.produce() is ErrorCode.unsupported_version
     assert producer.produce() is BUSY
@@ -360,7 +360,7 @@ def test_a_marker_waits_for_a_leader(cluster: VirtualCluster) -> None:
 def test_a_marker_that_was_lost_with_its_leader_is_written_again() -> None:
     """A marker that was lost with the partition's leader is written again by the new leader."""
     cluster = VirtualCluster(brokers=3)
-    cluster.state.create_topic("t", partitions=1, replication=2)
+    cluster.state.topology.create_topic("t", partitions=1, replication=2)
     cluster.state.coordinators["tx"] = 2
     producer = begun(cluster)
     partition = cluster.state.topics["t"].partitions[0]
@@ -468,7 +468,7 @@ def test_a_fence_may_use_up_the_last_epoch(cluster: VirtualCluster) -> None:
 def test_the_coordinator_aborts_what_takes_too_long(version: int) -> None:
     """The coordinator aborts a transaction that is open for longer than its timeout (KIP-588)."""
     cluster = VirtualCluster(brokers=1, transaction_version=version)
-    cluster.state.create_topic("t", partitions=1, replication=1)
+    cluster.state.topology.create_topic("t", partitions=1, replication=1)
     speech = MODERN if version == 2 else OLD
     producer = Transactor(cluster, speech=speech)
     producer.init(timeout_ms=25_000)

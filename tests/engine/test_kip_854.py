@@ -53,7 +53,7 @@ INTERVAL = "producer.id.expiration.check.interval.ms"
 
 def broker(**configs: str) -> tuple[VirtualCluster, VirtualClient, Replica]:
     cluster = VirtualCluster(configs={INTERVAL: "1000", **configs})
-    cluster.state.create_topic("t", partitions=1, replication=1)
+    cluster.state.topology.create_topic("t", partitions=1, replication=1)
     (replica,) = cluster.state.topics["t"].partitions[0].replicas.values()
     return cluster, cluster.client(), replica
 
@@ -80,13 +80,13 @@ def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
     client.produce(idempotent_batch(0))
     cluster.run_until(60.0)
     assert known(replica) == {7}
-    cluster.state.set_broker_configs(cluster.state.brokers[0], {EXPIRATION: "100000"})
+    cluster.state.topology.set_broker_configs(cluster.state.brokers[0], {EXPIRATION: "100000"})
     cluster.run_until(90.0)
     assert known(replica) == {7}
-    cluster.state.set_broker_configs(None, {**cluster.state.configs, EXPIRATION: "5000"})
+    cluster.state.topology.set_broker_configs(None, {**cluster.state.configs, EXPIRATION: "5000"})
     cluster.run_until(95.0)
     assert known(replica) == {7}, "the broker's own config counts before the cluster's"
-    cluster.state.set_broker_configs(cluster.state.brokers[0], {})
+    cluster.state.topology.set_broker_configs(cluster.state.brokers[0], {})
     cluster.run_until(97.0)
     assert known(replica) == set()
 

@@ -11,11 +11,10 @@ from aioidem.broker import EmbeddedCluster
 ROOT = Path(__file__).parents[2]
 
 
-def test_import_contracts_hold() -> None:
-    """The import contracts in pyproject.toml hold: the layers, and which packages do no IO."""
-    program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
+def _run(program: str, *arguments: str) -> str:
+    """Run a program in a fresh interpreter, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -23,6 +22,13 @@ def test_import_contracts_hold() -> None:
         timeout=50,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_import_contracts_hold() -> None:
+    """The import contracts in pyproject.toml hold: the layers, and which packages do no IO."""
+    program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
+    _run(program)
 
 
 def test_importing_the_package_loads_no_optional_dependency() -> None:
@@ -38,15 +44,7 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
         "import aioidem, aioidem._config, aioidem.errors, aioidem.structs\n"
         "print([name for name in sys.argv[1:] if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *optional],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=50,
-    )
-    assert done.stdout.strip() == "[]"
+    assert _run(program, *optional).strip() == "[]"
 
 
 _ALONE = {"_build", "_config", "_engine", "_errors", "_hot", "_network", "_producer", "_protocol"}
@@ -91,16 +89,7 @@ print(*sorted(set(sys.modules) - before))
 
 def loaded(*arguments: str) -> set[str]:
     """Run `PROGRAM` in a fresh interpreter, and name what it loads as `ALLOWED_BY_IMPORT` does."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
-    assert done.returncode == 0, done.stderr
-    return {_named(module) for module in done.stdout.split()} - {""}
+    return {_named(module) for module in _run(PROGRAM, *arguments).split()} - {""}
 
 
 def _named(module: str) -> str:

@@ -41,7 +41,7 @@ RTT = 0.02
 
 def broker(sequence_range: int | None = 10, **options: Any) -> tuple[VirtualCluster, VirtualClient]:
     cluster = VirtualCluster(sequence_range=sequence_range, **options)
-    cluster.state.create_topic("t", partitions=1, replication=1)
+    cluster.state.topology.create_topic("t", partitions=1, replication=1)
     return cluster, cluster.client()
 
 
@@ -134,7 +134,7 @@ def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> No
     assert described(broker(77)[1]) == [(NAME, "77")]
     assert described(broker(None)[1]) == []
     cluster, client = broker(None)
-    cluster.state.set_broker_configs(None, {NAME: "77"})
+    cluster.state.topology.set_broker_configs(None, {NAME: "77"})
     assert described(client) == [(NAME, None)]
 
 

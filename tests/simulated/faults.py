@@ -199,7 +199,7 @@ class Injector:
         overrides = {k: v for k, v in topic.overrides.items() if k != config}
         if value is not None:
             overrides[config] = value
-        self._world.cluster.set_topic_configs(topic, overrides)
+        self._world.cluster.topology.set_topic_configs(topic, overrides)
 
     def _do_throttle(self, broker: int, throttle: float, seconds: float) -> None:
         target = self._world.cluster.brokers[broker]
@@ -342,7 +342,7 @@ class Injector:
             for p in range(count)
         }
         there = len(topic.partitions)
-        cluster.add_partitions(topic, count, plan)
+        cluster.topology.add_partitions(topic, count, plan)
         for partition in topic.partitions[there:]:
             for broker in cluster.brokers.values():
                 if not broker.online:

@@ -623,7 +623,9 @@ class World:
             p: [(p + r) % self.schedule.brokers for r in range(self.schedule.replication)]
             for p in range(partitions)
         }
-        cluster.create_topic(name, assignments=plan, configs=dict(self.schedule.topic_configs))
+        cluster.topology.create_topic(
+            name, assignments=plan, configs=dict(self.schedule.topic_configs)
+        )
 
     # -- clocks -------------------------------------------------------------------------------
 
