@@ -103,7 +103,7 @@ def test_what_contradicts_itself_is_refused(options: Mapping[str, Any], complain
         _SCRAM,
         {**_PLAIN, "security_protocol": "SASL_SSL"},
         {**_PLAIN, "sasl_allow_plaintext": True},
-        {**_SCRAM, "sasl_allow_plaintext": False},  # a listener could replay nothing of it
+        {**_SCRAM, "sasl_allow_plaintext": False},  # an eavesdropper could replay nothing
         sasl("PLAIN", sasl_credentials=lambda: ("a", "b")),
         sasl("OAUTHBEARER", **_OIDC),
         sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: ""),
@@ -180,7 +180,7 @@ def test_client_credentials_may_be_in_the_login_configuration() -> None:
         'PlainLoginModule required username="canary"; PlainLoginModule required;',
         'com.example.OwnLoginModule required password="canary";',
         'PlainLoginModule required username="a" password="canary" colour="canary";',
-        # A password with a blank in it and without quotes around it.
+        # A password that contains a blank but is not in quotes.
         "PlainLoginModule required username=a password=my canary=1;",
     ],
 )

@@ -39,7 +39,7 @@ TRUST: Mapping[str, Any] = {"security_protocol": "SSL", "ssl_truststore_certific
 
 
 class Renamed:
-    """Connects to the test's broker under any name."""
+    """A connector that leads every host name and port to one port on 127.0.0.1."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -50,7 +50,7 @@ class Renamed:
 
 @asynccontextmanager
 async def peer(handle: Callable[[SocketStream], Awaitable[None]]) -> AsyncIterator[int]:
-    """Yield the port of a listener on 127.0.0.1."""
+    """Yield the port of a listener on 127.0.0.1, whose connections `handle` serves."""
     multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
     listener = multi.listeners[0]
     assert isinstance(listener, SocketListener)
@@ -132,8 +132,10 @@ class Guarded(MemoryStream):
 
 @bounded(20)
 async def test_two_sends_at_once_wait_for_one_another() -> None:
-    # TLS may have to send something of its own while a request is being written.
-    """Concurrent sends on one TLS stream wait for one another."""
+    """Concurrent sends on one TLS stream wait for one another.
+
+    TLS may have to send something of its own while a request is being written.
+    """
     ours, theirs = stream_pair()
     ours.__class__ = Guarded
     stream = OneAtATime(ours)

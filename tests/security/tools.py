@@ -74,7 +74,7 @@ class Authority:
         self.pem = self._ca.cert_pem.bytes().decode()
 
     def identity(self, *names: str, **more: Any) -> Identity:
-        """Make a certificate for these hosts."""
+        """Make a certificate for these hosts or e-mail addresses."""
         return Identity.of(self._ca.issue_cert(*names, **more))
 
     def server(self, *names: str, clients: bool = False, **more: Any) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""How faults are carried out: what each kind of `Fault` and `Glitch` does to the world."""
+"""How faults are carried out: what each kind of `Fault` and `Glitch` does to a running `World`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Injector:
         self._deleted: dict[str, int] = {}
         self._laggard: dict[tuple[str, int], int] = {}
         self._refusal: tuple[int, tuple[str, int]] | None = None
-        # For each broker: how many more connections it closes at their first Produce v14 request,
-        # and whether it carries that request out.
+        # `_unheard`: for each broker, how many more connections it closes at their first Produce
+        # v14 request, and whether it carries that request out.
         # `_passed`: the connections whose Produce v14 requests are served.
         # `_secret`: whether brokers refuse DescribeConfigs.
         self._unheard: dict[int, tuple[int, bool]] = {}
@@ -301,7 +301,8 @@ class Injector:
 
         def create() -> None:
             partitions = self._deleted.pop(name, len(topic.partitions))
-            if name not in world.cluster.topics:  # metadata may have created it meanwhile
+            # A fault "cluster" may have put another cluster in place, which has the topic.
+            if name not in world.cluster.topics:
                 world.create_topic(world.cluster, name, partitions)
 
         self._later(0.05, create)
@@ -349,7 +350,7 @@ class Injector:
                     partition.broker_stopped(broker.id)
 
     def _do_cluster(self, arriving: float, noticed: bool, kept: int, seconds: float) -> None:
-        """Let host names lead to another cluster, where strangers have the same producer ids."""
+        """Let host names lead to another cluster, where other producers have the same ids."""
         world = self._world
         for broker in world.cluster.brokers:
             if broker == kept:
@@ -413,7 +414,7 @@ class Injector:
     # -- what happens to a request ------------------------------------------------------------
 
     def intercept(self, seen: RequestSeen) -> Action | None:
-        """Choose what happens to a request; this is the cluster's hook."""
+        """Choose what happens to a request; the cluster calls this before it serves one."""
         if seen.client_id == STRANGER:
             return None
         match seen.api_key:

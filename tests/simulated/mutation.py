@@ -21,7 +21,10 @@ Patch = Callable[[Any, str, Any], None]
 
 
 class Mutant(NamedTuple):
-    """One broken rule; `apply` gets a function that replaces an attribute until the run ends."""
+    """A rule and how to break it; `apply` gets a function that replaces attributes of the engine.
+
+    The replaced attributes come back when `applied` ends.
+    """
 
     name: str
     rule: str

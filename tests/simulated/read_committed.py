@@ -3,7 +3,8 @@
 The reader (`committed_records`) knows only the layout of record batches and of markers. It reads a
 partition's bytes in order, holds a transaction's records back until the transaction's marker comes,
 and then shows the records (commit) or drops them (abort). It uses neither the last stable offset
-nor the list of aborted transactions, which brokers compute: the run compares its view with theirs.
+nor the list of aborted transactions, both of which brokers compute. A run compares the two views:
+that of this reader with that of `visible_at_brokers`, which uses what the brokers computed.
 
 The judge runs `check_history` over that view, and gives each record its transaction's outcome. A
 committed transaction's records must all be visible, once, in order, at their offsets. A transaction

@@ -38,7 +38,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault at a time; what `args` mean depends on the kind: see `faults`."""
+    """A fault that happens `at` seconds into the run; `faults` shows what `args` mean by kind."""
 
     at: float
     kind: str
@@ -56,7 +56,7 @@ class Glitch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One transaction of the application; each record's `at` counts from its beginning."""
+    """One transaction of the application; its records' `at` count from when it begins."""
 
     records: tuple[Call, ...]
     groups: tuple[str, ...] = ()
@@ -70,7 +70,10 @@ class Work:
     dawdle: float = 0.0
     """The seconds between the last record of the transaction and its end."""
     patience: float | None = None
-    """The `timeout` of the first attempts of each call, in seconds; None means `max_block`."""
+    """The `timeout`, in seconds, of about half of the calls that commit, abort or send offsets.
+
+    The other half wait for `max_block`; all of them do if this is None.
+    """
     restless: bool = False
     """Whether the application's calls are cancelled now and then."""
 
@@ -92,7 +95,7 @@ class Schedule:
     topic_configs: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     sequence_range: int | None = None
-    """The range of brokers of KIP-758; None for other brokers."""
+    """How far behind the last sequence a KIP-758 broker answers DUPLICATE; None: no KIP-758."""
     rtt: float = 0.02
     grants_read: bool = True
     grants_describe: bool = True
@@ -109,11 +112,17 @@ class Schedule:
     round_trips: int | None = None
     """How many round trips after a reconnection may pass until earlier records are settled."""
     says: int | None = None
-    """How many batches brokers say they retain, whatever they do; None means the truth."""
+    """How many batches brokers claim to retain, true or not; None: as many as they do retain."""
     noticed: bool = False
-    """Whether the only incident shows that the brokers lie, and the producer must notice."""
+    """Whether the only incident shows that a broker retains fewer batches than it claims.
+
+    The producer must notice that.
+    """
     wide_at_end: bool = False
-    """Whether every fault that hides the window ends long before the last records are sent."""
+    """Whether the producer must know at the end how many batches each broker retains.
+
+    Every fault that hides this number (the window) ends long before the last records are sent.
+    """
     quiet_at: float | None = None
     """The time from which on no glitch happens, in seconds; None means that glitches never stop."""
     work: tuple[Work, ...] = ()
@@ -206,10 +215,10 @@ class Schedule:
 
     @property
     def memory_grows_back(self) -> bool:
-        """Whether a topic's window is made smaller and then larger again.
+        """Whether brokers are made to retain fewer batches of a topic, and then more again.
 
-        Batches that the broker forgot while its window was small are inside the larger window that
-        it names later. The producer cannot tell such a broker from one that lies about its window.
+        Batches that a broker forgot meanwhile are within the larger number that it names later. The
+        producer cannot tell such a broker from one that overstates how many batches it retains.
         """
         retained: dict[str, int] = {}
         shrunk: set[str] = set()
@@ -331,7 +340,7 @@ def draw(seed: int, profile: str | None = None) -> Schedule:
 
 
 class Drawer:
-    """The drawer of one schedule, which draws everything from one generator in a fixed order."""
+    """The drawer of one schedule; it draws in a fixed order, mostly from one random generator."""
 
     def __init__(self, seed: int, profile: str | None) -> None:
         self.seed = seed
@@ -476,7 +485,7 @@ class Drawer:
             self._fault("flush")
 
     def _add_to_it(self) -> None:
-        """Add the newest kinds of faults.
+        """Add faults of kinds that were introduced after all others.
 
         A separate random generator draws them, so that they change no other draw of a seed.
         """
@@ -495,16 +504,16 @@ class Drawer:
             self._refused_for_good()
 
     def _other_clusters(self) -> None:
-        """Add another producer with our producer id.
+        """Add another producer (a stranger) with our producer id.
 
         Either our producer is moved to a cluster where the stranger owns the id, or the stranger is
         moved into our cluster and brings the id along.
         """
         v, counts = self.values, dict(self.values["topics"])
         if any(v.get(name) for name in ("noticed", "wide_at_end", "small_limit", "bad_records")):
-            return  # those are about one thing
+            return  # such a schedule tests one thing, and no other cluster
         if any((call.partition or 0) >= counts[call.topic] for call in v["calls"]):
-            return  # likewise
+            return  # a schedule with missing partitions tests only those
         self.r = random.Random(self.seed ^ 0xC1)
         draw = self.r.random()
         if self.profile in ("links", "brokers", "codes", "answers", "range") and draw < 0.08:
@@ -554,7 +563,7 @@ class Drawer:
         self._fault("stranger", *self._some_partition(), r.randint(1, 4))
 
     def _hide_windows(self) -> None:
-        """Draw brokers that overstate their window, or that hide their window for a while.
+        """Draw brokers that overstate how many batches they retain, or hide it for a while.
 
         A separate random generator draws these faults, so that they change no other draw of a seed.
         """
@@ -572,8 +581,8 @@ class Drawer:
     def _lose_discovery(self) -> None:
         """Draw brokers that close connections at Produce v14, and may refuse DescribeConfigs.
 
-        So the producer does not learn how many batches they retain. Minutes without further faults
-        follow, in which the producer only sends records and must learn the windows again.
+        So the producer does not learn how many batches they retain (their windows). Minutes without
+        further faults follow, in which the producer only sends records and must learn the windows.
         """
         r, v = self.r, self.values
         brokers = v["brokers"]
@@ -658,7 +667,7 @@ class Drawer:
         if self.profile in ("sprint", "ladder"):
             return
         if self.values.get("noticed") or self.values.get("wide_at_end"):
-            return  # those are about one thing
+            return  # such a schedule tests only what the producer learns about windows
         self.r = r = random.Random(self.seed ^ 0x9A27)
         if r.random() >= 0.15:
             return
@@ -670,8 +679,8 @@ class Drawer:
         if grows is not None:
             self._fault("grow", topic, count, at=grows)
         for _ in self._times(2, 8):
-            # Metadata is requested when a partition is missing. It may have been requested before
-            # the topic grew, and be answered after that.
+            # A record for a missing partition makes the producer request Metadata, which may be
+            # answered before or after the topic grows. So many of these records come at that time.
             at = r.choice(more) if grows is None or r.random() < 0.5 else None
             if at is None:
                 at = (grows or 0.0) + (r.random() - 0.2) * 3 * v["rtt"]
@@ -694,7 +703,7 @@ class Drawer:
         if self.profile in ("sprint", "ladder") or r.random() >= 0.12:
             return
         if v.get("noticed") or v.get("wide_at_end"):
-            return  # those are about one thing
+            return  # such a schedule tests only what the producer learns about windows
         options = v["options"] = {**v["options"], "late_sealing": True}
         v["small_limit"] = max(options["batch_size"], 300) + r.choice((0, 60, 300))
         v["topic_configs"] = {
@@ -705,7 +714,7 @@ class Drawer:
             self._glitch("drop", True, r.random() < 0.5)
 
     def _spoil_records(self) -> None:
-        """Let a compacted topic refuse a few records, those without a key, one by one (KIP-467)."""
+        """Draw compacted topics, and a few records without a key, which they refuse (KIP-467)."""
         self.r = random.Random(self.seed ^ 0x467)
         r, v = self.r, self.values
         alone = v.get("all_acked") or v.get("wide_at_end") or self.profile == "ladder"
@@ -905,7 +914,7 @@ class Drawer:
             v["options"]["producer_id_expiration"] = expiration
         ages = [0.0]
         for position in range(len(v["calls"])):
-            # Ages come in stretches, because a batch is as old as its youngest record.
+            # Consecutive records often have the same age: a batch is as old as its youngest record.
             if position == 0 or r.random() < 0.06:
                 ages.append(self._age(expiration))
             else:
@@ -1017,10 +1026,11 @@ class Drawer:
             self._link_trouble()
 
     def _jump(self) -> None:
-        """Draw first copies of batches that a broker may serve between two probes of them.
+        """Draw a broker that may serve a batch's first copy between two resends of the batch.
 
-        The broker serves requests of the closed connection (the first copies) and of the new one
-        (the probes: resends that resolve doubt) in turns, slowly at first and then all at once.
+        The broker serves the requests of the closed connection (the first copies) and those of the
+        new one (the resends, by which the producer finds out whether a batch is stored) in turns,
+        slowly at first and then all at once.
         """
         r, v = self.r, self.values
         v["grants_read"] = False

@@ -3,8 +3,8 @@
 Two clusters give out the same ids. So the stranger owns the id in a cluster that our producer was
 moved to, or the stranger was moved into our cluster and kept its id. It behaves as Java's producer:
 one request at a time, sequences for each partition, and after INVALID_PRODUCER_EPOCH the next epoch
-from sequence 0. The judge compares its answers with the log, as for our records, and so finds out
-if our producer harms it.
+from sequence 0. `check_history` compares the answers that the stranger gets with the log, and so
+finds out if our producer harms it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["STRANGER", "Stranger"]
 
 STRANGER = "s"
-"""The first letter of the names in a stranger's values."""
+"""A stranger's client id, and the first letter of the producer's name in its values."""
 
 _VERSION = 9
 _ATTEMPTS = 4
@@ -129,7 +129,7 @@ class Stranger:
         code, place = int(part.error_code), (row.topic, row.partition)
         self._world.trace(f"stranger: {row.value} code {code} offset {part.base_offset}")
         if code == 0:
-            # No time of settling is noted, because no deadline is promised to a stranger.
+            # `row.settled` stays None: our delivery timeout promises a stranger nothing.
             row.outcome, row.offset = Outcome.ACKED, part.base_offset
             self._next[place] = self._next.get(place, 0) + 1
             self._go_on()

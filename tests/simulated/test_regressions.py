@@ -1,4 +1,8 @@
-"""Defects that seeds have found, each as a small schedule and named for the rule it broke."""
+"""Defects that seeds of the simulation have found; each test is named for the broken rule.
+
+A test runs either a small schedule that shows the defect, or the seed itself. "The judge" is the
+checks at the end of a run: `check_history`, and those of `World._judge` or `Whole._judge`.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +133,10 @@ def test_under_acks_1_an_election_may_not_lose_what_was_committed() -> None:
 
 @pytest.mark.parametrize("fault", [_MOVE, *_KILLS], ids=["move", "clean", "crash"])
 def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Fault) -> None:
-    """Under acks=all that follower's election loses no acknowledged record; no loss is excused."""
+    """Under acks=all the election of a lagging follower loses no acknowledged record.
+
+    The judge excuses no loss here.
+    """
     world = _a_follower_that_lags_is_elected(-1, fault)
     result = world.run()
     assert not result.violations, "\n".join(map(str, result.violations))
@@ -251,10 +258,11 @@ def test_each_cluster_has_logs_of_its_own() -> None:
 
 
 def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
-    """No schedule expects a window to be learned from records that brokers refuse (seed 54288).
+    """No producer is expected to learn a window from records that brokers refuse (seed 54288).
 
-    With the client's clock a day ahead, brokers answered every record with INVALID_TIMESTAMP, which
-    names no window; yet the schedule expected the window that the brokers retain.
+    With the client's clock a day ahead, brokers answered every record with INVALID_TIMESTAMP. Such
+    an answer does not say how many batches a broker retains, yet the run expected the producer to
+    know that.
     """
     result = run(draw(54288))
     assert result.schedule.wide_at_end
@@ -271,9 +279,10 @@ def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
     ],
 )
 def test_windows_are_judged_after_a_time_that_suffices_and_is_quiet(seed: int, shown: str) -> None:
-    """A schedule expects the brokers' window only after a long enough time without faults.
+    """A run checks whether the producer knows the brokers' windows only after a quiet time.
 
-    These schedules expected too early that the producer had learned the window.
+    In these seeds the check came before the producer could have learned how many batches the
+    brokers retain (their windows).
     """
     result = run(draw(seed))
     assert result.schedule.wide_at_end
@@ -335,8 +344,8 @@ def test_a_memory_made_smaller_and_larger_while_asked_about_is_mistaken_for_a_li
 def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None:
     """Batches that were renumbered and never sent are not sent above a hole (seed 31519).
 
-    Batches in doubt were renumbered for another producer id, and the first of them was refused for
-    good. The next was sent with sequence 1, and was the first batch of that id at the leader.
+    Batches in doubt were renumbered for a new producer id, and the first of them was refused for
+    good. The second was sent with sequence 1 although the leader had no batch of that id yet.
     """
     keys = [*[b"k"] * 7, None, *[b"k"] * 3]
     result = clean(
@@ -405,6 +414,6 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
     ],
 )
 def test_no_producer_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:
-    """The judge reports no violation of what the producer does not promise."""
+    """The judge reports nothing that the producer has not promised to avoid."""
     result = run_seed(seed)
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))

@@ -42,7 +42,7 @@ def test_a_connection_given_up_for_its_answer_is_no_second_route() -> None:
 
     An answer names a partition that its request did not have, so the engine gives the connection up
     and resends its batches on another one. The Sender closes the first connection a turn later. The
-    judge must not report that the batches are on two routes.
+    wire monitor must not report that the batches are outstanding on two connections at once.
     """
     with quiet():
         result = perform(draw_transactional(6389))

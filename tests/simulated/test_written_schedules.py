@@ -20,8 +20,8 @@ RTT = 0.1
 FIRST = 0.65
 """When the first Produce request has left, in seconds.
 
-Before it come TCP, ApiVersions, Metadata, the producer id, and on the leader's connection the
-question to which cluster it leads.
+Before it come TCP, ApiVersions, Metadata and InitProducerId; and then, on the leader's connection,
+the request that asks for the cluster id.
 """
 
 PIPELINED: dict[str, Any] = {
@@ -110,7 +110,10 @@ def test_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_describe_producers_acknowledges_nothing(reads: bool) -> None:
-    """A DescribeProducers answer acknowledges no batch: its leader may lose the end of its log."""
+    """A DescribeProducers answer acknowledges no batch.
+
+    The leader that answers may still lose the end of its log, and that batch with it.
+    """
     result = clean(
         schedule(
             brokers=2,
@@ -229,7 +232,10 @@ def test_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
 
 
 def test_the_gate_closes_under_every_new_leader() -> None:
-    """Until a new leader acknowledges a batch, it gets one: it might refuse b1 and accept b2."""
+    """A new leader gets one batch alone until it acknowledges one.
+
+    If it got two at once, it might refuse the first and accept the second.
+    """
     moves = tuple(Fault(LATER + i * 0.2, "move", ("t", 0, (i + 1) % 2)) for i in range(4))
     result = clean(
         schedule(
@@ -248,7 +254,8 @@ def test_the_gate_closes_under_every_new_leader() -> None:
 def test_a_refusal_of_a_resend_says_nothing_of_the_first_copy(code: int) -> None:
     """A batch in doubt whose resend is refused for good is not split, and not NOT_WRITTEN.
 
-    b8 is stored, its answer is lost, and the same bytes are refused.
+    The eighth batch is stored, its answer is lost, and its resends, with the same bytes, are
+    refused.
     """
     clean(
         schedule(

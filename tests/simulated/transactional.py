@@ -1,6 +1,6 @@
 """What one seed draws for a transactional producer: transactions, and faults around them.
 
-Everything is drawn as in `schedule`, from one generator in a fixed order, with its faults of links,
+Everything is drawn as in `schedule`, in a fixed order, including that module's faults of links,
 brokers, codes and answers. This module adds the faults that only transactions can have:
 coordinators that fail, load and move; answers of coordinators that are lost, late or odd; markers
 that are delayed; a twin (a second producer with the same transactional id); a producer that is

@@ -58,7 +58,7 @@ from .world import answer_lines
 
 __all__ = ["Transactional"]
 
-# A run with more requests to coordinators is an endless loop: a seed has a few hundred.
+# A run with more requests to coordinators than this is in an endless loop: a few hundred suffice.
 _MOST_ASKED = 20_000
 _COORDINATION = frozenset({10, 22, 24, 25, 26, 28})
 _NAME = "tx"
@@ -138,7 +138,7 @@ class _Injector(WholeInjector):
         self._struck.clear()
 
     def intercept(self, seen: RequestSeen) -> Action | None:
-        """Choose what happens to a request; `_coordination` has the glitches of coordinators."""
+        """Choose what happens to a request; those to coordinators have glitches of their own."""
         self._note_claim(seen)
         if seen.api_key in _COORDINATION:
             self._asked += 1
@@ -311,7 +311,7 @@ class _Unnamed:
 
 
 class _Seat:
-    """One producer's view of a run in which there are several producers."""
+    """One producer's stand-in for the `Transactional` run, with its own monitor and streams."""
 
     def __init__(self, whole: Transactional, name: str) -> None:
         self.name = name
@@ -938,7 +938,7 @@ class _Application:
         """Check that a fatal error has a reason, and that the next call raises it at once."""
         self.seat.trace(f"{name}: fatal {error!r}")
         if name == "send" and self.producer.core.fatal_error is None:
-            raise error  # the record's own
+            raise error  # it is this record's error; the producer goes on
         whole = self.whole
         if not self._explained(attempt):
             whole.report(Anomaly.FATAL, f"{name}: {error!r}")

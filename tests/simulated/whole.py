@@ -3,11 +3,12 @@
 The application is several tasks that `send`, `send_nowait` and `send_many`, that are cancelled at
 any await, that flush and close. trio runs on its `MockClock`; asyncio on a loop of its own whose
 selector does not wait but moves the time (`VirtualLoop`), so that a minute of timeout costs nothing
-on either. Of the schedule's faults and glitches, those run that make sense over streams; a stall
-is a jump of the clock, and stops the brokers too.
+on either. Only those faults of a schedule run that make sense over byte streams: `FAULTS` (faults
+at a time) and `GLITCHES` (faults of single requests). A stall of the client is a jump of the clock,
+so it stops the brokers too.
 
-Invariant: the same schedule gives the same run. trio shuffles what is ready at the same time with a
-generator of its own, which is seeded here.
+Invariant: the same schedule gives the same run. trio shuffles the tasks that are ready at the same
+time; its random generator is therefore seeded here.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class _Stream(ByteStream):
         self._inner = inner
         self.broker = broker
         self.mute = self.deaf = self._cut = False
-        # How many bytes still pass before the stream is cut, "up" and "down".
+        # By direction ("up" to the broker, "down" from it): how many bytes pass before the cut.
         self.reset_after: dict[str, int] = {}
         # How many bytes of the next answer arrive; None for all of them.
         self.garble: int | None = None
@@ -278,7 +279,7 @@ class WholeConnector:
 
 
 class _TapSender(Sender):
-    """A Sender that tells the monitor which batches it sends and which connections it loses."""
+    """A Sender that tells the `WireMonitor` what batches it sends and what connections it loses."""
 
     def __init__(
         self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: Whole
@@ -288,7 +289,7 @@ class _TapSender(Sender):
         self._whole = whole
 
     def deliver(self) -> None:
-        """Deliver as usual, but put events into the trace and not into the log."""
+        """Deliver as usual, but write the producer's events to the trace instead of the log."""
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event}")
         self._whole.note_acked(self._core.outcomes.peek_settled())
@@ -322,7 +323,7 @@ class _TapSender(Sender):
 
 
 class TapProducer(Producer):
-    """A producer whose parts tell the monitor what they send and receive."""
+    """A producer whose parts tell the `WireMonitor` what they send and receive."""
 
     def __init__(self, config: ProducerConfig, connector: Connector, whole: Whole) -> None:
         super().__init__(config=config, connector=connector)
@@ -341,7 +342,7 @@ class TapProducer(Producer):
 
 
 class WholeInjector(Injector):
-    """An injector of faults that make sense over streams."""
+    """An `Injector` that carries out its faults on the byte streams of a run."""
 
     def _do_cut(self, broker: int, _arriving: float, noticed: bool, _answers: float) -> None:
         whole: Any = self._world
@@ -374,7 +375,7 @@ class WholeInjector(Injector):
 
 
 class Whole:
-    """One run of the whole producer, which is also the world for `Injector` and `SimCore`."""
+    """One run of the whole producer; `Injector` and `SimCore` use it in place of a `World`."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
         self.schedule = schedule
@@ -408,11 +409,12 @@ class Whole:
         self._producer: TapProducer | None = None
         injector_world: Any = self
         self.injector = WholeInjector(injector_world)
-        # `SimCore` notes Metadata answers here; this class notes no records, so nothing is judged.
+        # `SimCore` needs this judge to report Metadata requests and answers to. Nobody tells the
+        # judge about records here (`MissingPartitions.queued`), so it never finds a violation.
         self.missing = MissingPartitions(self.rows)
         self._acked: set[ValueId | None] = set()
         self.monitor = WireMonitor(
-            outcome=self._outcome,  # doubt may have been settled by reading the log
+            outcome=self._outcome,  # the producer may find a batch in doubt by reading the log
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=schedule.options.get("trust_base_offset", True),
             first_sequences={
@@ -465,8 +467,8 @@ class Whole:
 
     def is_open(self, peer_id: int) -> bool:
         """Return whether the client still has that connection."""
-        # The cluster also lists closed connections, until the requests that it read of them are
-        # served.
+        # The cluster also lists a closed connection, until it has served every request that it
+        # read from that connection.
         return any(c.id == peer_id and not c.closed for c in self.cluster.connections)
 
     def at(self, when: float, act: Callable[[], None]) -> None:
@@ -479,7 +481,8 @@ class Whole:
         self._do(act)
 
     def _do(self, act: Callable[[], None]) -> None:
-        # A call of any of its methods makes the cluster do what is due. This call does only that.
+        # Every control of the embedded cluster first carries out what is due by now. An offset of
+        # zero changes nothing, so these two calls do only that, before and after `act`.
         self.embedded.set_clock_offset(0, 0.0)
         act()
         self.embedded.set_clock_offset(0, 0.0)
@@ -496,7 +499,7 @@ class Whole:
                 self.trace(line)
 
     def note_sent(self) -> None:
-        """Do nothing: no schedule that runs here is timed in round trips."""
+        """Do nothing: only in runs of the engine alone is recovery timed in round trips."""
 
     def note_acked(self, settlements: Sequence[Settlement]) -> None:
         """Note which records the engine has found to be acknowledged.
@@ -597,7 +600,11 @@ class Whole:
         return random.Random(f"{self.schedule.seed} {what}")
 
     async def _call(self, producer: TapProducer, call: Call) -> None:
-        """Send in one of four ways; one call in four is cancelled, at an await or after a time."""
+        """Send by `send`, `send_nowait` or `send_many`, and cancel about one call in four.
+
+        A call is cancelled at one of its first awaits or after a time. A schedule whose records
+        must all be acknowledged has no call cancelled.
+        """
         chance = self._chance(call)
         how = chance.randrange(4)
         send = (self._send_nowait, self._send_many, self._send, self._send)[how](producer, call)
@@ -726,7 +733,8 @@ class Whole:
         if producer is None:
             return
         core = producer.core
-        # The time counts from the call, so it includes waiting for memory and for the topic.
+        # A record's time counts from the application's call, so it includes waiting for memory and
+        # for the topic's metadata.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
         forgetful = schedule.profile == "forgetful"
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}

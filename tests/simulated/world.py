@@ -7,8 +7,9 @@ This file is what lies between the two: connections that delay, cut, block and g
 application that sends, waits for memory, flushes and closes, and a `WireMonitor` where the bytes
 leave the client.
 
-Invariants: the same schedule gives the same run, to the byte; nothing is decided outside of the
-schedule but the order of what happens at the same instant, which has its own generator.
+Invariants: the same schedule gives the same run, to the byte. The schedule decides everything, with
+one exception: whether the Sender takes a turn between two things that happen at the same instant. A
+random generator decides that, which is seeded with the schedule's seed.
 """
 
 from __future__ import annotations
@@ -81,14 +82,27 @@ _SLACK = 0.001
 _LONGEST_ZOMBIE = 400.0
 _OTHER_CLUSTER = 1 << 40
 _CONNECTIONS = 1_000_000
-# The broker that leads the only partition of a sprint.
+# The broker that leads the only partition in schedules of the profile "sprint".
 _SPRINT_LEADER = 0
 _DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
 
 @dataclass
 class Result:
-    """The outcome of one schedule."""
+    """The outcome of one schedule.
+
+    Attributes:
+        outcomes: How many records ended with each outcome.
+        batches: How many times a batch was sent; `retries` of these were resends.
+        bumps: How often the producer's epoch was bumped.
+        max_span: The largest span, as `WireMonitor` measures it, in batches.
+        events: How many data-loss events the producer raised.
+        losses: How many losses of acknowledged records the brokers' answers proved.
+        convictions: How often the producer found that a broker retains fewer batches than it says.
+        lost: How many acknowledged records are in no log at the end.
+        took: How long the run took in virtual time, in seconds.
+        transactions: How many transactions were committed, not committed, or ended unknown.
+    """
 
     schedule: Schedule
     violations: list[Violation] = field(default_factory=list)
@@ -153,7 +167,7 @@ class SimRecord(PendingRecord):
 
 
 class SimCore(ProducerCore):
-    """The engine, which also tells the monitor what answers it receives."""
+    """The engine, which also tells the `WireMonitor` what answers it receives."""
 
     def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
         super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
@@ -177,7 +191,7 @@ class SimCore(ProducerCore):
         partitions._make = made
 
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
-        """Poll as usual, and note Metadata requests for the judge of missing partitions."""
+        """Poll as usual, and report Metadata requests to `MissingPartitions`."""
         todo = super().poll(now, wall_ms)
         for step in todo:
             if isinstance(step, steps.FetchMetadata):
@@ -437,7 +451,7 @@ class SimSender(Sender):
         self.deliver()
 
     def deliver(self) -> None:
-        """Deliver as usual, but put events into the trace and the monitor, not into the log."""
+        """Deliver as usual, but pass the producer's events to `World.event`, not to the log."""
         events = self._core.outcomes.take_events()
         self._world.note_settled(self._core.outcomes.peek_settled())
         super().deliver()
@@ -542,13 +556,14 @@ class World:
         self.strange_names = count()
         # When the producer learned that its topic was recreated.
         self._recreated_at: float | None = None
-        # When the leader of the sprint was first reached again after the last incident.
+        # When `_SPRINT_LEADER` was first connected to again after the last incident.
         self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
-        # Requests in v14 by connection and token, and the brokers that have answered one.
+        # `_asked_in_v14`: the broker of each Produce v14 request that waits for its answer, by
+        # connection and request token. `_speak_v14`: the brokers that have answered in v14.
         self._asked_in_v14: dict[tuple[int, int], int] = {}
         self._speak_v14: set[int] = set()
-        # By partition, the window at the end, and how many batches its leader retains.
+        # By partition: the producer's window at the end, and how many batches the leader retains.
         self._windows: dict[tuple[str, int], tuple[int, int]] = {}
         self.lost: set[ValueId] = set()
         # The values in requests that were served after the client had closed their connection.
@@ -939,7 +954,7 @@ class World:
         # An answer that cannot be decoded, or names a partition twice, counts as a refusal of v14.
         garbled = any(glitch.kind in ("garbage", "doubled") for glitch in self.schedule.glitches)
         if step.version == 13 and connection.broker in self._speak_v14 and not garbled:
-            self._speak_v14.clear()  # said once is enough
+            self._speak_v14.clear()  # one report is enough
             self.report(Anomaly.STUCK, f"broker {connection.broker} is spoken to in v13 again")
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
