@@ -33,8 +33,8 @@ from aioidem.errors import KafkaConnectionError
 __all__ = ["DoubtResolution"]
 
 _OLD_LEADER_SILENCE = 2.0
-"""Seconds without a byte after which a deposed leader is disconnected, for the sake of its
-successor.
+"""Seconds without a byte after which a deposed leader is disconnected, or three round trips if they
+take longer. Until it has answered or is disconnected, the new leader gets no batches.
 """
 
 _SUSPECT_WARNING = (
@@ -86,8 +86,9 @@ class DoubtResolution:
     def see_clock(self, wall_ms: float | None, now: float) -> None:
         """Record the time by the clock that stamps records, in milliseconds since 1970."""
         if wall_ms is not None:
-            # If the clock is set back, records get timestamps that are too old by the broker's
-            # clock, which is right. So the largest difference ever seen counts.
+            # The broker compares timestamps with its own clock. If the clock that stamps records
+            # is set back, their timestamps become too old for the broker. So the largest
+            # difference ever seen counts.
             ahead = wall_ms - now * 1000.0
             if self._wall_ahead is None or ahead > self._wall_ahead:
                 self._wall_ahead = ahead

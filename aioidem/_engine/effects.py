@@ -63,11 +63,11 @@ class Effects:
         self._metadata.want()
 
     def bump(self, where: str, identity: ProducerIdentity | None, reason: str) -> None:
-        """Request another epoch: a partition gave up sequence numbers under this identity.
+        """Request another epoch: a partition gave up sequence numbers, so no batch will use them.
 
         One incident bumps the epoch once: a partition that is still on an older epoch only adopts
         the newer one. With a transactional id the transaction can only be aborted, and the
-        coordinator grants the next epoch when it has ended.
+        coordinator grants the next epoch after the abort.
 
         Args:
             where: the partition, for messages.

@@ -25,8 +25,8 @@ SentAs = tuple[ProducerIdentity | None, Route | None]
 """The identity and the route under which a batch is sent."""
 
 _FRESH = 1.0
-"""Seconds for which error NONE proves that the leader holds the producer's state although record
-timestamps are old.
+"""Seconds for which error NONE proves that the leader holds the producer's state, if record
+timestamps are so old that the leader may drop the state soon (KIP-854).
 """
 
 

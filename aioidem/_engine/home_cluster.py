@@ -113,7 +113,8 @@ class HomeCluster:
             yield Leaving(link, str(error.args[0]), error)
             self._effects.refresh_metadata()
             for older in self._connections.bootstrap_only():
-                # This connection may have been opened before the addresses moved.
+                # A bootstrap connection may have been opened before the addresses moved. It is
+                # closed, so that the next one is opened to the present address.
                 yield Leaving(older, _RESOLVE_AGAIN, None)
 
     def _move(self, link: Link, was: str, to: str, address: str, now: float) -> Iterator[Leaving]:

@@ -4,12 +4,17 @@ Sequences are unbounded counters here and become Kafka's int32 only on the wire 
 follows 2147483647). Other clients fail at the wrap because they order or compute with the wrapped
 value, so the engine never orders wire values.
 
-The life cycle of the identity is a table: ABSENT -> REQUESTED -> READY. It goes back to ABSENT when
-the epochs of a producer id are used up (an idempotent producer without a transactional id raises
-its epoch by itself, KIP-360; after 32767 it needs a new id), or when another producer has the same
-id: after INVALID_PRODUCER_EPOCH (an epoch that this producer has not raised, so another one has),
-and after a move to another cluster. A transactional producer gets each of its identities from the
-coordinator, and never raises an epoch by itself.
+The life cycle of the identity is a table: ABSENT -> REQUESTED -> READY. Without a transactional id
+the producer raises its epoch by itself (KIP-360). It goes back to ABSENT, and requests a new
+producer id, in three cases:
+
+- The epoch is 32767, the highest one, and would have to be raised.
+- The broker answers INVALID_PRODUCER_EPOCH: it has seen a higher epoch of the id. This producer has
+  not raised it, so another producer uses the same id.
+- The producer moves to another cluster, where the id may belong to another producer.
+
+A transactional producer gets each of its identities from the coordinator, and never raises an epoch
+by itself.
 
 Rejected: one "transaction manager" for transactions and idempotence. An idempotent producer without
 transactions has no use for it, and clients that have one test `txn_manager is not None` to find out
@@ -123,7 +128,7 @@ class IdentityLedger:
         self.current = ProducerIdentity(producer_id, epoch)
 
     def disown(self) -> None:
-        """Give up the producer id: in this cluster it belongs to another producer."""
+        """Give up the producer id: another producer uses it, or may use it in the new cluster."""
         self.bumps += self.current is not None
         self._move(IdentityEvent.DISOWN)
         self.current = None
@@ -135,8 +140,8 @@ class IdentityLedger:
         """
         identity = self.current
         if identity is None:
-            # An id whose epochs are used up is being replaced already; the new id serves this
-            # incident too.
+            # A new id is needed already (the old one was given up, or its epochs are used up). It
+            # serves as well as another epoch.
             return
         self.bumps += 1
         if identity.epoch >= MAX_EPOCH:

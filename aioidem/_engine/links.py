@@ -4,8 +4,8 @@ There is one `Link` per connection ever opened, and one `Node` per broker addres
 
 A link has a life cycle (a table) and a list of outstanding requests, oldest first, because Kafka
 answers the requests of one connection in order. Everything that is true only of one connection is
-kept in its link: the Produce version in use, throttling, goodput, round-trip time. What is learned
-about Produce v14 is kept in the node, and so outlives the link (`discovery`).
+kept in its link: the Produce version in use, throttling, goodput, round-trip time. Whether a broker
+supports Produce v14 (KIP-1269, `discovery`) is kept in its node, and so outlives the link.
 
 Invariants: link ids are never reused, so an answer or an event of a closed connection is never
 taken for one of its successor. A closed link has no outstanding requests: batches in requests that
@@ -309,12 +309,13 @@ class Node:
         self.memory = BrokerMemory(random)
         self.retry_at = 0.0
         self.last_error: Exception | None = None
-        # The other cluster that the address was last seen to lead to; None if to none.
+        # The id of another cluster, if the last identified connection to the address led to one;
+        # otherwise None.
         self.misrouted_to: str | None = None
         # Whether the last connection ended before DescribeProducers was answered (perhaps because
-        # the answer was larger than the frame limit). Then the next connection does not send it:
-        # that connection might end for the same reason, and so on, and batches in doubt would never
-        # be resolved. The engine can do without the answer, which is only a hint.
+        # the answer was larger than the frame limit). Then DescribeProducers is not sent on the
+        # next connection: that one might end for the same reason, and so on, and batches in doubt
+        # would never be resolved. The engine can do without the answer, which is only a hint.
         self.question_lost = False
         # Whether the last connection ended before the request for a topic's size limit was
         # answered. Then that request is not sent on the next connection (`BatchLimits.may_ask`).

@@ -36,7 +36,7 @@ class LogPosition:
         self._lost_before = batch.ordinal
 
     def is_explained(self, batch: Batch) -> bool:
-        """Return whether a gap at this batch belongs to a loss that was already reported."""
+        """Return whether a hole in the log at this batch belongs to a loss reported earlier."""
         return batch.ordinal <= self._lost_before
 
     def reach(self, batch: Batch, base_offset: int) -> None:

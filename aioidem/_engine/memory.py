@@ -1,11 +1,13 @@
 """ByteBudget: the memory that records without an outcome may take (`buffer_memory`).
 
 The budget covers a record from its append until it is settled. Callers that find no room wait in a
-FIFO queue. A release of bytes wakes only the waiter at the head, if its record fits, so N waiting
-senders cost O(1) each, not O(N) per release (as in aiokafka, whose cost is quadratic). No caller
-overtakes one that waits. A waiter that was granted room keeps its place until it has claimed the
-room: another task may call between its wake-up and its turn (and trio runs woken tasks in any
-order).
+FIFO queue, and no caller overtakes one that waits. A release of bytes wakes only the waiter at the
+head, if its record fits. So a release costs O(1), however many callers wait; in aiokafka it costs
+O(N), and N waiting callers cost O(N^2).
+
+Between the wake-up of a waiter and its next step, another task may ask for room (and trio runs
+woken tasks in any order). So a waiter that was granted room keeps its place at the head until it
+has claimed the room.
 
 Rejected: a pool of `batch_size` buffers as in Java. Python frees bytes by itself, and because a
 pool allocates whole buffers, Java's budget holds fewer records than its name says.

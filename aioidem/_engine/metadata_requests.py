@@ -92,8 +92,8 @@ class MetadataRequests:
     def on_cluster(self, link: Link, cluster_id: str | None) -> bool:
         """Record which cluster a connection leads to; return whether it is the producer's cluster.
 
-        Without a cluster id (None) it is taken for the producer's cluster. The first id that any
-        broker names becomes the id of the producer's cluster.
+        A broker that names no cluster id (None) is assumed to be in the producer's cluster. The
+        first id that any broker names becomes the id of the producer's cluster.
         """
         view = self._cluster
         if view.cluster_id is None:
@@ -182,4 +182,4 @@ class MetadataRequests:
             and self._config.enable_idempotence
             and self._identity.current == before
         ):
-            self._identity.bump()  # unless numbers that were given up raised it already
+            self._identity.bump()  # `recreate` above did not raise the epoch

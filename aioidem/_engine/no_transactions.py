@@ -24,7 +24,7 @@ def transactions_of(
     Args:
         config: validated options.
         identity: receives the identities that coordinators grant.
-        backoff: the delays between attempts at a call.
+        backoff: the delays between attempts at a call to the coordinator.
     """
     if config.transactional_id is None:
         return NoTransactions(identity, backoff)
