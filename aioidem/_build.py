@@ -43,7 +43,7 @@ def build_info() -> BuildInfo:
     Returns:
         Facts about this process, to log or to attach to a report of a bug or a benchmark.
     """
-    # Imported here because sending needs neither.
+    # Imported here, because a program that only sends records needs neither module.
     import platform
     import sysconfig
 

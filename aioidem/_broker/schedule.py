@@ -17,7 +17,7 @@ __all__ = ["Schedule"]
 
 
 class Schedule:
-    """Events by due time, in seconds on any monotonic scale, and a wall clock."""
+    """A queue of events by due time (seconds on any monotonic scale), with a wall clock."""
 
     __slots__ = ("_events", "_order", "_wall_offset_ms", "now")
 
@@ -38,7 +38,7 @@ class Schedule:
         self._wall_offset_ms = wall_ms - now * 1000
 
     def wall_ms(self, at: float) -> int:
-        """Return what the wall clock shows at ``at``, in ms since the epoch."""
+        """Return what the wall clock shows at the time ``at`` (seconds), in ms since the epoch."""
         return int(at * 1000 + self._wall_offset_ms)
 
     @property

@@ -1,8 +1,8 @@
 """Security of the embedded brokers: TLS, and SASL with every mechanism but GSSAPI.
 
 Nothing here does IO, except for the TLS handshake of a stream. The mechanisms share no code with
-the client's: SCRAM is the server of the package scramp, the signature of AWS_MSK_IAM is computed
-with HMAC alone, and OAUTHBEARER accepts unsigned tokens with ``sub`` and ``exp``, as Kafka's
+those of the client. SCRAM uses the server of the package scramp. The signature of AWS_MSK_IAM is
+computed with HMAC alone. OAUTHBEARER accepts unsigned tokens with ``sub`` and ``exp``, as Kafka's
 validator for tests does.
 
 Invariants
@@ -60,7 +60,7 @@ class BrokerSecurity:
         users: Passwords by user name, or secret keys by access key for AWS_MSK_IAM.
         max_session: Seconds after which a client has to authenticate again
             (``connections.max.reauth.ms``); None: never.
-        scram_iterations: Iterations of SCRAM's keys.
+        scram_iterations: Iterations of the hash that derives SCRAM's keys from a password.
     """
 
     tls: ssl.SSLContext | None = None
@@ -77,7 +77,8 @@ class BrokerSecurity:
         if self.tls is None:
             return stream
         with anyio.move_on_after(_HANDSHAKE_SECONDS), suppress(ssl.SSLError, *_STREAM_ENDED):
-            # Close without TLS's close_notify, which would wait for the task that reads.
+            # Not `standard_compatible`: closing the stream then sends no close_notify, which would
+            # have to wait for the task that reads from the stream.
             return await TLSStream.wrap(
                 stream, server_side=True, ssl_context=self.tls, standard_compatible=False
             )

@@ -9,7 +9,7 @@ Invariants
     `ClusterServer.aclose` ends every connection and listener.
 
 Rejected
-    A task per request or per delayed answer: the order would depend on the scheduler.
+    A task per request or per delayed answer: the event loop would then decide the order of answers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ClusterServer:
     Args:
         state: The cluster.
         transport: "tcp" on 127.0.0.1, or "memory" (clients then use `connector`).
-        ports: TCP port of each broker; 0 takes a free one, which the broker keeps.
+        ports: TCP port of each broker; 0 takes a free one, which the broker keeps if it restarts.
         security: The TLS settings of every connection.
         wall_clock: Returns seconds since the epoch.
     """
@@ -166,7 +166,8 @@ class ClusterServer:
         listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
             if self._tasks is not None:
-                # `aclose` waits until `_accept` has closed the listener: wait for its start.
+                # Wait until `_accept` runs. If it were cancelled before its first step, it would
+                # never close the listener, and `aclose` would wait for that for ever.
                 await self._tasks.start(self._accept, broker, listening)
                 self._listening[broker.id] = listening
         except BaseException:

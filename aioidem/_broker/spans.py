@@ -41,10 +41,11 @@ class Verdict(Enum):
 
 
 class _Window:
-    """The span of one (producer id, epoch).
+    """The span of one (producer id, epoch); each batch is known by its unwrapped sequence.
 
-    ``order`` has the unwrapped sequences of the oldest unresolved batch and of all later batches
-    that were read; its length is the span. ``open`` has those of the unresolved batches.
+    ``order`` has the oldest unresolved batch and all later batches that were read; its length is
+    the span, and ``maximum`` the largest span so far. ``open`` has the unresolved batches, and
+    ``doubted`` those that only a success can resolve. ``last`` is the newest batch that was read.
     """
 
     __slots__ = ("doubted", "last", "maximum", "open", "order")
@@ -118,7 +119,7 @@ class PartitionSpans:
         self._proven[key].read(sequence)
 
     def answered(self, producer_id: int, epoch: int, sequence: int, verdict: Verdict) -> None:
-        """Note what an answer proves about a batch: `Verdict.UNSURE` also if there will be none."""
+        """Note what an answer proves about a batch; `Verdict.UNSURE` if no answer will come."""
         key = (producer_id, epoch)
         strict = self._strict.get(key)
         if strict is not None:

@@ -13,15 +13,16 @@ way of a request and its answer) and `ProducerExpiry`. It also makes the changes
 several of these parts, such as stopping a broker.
 
 Invariants
-    Producer expiry is checked at its own times, before any event that is later.
+    Expired producers are looked for at fixed intervals. Such a check comes before every event that
+    is due later than the check.
 
 Memory: the cluster is for tests and demos, so logs are in RAM, once for all replicas, and bounded
 by ``retention.bytes`` (256 MiB per partition unless set). Producer state is bounded only by its
 expiry, and the queue of a connection only by how many requests its client sends without waiting.
 
 Rejected
-    Tasks and sleeps per request: then 100,000 seeded schedules on a virtual clock would need a
-    scheduler, and would not be repeatable.
+    A task per request, which sleeps until its answer is due: simulations on a virtual clock would
+    then need a scheduler of tasks, and the same seed would not always give the same run.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class ClusterState(Cluster):
         return self.schedule.next_due()
 
     def undelivered(self, delivery: Delivery) -> None:
-        """Note that a delivery could not be written: its batches are unresolved again (`spans`)."""
+        """Note that a delivery could not be written: `spans` counts its batches as unresolved."""
         if delivery.pending is not None:
             note_read(delivery.pending.items)
             note_unanswered(delivery.pending.items)
@@ -228,8 +229,8 @@ class ClusterState(Cluster):
 
         Args:
             broker_id: Id of the broker.
-            clean: Hand leadership over before connections end, and leave a snapshot, which holds
-                one remembered batch per producer.
+            clean: Hand leadership over before connections end, and reduce the producer state to
+                what a snapshot of it holds: one remembered batch per producer.
         """
         broker = self.brokers[broker_id]
         coordinated = [g for g in self.groups.all() if self.coordinator_of(g.name) is broker]

@@ -48,8 +48,8 @@ class Broker:
     """One broker: its address, its versions, and whether it runs.
 
     Attributes:
-        sequence_range: Range of KIP-758; None: the broker recognises duplicates by the batches that
-            it remembers.
+        sequence_range: How far below the last sequence a batch counts as a duplicate (KIP-758), in
+            records; None: the broker recognises duplicates by the batches that it remembers.
         throttle: Throttle time of Produce requests, in seconds.
         clock_offset_ms: How far the broker's wall clock is ahead of the cluster's, in ms.
         pids: Producer ids of the broker's present block that it has not handed out yet.

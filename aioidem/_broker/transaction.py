@@ -82,8 +82,8 @@ class Transaction:
         self.name = name
         self.producer_id = producer_id
         self.previous_producer_id = -1
-        # The producer id after the end of a decided transaction, if the present one has no further
-        # epoch; else -1.
+        # The producer id that replaces the present one when a decided transaction ends, because the
+        # epochs of the present one are used up; else -1.
         self.next_producer_id = -1
         self.epoch = -1
         self.last_epoch = -1

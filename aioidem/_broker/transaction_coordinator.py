@@ -10,8 +10,8 @@ CONCURRENT_TRANSACTIONS. Markers are committed at once, unless a partition has n
 nothing, or `hold_markers` or ``marker_delay`` (seconds) delays them.
 
 Invariants
-    A marker is written once per partition and leader epoch: again only if the
-    leader epoch rises before the marker is committed.
+    A marker is written once to each partition. It is written again only if the partition's leader
+    epoch rises before the marker is committed.
     Transactions time out at multiples of
     ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The end of a transaction does
     not cancel the check: if no transaction is open, the check schedules no further one.
@@ -255,8 +255,8 @@ class TransactionCoordinator:
     def _need_v2(self, transaction: Transaction) -> None:
         """Refuse a request of transactions v2 if the cluster is not at transactions v2.
 
-        The transactional id is unusable from then on, as in Kafka 4.3.1, so that a client with this
-        mistake fails in a test as it would there.
+        The transactional id is unusable from then on, as in Kafka 4.3.1. So a client that makes
+        this mistake fails in a test as it would with Kafka.
 
         Raises:
             RefusedError: UNSUPPORTED_VERSION.
@@ -380,8 +380,8 @@ def next_look(now: float, left: float, interval: float) -> float:
 def _asks_again(transaction: Transaction, identity: Identity) -> bool:
     """Return whether an EndTxn of transactions v2 has the identity before the present one.
 
-    A decision raises the epoch, so such a request repeats the EndTxn that led to the decision, and
-    whose answer was lost.
+    A decision raises the epoch. So a request with the earlier identity repeats the EndTxn that led
+    to the decision: the producer did not get its answer.
     """
     if identity.producer_id == transaction.producer_id:
         return transaction.epoch == identity.epoch + 1
@@ -398,8 +398,8 @@ def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, agai
     """
     if not raises or not (again or transaction.ending):
         return identity == transaction.identity
-    # The decision has raised the epoch, if there was one: only a repeated EndTxn has the epoch
-    # before.
+    # If the transaction is decided, the decision has raised the epoch, so that only a repeated
+    # EndTxn still has the previous epoch.
     return again and (transaction.ending or transaction.state in _ENDED)
 
 
@@ -408,8 +408,8 @@ def _may_abort_nothing(
 ) -> bool:
     """Return whether to carry out an abort of a transaction that has written to no target.
 
-    False: the last transaction was ended in the same way (commit or abort), and this EndTxn repeats
-    that. ``raises`` and ``again`` are those of `_may_end`.
+    False: this EndTxn repeats the one that ended the last transaction, in the same way (commit or
+    abort). ``raises`` and ``again`` are those of `_may_end`.
 
     Raises:
         RefusedError: INVALID_TXN_STATE if there is nothing to end, and no abort is allowed.

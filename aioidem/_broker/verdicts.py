@@ -1,9 +1,10 @@
-"""What an answer to Produce proves about each batch, for the broker's count of spans (`spans`).
+"""What an answer to Produce proves about each batch, for the count of unresolved ones (`spans`).
 
 A refusal proves that a batch is not stored only if its code is sent before the append and the
-answer has no base offset. NOT_LEADER_OR_FOLLOWER, for example, is sent before an append, and also
-after one to a request that waited in purgatory. The table below is written from the broker's side
-and shares no code with the client's table, so that tests notice a mistake in either.
+answer has no base offset. NOT_LEADER_OR_FOLLOWER, for example, may come before the append; but a
+request that waits in purgatory for followers gets the same code after its append. The table below
+is written from the broker's side and shares no code with the client's table, so that tests notice a
+mistake in either.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The cluster on a virtual clock, with clients that send and receive bytes, without sockets.
 
 `VirtualCluster` owns a `ClusterState` and the time; `VirtualClient` is one connection. Every
-request is encoded by kio's schemas and decoded as `ClusterServer` decodes it, and every answer is
-encoded as there and decoded by kio's schemas, so a test runs the same code as with a socket.
-Waiting for a timeout of a minute takes microseconds, and the same calls give the same answers.
+request is encoded by kio's schemas and then decoded by the function that `ClusterServer` uses.
+Every answer is encoded by that server's function and then decoded by kio's schemas. So a test runs
+the same code as with a socket. Waiting for a timeout of a minute takes microseconds, and the same
+calls give the same answers.
 
 Rejected
     Passing entities to `ClusterState` without encoding them: a test would not notice an answer that

@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
-    # A missing extra is found by this import or, as commands import further packages, by `run`.
+    # If the packages of an extra are missing, this import fails, or one that the command makes in
+    # `run`.
     try:
         from aioidem._cli.app import run
 

@@ -2,8 +2,9 @@
 
 Invariants:
 
-- A command passes its flags to a plan (which checks their values), then runs the plan. None means
-  "not given", so that the plan can tell a contradiction from a default.
+- A command passes its flags to a function that checks them and returns a plan, then runs the plan.
+  A flag that may contradict another one is None if it was not given; its default is filled in
+  after the check for contradictions.
 - Every mistake of a user is reported here as one line on standard error, with status 2.
 """
 
@@ -80,7 +81,7 @@ def aioidem(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
 ) -> None:
-    """Test the load and run a test broker for an idempotent Kafka producer on long links."""
+    """Load-test an idempotent Kafka producer on long links, or run a broker for tests."""
 
 
 @app.command()

@@ -38,13 +38,13 @@ MAX_BUCKET = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
-    """The checked flags of one `aioidem audit`."""
+    """The checked flags of one `aioidem audit`; `bucket` and `every` in seconds."""
 
     ledger: str
     bootstrap: str
     topic: str
     out: str
-    options: Mapping[str, str] = field(repr=False)  # both may contain passwords
+    options: Mapping[str, str] = field(repr=False)  # this and `settings` may contain passwords
     bucket: int
     master: str
     settings: Mapping[str, str] = field(repr=False)

@@ -1,10 +1,10 @@
 """The flags of the commands: name, type and help of each, grouped as `--help` shows them.
 
 A command names the types of this module as annotations of its parameters, and Typer reads the flags
-from there. A default of None means "not given", so that a plan can tell a contradiction from a
-default; the help then shows the plan's default.
+from there. A flag that may contradict another one is None if it was not given. Its real default is
+filled in after the check for contradictions, and `--help` shows that default.
 
-Rejected: writing the options into the signatures of the commands; that of `perf` had 200 lines.
+Rejected: writing the options into the signatures of the commands; the one of `perf` had 200 lines.
 """
 
 from __future__ import annotations

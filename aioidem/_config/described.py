@@ -58,10 +58,10 @@ def native_help(names: Iterable[str] = OPTIONS) -> str:
 
 
 def keyword_help(names: Iterable[str], defaults: Mapping[str, str]) -> str:
-    """Describe options under the drop-in's names, as the body of a docstring's section.
+    """Describe options as arguments of `AIOKafkaProducer`, as the body of a docstring's section.
 
     Args:
-        names: The drop-in's names.
+        names: Arguments of aioidem's `AIOKafkaProducer`, which replaces aiokafka's.
         defaults: In words, the defaults that are not those of `ProducerConfig`.
     """
     return "\n".join(line for name in names for line in _keyword(name, defaults))

@@ -1,10 +1,11 @@
-"""Read Java's ``sasl.jaas.config``, a text with one entry, into options by their names here.
+"""Read Java's ``sasl.jaas.config``, a text with one entry, into options of `ProducerConfig`.
 
 ``org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";``
 
-Kafka's login modules, the JDK's for Kerberos and AWS's for MSK are known by their class names,
-whatever the package, and of their options those that have a counterpart here. Other text is
-refused, and never quoted because it may hold a password.
+Supported are Kafka's login modules, the JDK's for Kerberos, and AWS's for MSK. A module is
+recognised by its class name alone, in any package. Of a module's options, those that have a
+counterpart in `ProducerConfig` are read. Any other text is refused, and no error message quotes it,
+because it may hold a password.
 
 Rejected: entries with several modules (Kafka refuses them too).
 """

@@ -1,8 +1,8 @@
 """The kinds of values that options accept: flags, counts, times, texts, secrets, words, objects.
 
-Each kind is a small immutable class that says in words what it allows, checks a native value and
-reads the text of a property. A kind does not know an option's name: it raises `RefusedValue`, and
-`names.illegal` makes the `ConfigError` that names the option.
+Each kind is a small immutable class that says in words what it allows, checks a native (Python)
+value, and reads the text of a property in Java's style. A kind does not know an option's name: it
+raises `RefusedValue`, and `names.illegal` makes the `ConfigError` that names the option.
 """
 
 from __future__ import annotations

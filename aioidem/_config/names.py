@@ -1,7 +1,7 @@
-"""The names of options in each family, and the error messages that are about names and values.
+"""The names of options (aioidem's, Java's, aiokafka's), and the errors about names and values.
 
-Every option has a native name. An option that Java or aiokafka has too also has Java's or
-aiokafka's name. Error messages use the name that the caller wrote.
+Every option has a native name, which is aioidem's own. An option that Java or aiokafka has too also
+has Java's or aiokafka's name. Error messages use the name that the caller wrote.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BY_PROPERTY: Final[Mapping[str, str]] = MappingProxyType(
 """The native name of each option, by the name of Java's property."""
 
 BY_KEYWORD: Final[Mapping[str, str]] = MappingProxyType({keyword(name): name for name in OPTIONS})
-"""The native name of each option, by the name of the drop-in's argument."""
+"""The native name of each option, by the name of the argument of `AIOKafkaProducer`."""
 
 _ALIKE: Final = 0.75
 """How similar two names must be (difflib's ratio) for the message to suggest one for the other.
@@ -73,7 +73,7 @@ def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
 
     Args:
         name: What the caller wrote.
-        known: All legal names: the native ones, Java's, or the drop-in's.
+        known: All legal names: the native ones, Java's, or those of `AIOKafkaProducer`.
     """
     for native, option in OPTIONS.items():
         here = native if native in known else option.java

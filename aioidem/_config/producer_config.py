@@ -198,7 +198,7 @@ class ProducerConfig:
     @classmethod
     @without_frames
     def from_keywords(cls, keywords: Mapping[str, object]) -> Self:
-        """Return the configuration for the drop-in's arguments, with times in milliseconds.
+        """Return the configuration for arguments of `AIOKafkaProducer`, with times in milliseconds.
 
         Args:
             keywords: Values by aiokafka's names, and by Java's in snake_case
@@ -206,7 +206,7 @@ class ProducerConfig:
                 float; all other values are as for `build`.
 
         Raises:
-            ConfigError: A name is not one of them, a value is illegal, or two contradict each
+            ConfigError: A name is not an argument, a value is illegal, or two contradict each
                 other.
         """
         return cls(**read_keywords(keywords))  # type: ignore[arg-type]

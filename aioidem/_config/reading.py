@@ -1,8 +1,8 @@
-"""Conversion of Java's properties, and of the drop-in's arguments, into values by native name.
+"""Conversion of Java's properties, or `AIOKafkaProducer`'s arguments, to values by native name.
 
 Under both families of names, times are in milliseconds; under native names, in seconds. Java's
-properties are strings, so each is parsed and checked here. The drop-in (the replacement of
-aiokafka's producer) takes Python values: only its times are converted and checked here, and
+properties are strings, so each is parsed and checked here. aioidem's `AIOKafkaProducer`, which
+replaces aiokafka's, takes Python values: only its times are converted and checked here, and
 `ProducerConfig` checks the rest.
 """
 
@@ -44,7 +44,7 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, object]:
 
 
 def read_keywords(keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of the drop-in's arguments by native name, times in seconds.
+    """Return the values of `AIOKafkaProducer`'s arguments by native name, times in seconds.
 
     Raises:
         ConfigError: A name is unknown, or a time is illegal.

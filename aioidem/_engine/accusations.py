@@ -1,9 +1,9 @@
 """Accusations: verdicts, not yet confirmed, that a broker retains fewer batches than it says.
 
 `retention` reaches such a verdict from a leader's answers to the batches of one partition. If the
-leader was deposed before it gave those answers, it may have forgotten batches although its word was
-true. Therefore each verdict waits for metadata that is requested after the verdict, and stands only
-if the partition still has the same leader in the same leader epoch.
+broker lost the leadership before it gave those answers, it may have forgotten batches although it
+retains as many as it says. Therefore each verdict waits for metadata that is requested after the
+verdict, and stands only if the partition still has the same leader in the same leader epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ __all__ = ["Accusation", "Accusations"]
 
 
 class Accusation(NamedTuple):
-    """The verdict that a partition's leader retains fewer batches than it says."""
+    """The verdict that a partition's leader retains fewer batches than it says.
+
+    ``at`` is the time of the verdict, in seconds on the engine's clock.
+    """
 
     topic: str
     partition: int

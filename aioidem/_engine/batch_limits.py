@@ -33,6 +33,7 @@ class BatchLimit:
         self.acknowledged = 0
         self._asked_at: float | None = None
         self._asking = False
+        # Whether the last answer about the config named a limit; True before the first answer.
         self._answered = True
         # Whether a batch was refused for its size, and no known limit explains that.
         self._refused = False
@@ -84,7 +85,7 @@ class BatchLimit:
             return
         self._refused = True
         if self._answered:
-            self._asked_at = None  # the limit was lowered meanwhile, or was never requested
+            self._asked_at = None  # ask again at once: the limit was lowered, or never asked for
 
 
 class BatchLimits:

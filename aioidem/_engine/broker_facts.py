@@ -121,7 +121,7 @@ class BrokerInquiries:
             self._requests.add(DescribeTopicLimit(link.link_id, token, state.topic))
 
     def awaits_memory(self, link: Link) -> bool:
-        """Return whether the broker has still to answer when it forgets producers."""
+        """Return whether the broker has not answered yet how long it remembers producers."""
         return link.node_id not in self._expirations and any(
             request.kind is RequestKind.BROKER_CONFIG for request in link.outstanding.values()
         )
@@ -147,7 +147,7 @@ class BrokerInquiries:
             self._outcomes.event(_UNTOLD_WARNING.format(topic=limit.topic, link=link, size=size))
 
     def on_broker_config(self, node_id: int, facts: BrokerFacts) -> None:
-        """Record when a broker forgets producers, and in which range it deduplicates sequences."""
+        """Record how long a broker remembers producers, and its deduplication range (KIP-758)."""
         if facts.expiration is not None and self._config.producer_id_expiration is None:
             told = self._expirations
             told[node_id] = facts.expiration

@@ -2,14 +2,15 @@
 
 `precedes_append` is a whitelist: a code is on it only if every path in the broker that returns the
 code comes before the append (as read in ReplicaManager.appendRecords and ProducerStateManager of
-Kafka 4.3.1). Every other code leaves the batch in doubt, also a code that has no row.
+Kafka 4.3.1). Every other code leaves the batch in doubt; so does a code that has no row.
 
 A code without a row may be temporary (`unlisted.py`): then the batch is resent. Otherwise the code
-counts as a permanent refusal. If the leader is known to hold the producer's state, the ladder (the
-steps that resolve doubt, `recovery`) resends the batch to find out whether the leader has stored
-it; if not, the batch ends UNKNOWN. Such a code may also mean that the leader has lost the
-producer's state. Therefore the ladder sends one batch at a time, and no success proves that earlier
-batches are stored, until NONE, OUT_OF_ORDER or DUPLICATE shows that the leader holds that state.
+counts as a permanent refusal. If the leader is not known to hold the producer's state, the batch
+then ends UNKNOWN. If the leader is known to hold that state, the ladder (the steps that resolve
+doubt, `recovery`) resends the batch to find out whether it is stored. But a code without a row may
+also mean that the leader has lost the producer's state. Therefore the ladder sends one batch at a
+time, and no success proves that earlier batches are stored, until NONE, OUT_OF_ORDER or DUPLICATE
+shows that the leader still holds the state.
 
 Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) with base
 offset -1 were returned before the append; with a base offset, *after* the append. The latter is the
@@ -112,7 +113,8 @@ _TABLE: dict[int, _Row] = {
     ErrorCode.duplicate_sequence_number: _Row(Action.DUPLICATE, precedes_append=False),  # KIP-758
     ErrorCode.invalid_producer_epoch: _Row(Action.FENCED),
     ErrorCode.invalid_txn_state: _Row(Action.FAIL),
-    ErrorCode.invalid_producer_id_mapping: _Row(Action.FENCED),  # see `classify_call`
+    # The coordinator has another producer id for the transactional id, or none.
+    ErrorCode.invalid_producer_id_mapping: _Row(Action.FENCED),
     ErrorCode.concurrent_transactions: _Row(
         Action.RETRY
     ),  # the previous transaction is still being completed (KIP-890)
@@ -131,7 +133,7 @@ _TABLE: dict[int, _Row] = {
     ErrorCode.rebootstrap_required: _Row(Action.RETRY, refresh=True),  # KIP-1102
 }
 
-# For a code without a row it is not known whether it comes before the append.
+# It is not known whether brokers return a code without a row before or after the append.
 _MAY_PASS = _Row(Action.RETRY, precedes_append=False, refresh=True)
 _ANYTHING_ELSE = _Row(Action.FAIL, precedes_append=False, refresh=True)
 

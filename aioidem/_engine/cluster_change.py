@@ -8,7 +8,8 @@ and nothing learned from one cluster is used in another.
 A connection that leads to another cluster than the known one is misrouted (KIP-1242): its address
 now belongs to another cluster's broker. The connection is closed. The producer moves only if a
 bootstrap address, which the user configured, leads to another cluster, and only when no connection
-to the known cluster is left. So it does not alternate between two clusters behind one name.
+to the known cluster is left. So the producer does not alternate between two clusters to which one
+bootstrap address leads in turn.
 
 A broker that names no cluster id is assumed to be in the known cluster: there is nothing to
 compare.

@@ -290,7 +290,7 @@ class Connections:
         """Return the error if the brokers refuse the producer's credentials for good, else None.
 
         The result is None while a connection is up, before five refusals in a row, and for
-        credentials that may differ the next time: those from a callable or a ticket, and
+        credentials that may differ the next time: those from a callable or a Kerberos ticket, and
         certificates, which are read again for each connection.
         """
         up = any(link.state is LinkState.READY for link in self.links.values())

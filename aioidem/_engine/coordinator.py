@@ -1,11 +1,11 @@
 """Coordinator: the broker that keeps a transactional id or a group, and what its error codes mean.
 
 `classify_call` reads the tables of error codes from coordinators, as `classify` does for leaders.
-For a code without a row the request (call) decides. A call that adds partitions or offsets to a
-transaction makes the transaction abortable. FindCoordinator and EndTxn are sent again if the code
-may be temporary (`unlisted.py`). Otherwise FindCoordinator fails with an error for the caller, as
-InitProducerId always does, and EndTxn ends the producer with the outcome UNKNOWN: the outcome of a
-transaction is never guessed.
+For a code without a row the kind of request (call) decides. A call that adds partitions or offsets
+to a transaction makes the transaction abortable. FindCoordinator and EndTxn are sent again if the
+code may be temporary (`unlisted.py`). Otherwise FindCoordinator fails with an error for the caller,
+as InitProducerId always does, and EndTxn ends the producer with the outcome UNKNOWN: the outcome of
+a transaction is never guessed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _COMMON: dict[int, Verdict] = {
     # The coordinator dropped the producer id after its expiration, its epochs are used up, or
     # another producer has it.
     ErrorCode.invalid_producer_id_mapping: Verdict.ABORTABLE,
-    ErrorCode.concurrent_transactions: Verdict.RETRY,  # the previous one is being completed
+    ErrorCode.concurrent_transactions: Verdict.RETRY,  # the previous transaction is ending
     ErrorCode.transactional_id_authorization_failed: Verdict.FATAL,
     ErrorCode.producer_fenced: Verdict.FATAL,
 }
@@ -69,9 +69,10 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
         ErrorCode.invalid_producer_epoch,
     ): Verdict.FATAL,  # old brokers' PRODUCER_FENCED
     (CallKind.INIT, ErrorCode.transactional_id_authorization_failed): Verdict.REFUSED,
-    # Within a transaction, fatal for EndTxn only. In answers to earlier calls this code makes the
-    # transaction abortable, because it can also mean that the transaction timed out (KIP-588). The
-    # answer to the EndTxn that aborts it shows whether another producer has the transactional id.
+    # Within a transaction INVALID_PRODUCER_EPOCH is fatal for EndTxn only. In answers to earlier
+    # calls it makes the transaction abortable, because it can also mean that the transaction timed
+    # out (KIP-588). The answer to the EndTxn that then aborts the transaction shows whether another
+    # producer has the transactional id.
     (CallKind.END, ErrorCode.invalid_producer_epoch): Verdict.FATAL,
     (CallKind.END, ErrorCode.invalid_txn_state): Verdict.WRONG_STATE,
     (CallKind.END, ErrorCode.invalid_producer_id_mapping): Verdict.FATAL,

@@ -5,19 +5,19 @@ which Produce version may be used on the present connection, whether the broker 
 whether a topic has the config of KIP-1269 (the question, a DescribeConfigs request), and why the
 window stays at 5 batches.
 
-After each of these v14 is not used for some time, never for good:
+Each of these events rules v14 out for some time, never for good:
 
 - The question was refused, mostly for a missing permission. It is sent again on the same connection
   after a back-off, while batches are sent in v13; and at once on the next connection.
 - v14 was refused, or answered in a way that cannot be decoded. v13 is used until a back-off has
   passed, across connections; then v14 is tried again on whatever connection there is.
 - Two connections in a row ended before the broker answered the question, or the first request in
-  v14. A broker that closes the connection upon v14 looks the same as a bad network. v13 is used
-  until a back-off has passed here, too.
+  v14. The cause may be a bad network, or a broker that closes the connection when it gets v14: the
+  two look the same. Here, too, v13 is used until a back-off has passed.
 
 A broker that has once answered in v14 does not close a connection because of v14. If connections to
-such a broker end without an answer, the network is at fault, and v14 stays in use. But if two
-connections in a row ended so, the question is not sent on the next one, because batches wait for
+such a broker end without an answer, the network is at fault, and v14 stays in use. But after two
+such connections in a row, the question is not sent on the next one, because batches would wait for
 its answer.
 
 Back-offs start at one second and double, up to 5 minutes, or up to 15 seconds if `window_discovery`
@@ -146,7 +146,7 @@ class Finding(NamedTuple):
 
     text: str
     warning: bool
-    """Whether the user should act on it; the normal behaviour of present brokers is no warning."""
+    """Whether the user should act on it; a broker that does not offer v14 is no warning."""
 
 
 class Discovery:
