@@ -1,4 +1,4 @@
-"""The abstract classes that users of the drop-in derive from, under aiokafka's names.
+"""The abstract classes of the drop-in replacement for aiokafka, under aiokafka's names.
 
 Rejected: accepting instances of these classes only. Services that use aiokafka beside aioidem have
 token providers derived from aiokafka's class, which has the same two methods.

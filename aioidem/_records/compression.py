@@ -7,13 +7,13 @@
 - zstd: RFC 8878 (KIP-110).
 
 Invariants: `decompress` never returns or holds more than its limit plus one block, and malformed
-bytes raise `ProtocolError`. A codec's library is imported when the codec is first used, so other
-codecs work if it is missing.
+bytes raise `ProtocolError`. A codec's library is imported when the codec is first used, so a
+missing library affects no other codec.
 
 Rejected: several gzip members or frames in one batch (no Kafka client writes them, and any number
-of empty ones would cost time without limit); trusting a header's announcement of the size (it would
-be allocated at once); sending a batch uncompressed when compression does not pay (a topic that
-requires a codec would make the broker compress it again).
+of empty ones would cost time without limit); trusting the size that a header announces (a library
+would allocate that much memory at once); sending a batch uncompressed when compression does not pay
+(a topic that requires a codec would make the broker compress it again).
 """
 
 from __future__ import annotations

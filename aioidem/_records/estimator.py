@@ -4,11 +4,11 @@ The ratio is the compressed size of a batch's records divided by their uncompres
 estimate is pessimistic: it falls slowly and rises at once, because a batch that turns out too large
 costs a round trip and a split.
 
-Invariants: an estimate is above 0 and never below the last observation; topics and codecs are
-independent. There is no lock, because an estimator is used on one event loop.
+Invariants: an estimate is above 0 and never below the last observation; each pair of topic and
+codec has an estimate of its own. There is no lock, because an estimator is used on one event loop.
 
-Rejected: an exponential average (after one incompressible batch it would take several refusals to
-recover).
+Rejected: an exponential average (when batches stop compressing well, it would rise so slowly that
+brokers refuse several batches as too large before it is right).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ offset  size  field
 
 Invariant: every offset that another module of `_records` uses is named here.
 
-Rejected: kio's RecordBatch (it has no codecs, and its native reader may abort the process on
-hostile counts).
+Rejected: the RecordBatch of the library kio (it has no codecs, and its native reader may abort the
+process on hostile counts).
 """
 
 from __future__ import annotations

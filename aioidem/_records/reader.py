@@ -3,12 +3,12 @@
 Invariants: only `ProtocolError` is raised, and `UnsupportedCodecError` for a codec whose library is
 missing. Memory is limited by the size of the data, ``max_decompressed_bytes`` and ``max_items``. A
 header is checked when its batch is cut out of the data, records when they are read. A batch without
-records is legal (compaction leaves such batches, KIP-98), and so are gaps between offsets. The
-caller checks the CRC, because a broker must answer a wrong one with CORRUPT_MESSAGE, and not fail
-to read the batch.
+records is legal (compaction leaves such batches, KIP-98), and so are gaps between offsets. A batch
+with a wrong CRC can be read, because a broker must answer it with CORRUPT_MESSAGE; callers check
+the CRC themselves (`RecordBatch.crc_ok`).
 
-Rejected: magic 0 and 1 (removed in Kafka 4.0, KIP-896); decoding records at once (a broker reads
-headers only).
+Rejected: magic 0 and 1 (removed in Kafka 4.0, KIP-896); decoding a batch's records together with
+its header (a broker needs only headers).
 """
 
 from __future__ import annotations

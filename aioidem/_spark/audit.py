@@ -1,16 +1,18 @@
 """The audit: compare the outcomes in ledgers with the records of a topic of any size.
 
 The audit does with DataFrames what `aioidem.testing.check_history` does in memory. Each record of
-the topic contains its sender and the number of the call that sent it; a ledger has the outcome of
-that call. One shuffle groups ledger rows and records by sender and call, a second one checks the
-order. The results are written as Parquet: `records` (each with its findings, the anomalies),
-`anomalies` and `latency`.
+the topic contains the name of its producer and its call, which is the number of the send call that
+made the record, counted per producer. A ledger (`ledger.py`) has the outcome of each call. One
+shuffle groups ledger rows and records by producer and call, a second one checks the order.
+
+The results are three folders of Parquet files: `records` (one row per record, with the array of its
+findings), `anomalies` (one row per finding) and `latency`.
 
 Invariants:
 
 - The audit consists of DataFrame expressions and window functions, which run in the JVM and can
-  spill to disk. The driver collects only sums, one row per partition and window size, and a few
-  examples.
+  spill to disk. The driver collects only sums, one row per partition and limit of requests in
+  flight, and a few examples.
 - The findings are about the records that a reader with `read_committed` gets. An aborted record
   counts as absent, and is distinguished from a lost one.
 - A value contains its own identity with a CRC, so a value in the wrong place is recognised.
@@ -90,7 +92,7 @@ class AuditPlan:
     Attributes:
         ledger: the folder with the ledgers, a path or URI that Spark can read.
         out: the folder for the results; those of an earlier audit are replaced.
-        options: for Spark's Kafka source, by its names (`kafka.security.protocol` and so on).
+        options: further options for Spark's Kafka source (`kafka.security.protocol` and so on).
         bucket: the length in seconds of each interval in `latency`.
     """
 
@@ -124,8 +126,11 @@ _WHOLE: Final = (
     " AND is_valid_utf8(cast(substring(value, 25, producer_size) AS string))"
     " AND is_valid_utf8(cast(substring(value, 25 + producer_size, topic_size) AS string)), false)"
 )
-_ANY_PARTITION: Final = 2**32 - 1  # -1 as an unsigned number
+# The `own_partition` of a value whose partition the producer chose: -1 as an unsigned number.
+_ANY_PARTITION: Final = 2**32 - 1
 
+# The columns that ledger rows and records share, so that the two can be grouped together. A column
+# that does not apply to a row is null.
 _COMMON: Final = {
     "producer": "string",
     "call": "bigint",
@@ -166,7 +171,7 @@ def read_ledger(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def entries_of(ledger: DataFrame, topic: str) -> DataFrame:
-    """Return a topic's ledger rows, with the columns that ledger rows and records share."""
+    """Return a topic's ledger rows, with the columns of `_COMMON`."""
     rows = ledger.filter(F.col("topic") == topic)
     return _shaped(rows.withColumn("entry", F.lit(1)))
 
@@ -183,7 +188,7 @@ def copies_of(
         keep: further columns of `records` to keep.
 
     Returns:
-        One row per record, with the columns that ledger rows and records share, and `keep`.
+        One row per record, with the columns of `_COMMON` and those in `keep`.
     """
     parsed = records.select(
         "value",
@@ -248,7 +253,10 @@ def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> 
 
 
 def grouped(rows: DataFrame, *also: Column) -> DataFrame:
-    """Return one row per record: its rows in the ledgers, and its places in the topic.
+    """Merge the rows about each record into one: what the ledgers say, and what the topic has.
+
+    In the result `told` is the place that the ledger has for the record; `found` and `last` are the
+    record's first and last place in the topic, and `copies` says how often the topic has it.
 
     Args:
         rows: the rows of `entries_of` and `copies_of`, in one DataFrame.
@@ -352,9 +360,9 @@ def summary_of(records: DataFrame) -> DataFrame:
 def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
     """Return throughput and latency (in ms) of acknowledged records that are in the topic.
 
-    There is one row per partition, window size (the limit of requests in flight) and interval of
-    `bucket` seconds. A record counts in the interval of its acknowledgement. With None there is one
-    interval for all records.
+    There is one row per partition, limit of requests in flight and interval of `bucket` seconds. A
+    record counts in the interval of its acknowledgement. If `bucket` is None, there is one interval
+    for all records.
     """
     acked = records.filter((F.col("status") == _ACKED) & (F.col("copies") > 0))
     took = (F.unix_micros("ended_at") - F.unix_micros("sent_at")) / 1000
@@ -385,8 +393,8 @@ def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
     """Audit a topic, and write `records`, `anomalies` and `latency` below `plan.out`.
 
     Returns:
-        The contents of `--json`: sums, anomalies by kind with a few examples, and figures per
-        partition and window size.
+        The contents of `--json`: sums, anomalies by kind with a few examples, and throughput and
+        latency per partition and limit of requests in flight.
     """
     committed = read_topic(spark, plan.bootstrap, plan.topic, committed=True, options=plan.options)
     uncommitted = read_topic(

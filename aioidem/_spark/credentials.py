@@ -1,7 +1,7 @@
 """Credentials that only the executors know: options with the value `env:NAME` or `file:PATH`.
 
 Such an option is sent to the tasks as it was given, and each task looks its value up on its own
-machine. So no plan, event log or pickle contains a password, and no process of the driver has it.
+machine. So no plan, event log or pickle contains a password, and no process on the driver knows it.
 
 Invariants:
 
@@ -43,7 +43,7 @@ _IN_JAAS: Final[Mapping[str, tuple[str, ...]]] = {
     "SCRAM-SHA-512": _PASSWORD,
     "OAUTHBEARER": (f"{_CLIENT}.id", f"{_CLIENT}.secret"),
 }
-"""The properties that a login configuration contains, by mechanism."""
+"""The properties whose values a `sasl.jaas.config` contains, by SASL mechanism."""
 
 
 def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

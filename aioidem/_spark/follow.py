@@ -1,8 +1,8 @@
 """Audit a load while it runs: read ledgers and topic as streams, and report anomalies early.
 
-Grouping and rules are those of `audit.py`. A record is judged when both streams have advanced
-`delay` seconds beyond the time at which it was sent; until then it is kept in Spark's state store.
-Each batch of judged records is written to a folder of its own.
+Grouping and rules are those of `audit.py`. A record is judged (checked for anomalies) when both
+streams have advanced `delay` seconds beyond the time at which it was sent. Until then it is kept in
+Spark's state store. Each streaming batch of judged records is written to a folder of its own.
 
 Invariants:
 
@@ -11,12 +11,14 @@ Invariants:
   replaces the timestamps, so such a topic is refused.
 - `delay` must exceed `delivery.timeout.ms`, within which every record ends. Otherwise a ledger row
   may come too late: Spark drops it, and the record seems to be in no ledger.
-- The state is bounded by the records sent within `delay`, plus the edges: the highest call and
-  offset per producer and partition, to check the order from one batch to the next.
-- A batch that is repeated after a restart overwrites its own output.
+- The state is bounded by the records sent within `delay`, plus the edges, which serve to check the
+  order from one streaming batch to the next. The edges are the highest call (the number of the send
+  call, counted per producer) and the highest offset per producer and partition.
+- A streaming batch that is repeated after a restart overwrites its own output.
 
 The last seconds of a load are never judged here, because no later record ends the wait. Records of
-aborted transactions are not seen either. The batch audit has the final result.
+aborted transactions are not seen either. The final result is that of the audit after the load
+(`audit.py`).
 
 Rejected: an outer join of two streams (duplicates multiply its rows, and it also needs a bound on
 the time between ledger row and record).
@@ -60,8 +62,10 @@ class FollowPlan:
     Attributes:
         audit: the topic, the ledger and the output folder.
         delay: seconds until a record is judged; must exceed the producer's `delivery.timeout.ms`.
-        step: length in seconds of the interval of sending times whose records are judged together.
-        every: seconds between batches; None: process the present data, then end.
+        step: length in seconds of the intervals into which records are grouped by the time at which
+            they were sent; the records of an interval are judged together.
+        every: seconds from the start of one streaming batch to the next; None: process the data
+            that exist at the start, then end.
     """
 
     audit: AuditPlan
@@ -98,8 +102,8 @@ def follow(
 
 def _entries(spark: SparkSession, plan: FollowPlan) -> DataFrame:
     ledger = spark.readStream.schema(LEDGER_SCHEMA).parquet(plan.audit.ledger)
-    # Row and record are paired by this time. The record has it truncated to milliseconds, not
-    # rounded, so the row's is truncated too.
+    # Ledger row and record are paired by this time. In the record it is truncated to milliseconds,
+    # not rounded, so it is truncated here too.
     sent = F.timestamp_millis(F.floor(F.unix_micros("sent_at") / 1000))
     rows = entries_of(ledger, plan.audit.topic)
     return rows.withColumn("at", sent).withWatermark("at", f"{plan.delay} seconds")
@@ -148,9 +152,10 @@ def _judge(spark: SparkSession, batch: DataFrame, number: int, plan: FollowPlan)
 def _late_over_edges(records: DataFrame, edges: DataFrame | None) -> DataFrame:
     """Mark records as `late` that are out of order with the records of earlier batches.
 
-    `edges` has the highest call and the highest offset of the earlier batches, per producer and
-    partition. A record with a higher call must have a higher offset, and one with a lower call a
-    lower offset.
+    `edges` has the highest `call` and the highest offset of the earlier batches, per producer and
+    partition. `call` is the number of the send call that made a record, counted per producer. A
+    record with a higher `call` than the edge must have a higher offset than the edge, and a record
+    with a lower `call` must have a lower offset.
     """
     if edges is None:
         return records
@@ -163,7 +168,7 @@ def _late_over_edges(records: DataFrame, edges: DataFrame | None) -> DataFrame:
 
 
 def _edges_of(records: DataFrame, edges: DataFrame | None) -> DataFrame:
-    """Return the highest call and offset so far of each producer in each partition."""
+    """Return the new edges: the highest `call` and offset of each producer in each partition."""
     placed = records.filter((F.col("copies") > 0) & F.col("producer").isNotNull())
     rows = placed.select(
         "producer",

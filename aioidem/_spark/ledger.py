@@ -1,12 +1,13 @@
-"""A task's ledger: the outcome of each of its records, written as Parquet while the load runs.
+"""The ledger of a Spark task that sends a load: a Parquet row with the outcome of each record.
 
-There is one row per record: its sender and the number of its call, when it was sent, its topic and
-partition, and its outcome. The record's value contains the same sender and number
+Rows are written while the load runs. A row has the name of the record's producer, the record's call
+(the number of the send call that made it, counted per producer), when it was sent, its topic and
+partition, and its outcome. The record's value contains the same name and number
 (`aioidem.testing.make_value`), so that an audit can pair row and record.
 
 Invariants:
 
-- A row is written after its record has ended, so no row of a ledger changes later.
+- A row is written after its record's outcome is known, so no row of a ledger changes later.
 - A file gets its final name when it is complete; Spark's readers skip names that begin with a dot.
 - Memory is bounded by `ROWS_PER_FILE` rows plus the records that end while a file is being written.
   Files are written in a thread, so the load does not wait for a disk.
@@ -55,8 +56,9 @@ LEDGER_SCHEMA: Final = (
 )
 """The columns as Spark reads them.
 
-`partition` and `offset` are -1 where they are not known; times are from the sending
-machine's clock.
+`call` is the number of the send call, counted per producer, and `in_flight` the producer's limit of
+requests in flight. `partition` and `offset` are -1 where they are not known. Times are from the
+sending machine's clock.
 """
 LEDGER_COLUMNS: Final = tuple(part.split()[0] for part in LEDGER_SCHEMA.split(","))
 
@@ -94,8 +96,8 @@ class Ledger:
         folder: an absolute path, or a URI that pyarrow knows (`s3://`, `hdfs://`, `gs://`).
         producer: the sender's name, unique among the ledgers of a folder.
         topic: the topic that is written to.
-        in_flight: the producer's limit of requests in flight; written as a column, so that runs
-            can be told apart.
+        in_flight: the producer's limit of requests in flight; written as a column, because the runs
+            of a load differ in this limit.
     """
 
     def __init__(self, folder: str, producer: str, topic: str, in_flight: int) -> None:
@@ -129,7 +131,7 @@ class Ledger:
             self._full.set()
 
     async def kept_while(self, run: Callable[[], Awaitable[_T]]) -> _T:
-        """Await `run()` and return its result; meanwhile write file after file.
+        """Await `run()` and return its result, and write the rows that are added meanwhile.
 
         The rows that are left when `run()` ends are written last.
 

@@ -1,4 +1,4 @@
-"""`aioidem perf --spark`: run the load loop in many tasks at once, with one common result.
+"""`aioidem perf --spark`: run the load loop in many Spark tasks at once, with one common result.
 
 Each task is a process with its own producer, in which `aioidem._load.perf` runs and measures the
 task's share of the load. The outcomes of its records are written to a ledger (`ledger.py`). Each
@@ -8,7 +8,8 @@ of all tasks.
 Invariants:
 
 - The number of records and the throughput are those of the whole run; each task gets its share.
-- A task that Spark repeats has a producer with another name, so its records are no duplicates.
+- When Spark repeats a task, the new attempt's producer has another name. So an audit does not take
+  its records for duplicates of the first attempt's.
 - Times are seconds since the epoch, read once per task and then advanced by a monotonic clock.
   Across machines they are as accurate as the machines' clocks.
 

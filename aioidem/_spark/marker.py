@@ -1,10 +1,10 @@
-"""The marker: a committed offset by which a repeated task knows what an earlier attempt has done.
+"""The marker: a committed offset that tells a repeated Spark task what its earlier attempts wrote.
 
 A task commits its marker in the transaction that contains its rows. The marker is an offset of a
-consumer group that only this task uses: the number of its batch plus one, with a digest of its rows
-as metadata. The function `decide` has all rules of what a marker means. The marker is read after
-the producer has fenced earlier attempts: otherwise a paused attempt could still commit after the
-marker was read, and the rows would be written twice.
+consumer group that only this task uses. The offset is the number of the query's batch plus one, and
+its metadata contain a digest of the task's rows. The function `decide` has all rules of what a
+marker means. The marker is read after the producer has fenced earlier attempts: otherwise a paused
+attempt could still commit after the marker was read, and the rows would be written twice.
 
 Invariants:
 
@@ -12,9 +12,9 @@ Invariants:
 - `__aioidem_eos.<query id>.<task>` is both the transactional id and the group, so that one prefixed
   ACL covers a query.
 
-Rejected: the consumer offsets of the source (only Kafka has them); a table elsewhere (another
-system to keep consistent); a name instead of the query's id (a new checkpoint under an old name
-starts again at batch 0, and whole batches would be skipped).
+Rejected: the consumer offsets of the source (only a Kafka source has them); a table elsewhere
+(another system to keep consistent); a name instead of the query's id (a new checkpoint under an old
+name starts again at batch 0, and whole batches would be skipped).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TaskIdentity:
     Attributes:
         query: the id that Spark keeps in the checkpoint; for a batch write the option `identity`.
         batch: the batch's number; 0 for a batch write.
-        task: the partition's number.
+        task: the number of the partition of the DataFrame that the task writes.
         run: identifies one batch write; empty for streams, whose batches are numbered.
     """
 
@@ -115,9 +115,14 @@ class RowSum:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A task's marker: up to which batch the task's rows are committed, and a digest of the last.
+    """A task's marker: which batch the task has committed last, and a digest of its rows there.
 
-    `batch` is the number of the last committed batch plus one; `at` is in seconds since the epoch.
+    Attributes:
+        batch: the number of the last committed batch plus one.
+        rows: how many rows the task wrote in that batch.
+        digest: the digest of these rows, see `RowSum`.
+        run: the `run` of the `TaskIdentity`.
+        at: when the marker was made, in seconds since the epoch.
     """
 
     batch: int
@@ -173,7 +178,9 @@ def decide(
     retention: float,
     missing_ok: bool = False,
 ) -> Answer:
-    """Decide whether a task must write or skip its rows; it has fenced its earlier attempts.
+    """Decide whether a task must write or skip its rows.
+
+    The task must have fenced its earlier attempts before it read the markers.
 
     Args:
         task: the identity of the task's rows.

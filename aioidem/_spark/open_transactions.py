@@ -15,7 +15,8 @@ Invariants:
 - `_ASK_SECONDS` bounds the time for the requests, `max.block.ms` that for ending one transaction.
 
 Rejected: fencing when each batch is planned (it needs a connection to every broker per batch, for
-something that happens once per restart); the number of tasks in the marker (tasks do not know it).
+something that happens once per restart); storing the number of tasks in the marker (`marker.py`),
+because tasks do not know this number.
 """
 
 from __future__ import annotations

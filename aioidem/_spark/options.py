@@ -1,4 +1,4 @@
-"""Check the options of the sink, and turn them into one frozen `SinkOptions`.
+"""Check the options of the Spark sink, and turn them into one frozen `SinkOptions`.
 
 Invariants:
 
@@ -59,7 +59,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
     "timestamp": ("timestamp",),
 }
-"""The types that each column may have, by Spark's simple names."""
+"""The types that each column may have, as Spark's `simpleString()` writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Check the columns to write.
 
     Args:
-        columns: the columns' types by the columns' names; types have Spark's simple names.
+        columns: the type of each column, as Spark's `simpleString()` writes it, by column name.
         options: the options of the write; the option `topic` makes the column `topic` optional.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Make Spark hide the options with credentials whose names its own pattern does not match.
+"""Make Spark hide the credentials in options whose values it would show by default.
 
 Spark hides an option's value in plans, the event log and the UI if `spark.redaction.regex` or
-`spark.sql.redaction.options.regex` matches its name or value. By default these match names that
-contain `secret`, `password`, `token` or `url`. So they do not match `kafka.ssl.keystore.key`, and
-match `kafka.sasl.jaas.config` only by its usual value.
+`spark.sql.redaction.options.regex` matches its name or value. By default these match text that
+contains `secret`, `password`, `token` or `url`. So the value of `kafka.ssl.keystore.key` is shown,
+and that of `kafka.sasl.jaas.config` is hidden only if it contains such a word.
 
 Invariant: options that were hidden before stay hidden.
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["REDACTION", "hide_credentials"]
 
 REDACTION: Final = "spark.sql.redaction.options.regex"
-"""The pattern that can be changed while the session runs; `spark.redaction.regex` cannot."""
+"""The setting that can be changed while the session runs, unlike `spark.redaction.regex`."""
 _OURS: Final = "(?i:keystore[.]key|jaas[.]config)"
 
 

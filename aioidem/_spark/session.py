@@ -5,13 +5,13 @@ Invariants:
 - No package of Spark is imported before `require_extra` has found it.
 - pyspark, the Spark that it starts (`SPARK_HOME` may name another) and its Kafka connector have the
   same version: the connector is chosen by the installed version of pyspark.
-- `aioidem._jars` finds the connector's jars before a JVM starts, except those that Spark has.
+- `aioidem._jars` finds the connector's jars, except those that Spark has, before a JVM starts.
 - Java is the one that Spark starts (`JAVA_HOME`, else the `PATH`). It is started once with the
   module that Spark needs, because a reduced JRE may lack that module.
 
 Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use); letting
-Spark resolve the connector (`spark.jars.packages`), which looks into Maven's local repository
-first.
+Spark resolve the connector (`spark.jars.packages`), which reads Maven's local repository first,
+where files may be incomplete.
 """
 
 from __future__ import annotations

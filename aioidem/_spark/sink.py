@@ -15,8 +15,8 @@ Invariants:
   rows.
 - Only plain data goes to the executors, and no repr contains a password.
 
-A batch write gets Arrow's record batches, a stream gets rows, because this version of Spark has no
-Arrow writer for streams. Both are converted to `SinkRow`s here.
+A batch write gets Arrow's record batches, but a stream gets rows, because Spark 4.0 has no Arrow
+writer for streams. Both are converted to `SinkRow`s here.
 
 Rejected: a data source that can also read, because Spark has one.
 """

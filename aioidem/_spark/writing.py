@@ -1,4 +1,4 @@
-"""One task of the sink: start a producer, write the task's rows, and end with a definite result.
+"""Run one Spark task of the sink: start a producer, write the task's rows, and report the result.
 
 `TaskWriter` has the steps of a task:
 
@@ -20,10 +20,11 @@ Invariants:
   exists and the repeated task skips them.
 - Exactly-once is atomic per task. When a batch fails for good, the rows of finished tasks remain.
 - Rows for one partition are written in the order in which the task has them.
-- An attempt whose rows cannot be computed does not fence another one. Spark fails such an attempt
-  and starts the next one without waiting for the first one's Python worker, which may still be
-  connecting. An attempt that fails after its first rows, while it is still opening, can fence the
-  next one; that costs one of `spark.task.maxFailures`.
+- An attempt whose rows cannot be computed does not fence the next attempt, because the producer is
+  started only when the first rows are there. Otherwise it could: Spark starts the next attempt
+  without waiting for the failed one's Python worker, whose producer may still be starting. This
+  remains possible if the computation fails after the first rows; it then costs one of
+  `spark.task.maxFailures`.
 - Memory is bounded by the producer's buffer, because `write` waits for room; outcomes are only
   counted.
 - Spark's thread reads its iterator, and the producer's event loop runs in another thread. So
@@ -136,7 +137,7 @@ class TaskWriter:
         await self._producer.start()
 
     async def begin(self) -> bool:
-        """Return whether the rows must be written: always, because at-least-once has no marker."""
+        """Return True: all rows must be written, because at-least-once has no marker."""
         await anyio.lowlevel.checkpoint()
         return True
 

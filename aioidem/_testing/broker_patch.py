@@ -37,7 +37,7 @@ from aioidem.errors import KafkaError
 __all__ = ["CLASS_NAME", "BrokerPatchError", "patched", "retained", "write_patch"]
 
 CLASS_NAME: Final = "org/apache/kafka/storage/internals/log/ProducerStateEntry"
-"""The class that has the batches which a broker remembers of one producer in one partition."""
+"""The class that holds the batches that a broker remembers of one producer in one partition."""
 
 _METHOD: Final = b"addBatchMetadata"
 _MAGIC: Final = 0xCAFEBABE
@@ -45,7 +45,8 @@ _U2: Final = Struct(">H")
 _U4: Final = Struct(">I")
 _I2: Final = Struct(">h")
 
-# The number of bytes after the tag, by kind of constant; Utf8 (1) contains its length.
+# The number of bytes after the tag, by the tag of a constant. Utf8 (tag 1) is left out, because a
+# constant of that kind contains its length.
 _CONSTANT_SIZES: Final = {
     **dict.fromkeys((3, 4, 9, 10, 11, 12, 17, 18), 4),
     **dict.fromkeys((5, 6), 8),
@@ -72,11 +73,11 @@ _LAST_OPCODE: Final = 0xC9
 _MOST: Final = 32767
 
 Moved = Callable[[int], int]
-"""The new offset of each instruction, by its old offset."""
+"""A function that returns an instruction's new offset in the code, given the old one."""
 
 
 class BrokerPatchError(KafkaError):
-    """The class differs from the one that the patch was made for, or N is out of range."""
+    """The class is not as the patch expects it, or the number of batches is out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ def _skip_member(cursor: _Cursor) -> None:
 
 
 def _methods(cursor: _Cursor, texts: dict[int, bytes]) -> Iterator[_Place | None]:
-    """Yield where the code of each method addBatchMetadata is; `_with_push` adds the constant."""
+    """Yield the place of the code of each method addBatchMetadata, not yet of the constant."""
     for _ in range(cursor.u2()):
         cursor.take(2)
         name = texts.get(cursor.u2())

@@ -307,7 +307,7 @@ def _check_order(
 
 
 def check_counters(counters: Mapping[str, int]) -> list[Violation]:
-    """Return a violation for each counter that is not zero (bytes in use, requests in flight)."""
+    """Return a violation for each counter, such as requests in flight, that is not zero."""
     return [
         Violation(Anomaly.LEAK, f"{name} is {value}")
         for name, value in counters.items()

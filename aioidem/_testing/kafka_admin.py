@@ -56,7 +56,7 @@ class KafkaAdmin:
         self.questions = KafkaQuestions(brokers, timeout)
 
     async def ask(self, /, api_key: int, version: int, *, broker: int = 0, **fields: Any) -> Any:
-        """Send one request to a broker, past its proxy, and return the response that kio decodes.
+        """Send one request to a broker, past its proxy, and return the response as kio's object.
 
         Args:
             api_key: API of the request.

@@ -23,9 +23,10 @@ class KafkaBroker:
     Attributes:
         node_id: Id of the broker in its cluster.
         port: Port of the listener behind the proxy. This listener advertises the proxy's address.
-        inner_port: Port of the listener that brokers use among themselves. It advertises itself.
-        secure_ports: Ports of the listeners that `KafkaSecurity` adds, by listener name. They
-            advertise themselves.
+        inner_port: Port of the listener that brokers use among themselves. This listener advertises
+            its own address.
+        secure_ports: Ports of the listeners that `KafkaSecurity` adds, by listener name. Each of
+            them advertises its own address.
         folder: Directory of the broker's logs.
         process: The broker's process.
         proxy: The proxy in front of the broker.

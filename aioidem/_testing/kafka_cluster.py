@@ -3,8 +3,8 @@
 ``async with KafkaCluster() as cluster:`` gets the jars (`kafka_install`), formats and starts
 brokers that are also controllers (KRaft) in a temporary directory, and waits until they answer. A
 `FaultProxy` stands in front of each broker, and brokers advertise the proxy's port to clients, so
-every byte of a client crosses it. Brokers speak to one another, and this class to them, past the
-proxies.
+every byte of a client crosses it. Brokers speak to one another without the proxies, and so does
+`KafkaCluster` to the brokers.
 
 This module starts and ends the brokers. `kafka_setup` has what they are started with, `kafka_admin`
 has topics and leaders, and `kafka_tools` Kafka's command line tools.
@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 class KafkaStartError(KafkaError):
-    """A broker could not be formatted, ended, or was not ready in time; the message says why."""
+    """A broker's storage could not be formatted, or the broker ended or was not ready in time."""
 
 
 def _admin(

@@ -41,7 +41,7 @@ __all__ = [
 H = TypeVar("H")
 
 MAX_FRAME_BYTES: Final = 100 << 20
-"""A broker's ``socket.request.max.bytes``; a larger length is no frame."""
+"""Kafka's default of ``socket.request.max.bytes``; a broker accepts no larger frame."""
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">hhih")
@@ -65,7 +65,10 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Pass the frame on with ``data`` in place of its bytes from ``at`` on; its length is at 0."""
+    """Pass the frame on with ``data`` in place of as many of its bytes, from offset ``at`` on.
+
+    Offsets count from the beginning of the frame's length field.
+    """
 
     at: int
     data: bytes

@@ -58,7 +58,7 @@ _WANTED: Final = (
 
 
 class KafkaInstallError(KafkaError):
-    """Kafka cannot be run here: Java, jgo or the network is missing, or a jar is a wrong one."""
+    """Kafka cannot be run here; the message says what is missing or wrong, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

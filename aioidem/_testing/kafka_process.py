@@ -15,8 +15,8 @@ Invariants
 
 Rejected
     atexit alone: it does not run after a signal or ``os._exit``. PR_SET_PDEATHSIG: the signal is
-    sent when the starting *thread* ends, and threads are pooled here. Supervision in the JVM: no
-    hook there is called after SIGKILL.
+    sent when the starting *thread* ends, and threads are pooled here. Shutdown hooks in the JVM:
+    they do not run after SIGKILL.
 """
 
 from __future__ import annotations

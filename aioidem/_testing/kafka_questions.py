@@ -1,6 +1,6 @@
 """Send requests to the brokers of a `KafkaCluster`, past their proxies; one connection per request.
 
-After a change brokers learn of it one by one, so the answer of one broker may differ from what the
+Brokers learn of a change one by one, so the answer of one broker may differ from what the
 controller knows. Where that matters, all brokers are asked.
 """
 
@@ -53,7 +53,7 @@ class KafkaQuestions:
     async def ask(
         self, broker: KafkaBroker, api_key: int, version: int, fields: Mapping[str, Any]
     ) -> Any:
-        """Send one request to one broker, and return the response that kio decodes.
+        """Send one request to one broker, and return the response as an object of the library kio.
 
         Raises:
             KafkaError: There is no schema of this API in this version.
@@ -87,7 +87,13 @@ class KafkaQuestions:
         return await self.ask(responsive[0], api_key, version, fields)
 
     async def metadata(self, broker: KafkaBroker, topic: str | None) -> Any:
-        """Return a broker's Metadata of a topic (None: of no topic); None if the broker fails."""
+        """Return a broker's response to Metadata; None if the broker does not give one.
+
+        Args:
+            broker: The broker to ask.
+            topic: The topic to ask about; None: ask about no topic, so the response has only the
+                brokers.
+        """
         fields = {
             "topics": [] if topic is None else [{"name": topic, "topic_id": None}],
             "allow_auto_topic_creation": False,

@@ -60,7 +60,7 @@ _FROM_DEFAULT: Final = 5
 _ANSWERS: Final = frozenset({ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS})
 
 Asked = frozenset[str]
-"""The topics of a DescribeConfigs request that asks for this config or for all configs."""
+"""The topics whose ``producer.state.batches.to.retain`` a DescribeConfigs request asks for."""
 
 
 class RetentionFace:

@@ -84,7 +84,7 @@ class KafkaSecurity:
         return "".join(f",{name}://localhost:{port}" for name, port in pairs)
 
     def format_arguments(self) -> list[str]:
-        """Return arguments for the tool that formats the storage: the users' SCRAM keys."""
+        """Return the arguments of StorageTool's ``format`` that add users for SCRAM."""
         return [
             argument
             for name, password in self.users.items()

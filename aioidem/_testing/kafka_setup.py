@@ -151,7 +151,7 @@ def by_broker(retain: int | Mapping[int, int] | None, brokers: int) -> dict[int,
 
 
 def new_cluster_id() -> str:
-    """Return a random cluster id in Kafka's form; it does not begin with "-" like an option."""
+    """Return a random cluster id; it does not begin with "-", so no tool takes it for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

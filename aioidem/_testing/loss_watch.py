@@ -1,20 +1,22 @@
-"""Check that the producer reports each loss of acknowledged records that the answers prove.
+"""Check that the producer reports each loss of acknowledged records that Produce answers prove.
 
-Answers prove that a broker has lost acknowledged records in four ways:
-- by an offset: a batch newer than every acknowledged batch is answered NONE with a base offset that
-  was acknowledged for an older record;
-- by a hole: a batch is answered NONE although an earlier batch of its identity (the producer id and
-  epoch) cannot have been appended;
-- by a gap: a batch that cannot have been appended is answered OUT_OF_ORDER_SEQUENCE_NUMBER, the
-  batches before it were acknowledged, and no sequence of the identity was given up; the producer
-  then sends the batch's records under another identity;
-- by refused probes (resends of batches in doubt): a record ends UNKNOWN because of
-  OUT_OF_ORDER_SEQUENCE_NUMBER, although batches of its identity were acknowledged and no sequence
-  of that identity was given up.
+An identity is a producer id with its epoch. A sequence is given up when its record ends NOT_WRITTEN
+or UNKNOWN. Answers to Produce prove in four ways that a broker has lost acknowledged records:
+- By an offset: a batch newer than every acknowledged batch is answered NONE, with a base offset
+  that was acknowledged for an older record.
+- By a hole: a batch is answered NONE although an earlier batch of its identity cannot have been
+  appended. Only a leader that has lost the producer's state accepts such a batch.
+- By a gap: a batch that cannot have been appended before is refused with
+  OUT_OF_ORDER_SEQUENCE_NUMBER. All earlier batches of its identity were acknowledged, and no
+  sequence of the identity was given up. The producer then sends the batch's records under another
+  identity.
+- By refused resends: a record in doubt ends UNKNOWN because resends of its batch were refused with
+  OUT_OF_ORDER_SEQUENCE_NUMBER. Earlier batches of its identity were acknowledged, and no other
+  sequence of the identity was given up.
 
 A refusal proves nothing if the leader has answered that it does not know the producer.
 INVALID_PRODUCER_EPOCH shows that another producer writes under the same producer id. After that
-answer refusals of this producer id prove nothing in any partition.
+answer, refusals of batches with this producer id prove nothing in any partition.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ class LossWatch:
     def succeeded(
         self, state: PartitionAccount, identity: Identity, sent: Sent, answer: WireAnswer
     ) -> None:
-        """Look for a loss by an offset or a hole in an answer NONE, before `Identity.prove`."""
+        """Look for a loss by an offset or a hole in an answer NONE.
+
+        The caller must not yet have called `Identity.prove` for this answer.
+        """
         if state.newest is None or state.current is not identity:
             return
         where, evidence = f"{answer.topic}-{answer.partition}", state.evidence
@@ -106,7 +111,7 @@ class LossWatch:
             self._prove(state, f"{where}: sequence {gap.base} was refused over a gap")
 
     def gave_up(self, state: PartitionAccount, where: str, value: ValueId) -> None:
-        """Look for a loss by refused probes: a record is about to end UNKNOWN because of them."""
+        """Look for a loss by refused resends: they are about to make a record end UNKNOWN."""
         identity = state.current
         if identity is None or not identity.order:
             return

@@ -10,18 +10,18 @@ The rules:
   and begin at 0 in every new epoch.
 - A sequence that is sent again has the same bytes. One exception: a batch whose attempts were all
   refused, the last one as too large, may be sent again as smaller batches with the same sequences.
-- A batch that is sent for the first time is within the window: from the oldest batch that is not
-  proved stored to the new one, both counted, there are at most as many batches as the leader
-  retains by its last answer; 5 before the first answer on a connection or of a new leader.
+- A batch that is sent for the first time is within the window: the batches from the oldest one that
+  is not proved stored to the new one, both counted, are no more than the leader retains by its last
+  answer. Before the first answer on a connection or of a new leader the limit is 5.
 - A batch under a new identity is written only when no batch of the partition is outstanding or in
   doubt under an older identity. Batches in doubt that the producer has given up (`outcome`) do not
   count.
-- The gate: while a batch is outstanding no other batch of the partition is sent, until the leader
-  has answered NONE under this identity on this connection; and again after any error, until the
-  next NONE. The reason is that a leader without the producer's state accepts any first sequence.
-  Two kinds of batches may be sent beside others: those resent after OUT_OF_ORDER_SEQUENCE_NUMBER,
-  which shows that the leader has the state, and batches in doubt of which one was refused by a code
-  that is sent before the append.
+- The gate: a partition has at most one batch outstanding until the leader has answered NONE. This
+  holds anew for each leader, connection and identity, and after each error. The reason is that a
+  leader without the producer's state accepts any first sequence. Two answers allow resending
+  several batches at once in spite of that: one that shows that the leader has the state
+  (OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER), and one that refuses a batch in doubt
+  with a code that is sent before the append.
 - The batches of a partition are outstanding on one connection at a time, and a connection has no
   more requests in flight than allowed.
 - If data-loss events are reported (`loss_reported`), an event is raised whenever answers prove that
@@ -172,7 +172,7 @@ class WireMonitor:
             self._report(Anomaly.IN_FLIGHT, f"{len(requests)} of {self._max_in_flight}")
 
     def answered(self, connection: object, request: object, answers: Sequence[WireAnswer]) -> None:
-        """Report that an answer reached the producer; batches not in the answer stay in doubt."""
+        """Report that an answer reached the producer; batches that it leaves out are in doubt."""
         left = self._requests.get(connection, {}).pop(request, {})
         for answer in answers:
             carried = left.pop((answer.topic, answer.partition), None)
@@ -327,7 +327,7 @@ class WireMonitor:
         return self._renumbers or outcomes is None or Outcome.PENDING not in outcomes
 
     def _take_in_what_was_read(self, identity: Identity, base: int) -> None:
-        """Count batches as proved that the producer has found by reading the log."""
+        """Count those batches in doubt as proved that the producer has found by reading the log."""
         for before in identity.order:
             sent = identity.batches[before]
             if before < base and sent.ambiguous and not sent.outstanding:
