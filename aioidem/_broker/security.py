@@ -145,7 +145,8 @@ class SaslSession:
     def step(self, message: bytes, now: float, wall: float) -> tuple[bytes, float]:
         """Serve SaslAuthenticate: return the reply, and the length of the session in seconds.
 
-        The length is 0 while the exchange goes on, and for a session without end.
+        The length is 0 while the exchange goes on, and for a session without end. ``now`` is on the
+        cluster's monotonic clock, and ``wall`` the time since the epoch, both in seconds.
 
         Raises:
             SaslRefusedError: The client failed to authenticate, or may not send this now.
@@ -166,7 +167,10 @@ class SaslSession:
 
 
 class _Server(ABC):
-    """The broker's side of one SASL exchange; ``principal`` is set when the exchange is over."""
+    """The broker's side of one SASL exchange; ``principal`` is set when the exchange is over.
+
+    ``lifetime`` is for how many seconds the credentials are still valid; None: for ever.
+    """
 
     def __init__(self) -> None:
         self.principal: str | None = None

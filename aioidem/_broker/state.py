@@ -8,9 +8,9 @@ the seed: the same calls give the same deliveries.
 Times: ``now`` is in seconds on any monotonic scale, ``wall_ms`` is the brokers' wall clock in
 milliseconds since the epoch.
 
-`ClusterState` is a `Cluster` (what the handlers of requests work on) with a `RequestChannel` (the
-way of a request and its answer) and `ProducerExpiry`. It also makes the changes that concern
-several of these parts, such as stopping a broker.
+`ClusterState` extends `Cluster`, on which the handlers of requests work. It adds `RequestChannel`,
+through which requests and answers pass, and `ProducerExpiry`. It also makes the changes that
+concern several of these parts, such as stopping a broker.
 
 Invariants
     Expired producers are looked for at fixed intervals. Such a check comes before every event that
@@ -61,8 +61,9 @@ class ClusterState(Cluster):
         seed: Seed of the cluster id and the topic ids.
         encode: Encode each answer when it is made, and not when it is due to the client. On a link
             with a bandwidth that is always done, because the delay depends on the answer's size.
-        sequence_range: Brokers implement KIP-758 with this range: they keep one batch and speak
-            Produce v13 at most. None: brokers recognise a retry by their last batches.
+        sequence_range: Brokers implement KIP-758 with this range, in records: they remember one
+            batch of a producer, and speak Produce v13 at most. None: brokers recognise a retry by
+            the last batches of a producer, which they remember.
         security: How clients authenticate; None: every connection is accepted.
         transaction_version: Level of the feature ``transaction.version``: 2 for KIP-890, else 0 or
             1.

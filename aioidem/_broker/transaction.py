@@ -142,8 +142,9 @@ class Transaction:
     def may_claim(self, claimed: Identity) -> bool:
         """Return whether a producer that names ``claimed`` may ask for the next epoch (KIP-360).
 
-        Such a producer has the present producer id (`renew` then checks its epoch), or the id
-        before that at its last epoch. While a transactional id has no producer, any may ask.
+        A producer may ask if it names the present producer id (`renew` then checks its epoch), or
+        the previous id with the last epoch of that id. While a transactional id has no producer,
+        any may ask.
         """
         if self.epoch < 0 or claimed.producer_id == self.producer_id:
             return True

@@ -6,15 +6,15 @@ transactional id; the API handlers refuse requests that are sent to other broker
 
 As in Kafka, EndTxn is answered when the outcome is decided, before the markers are written. Until
 the last marker is committed, requests for the transactional id are answered
-CONCURRENT_TRANSACTIONS. Markers are committed at once, unless a partition has no leader or commits
-nothing, or `hold_markers` or ``marker_delay`` (seconds) delays them.
+CONCURRENT_TRANSACTIONS. Markers are committed at once, unless a partition has no leader, its high
+watermark does not rise, or `hold_markers` or ``marker_delay`` (seconds) delays them.
 
 Invariants
     A marker is written once to each partition. It is written again only if the partition's leader
     epoch rises before the marker is committed.
-    Transactions time out at multiples of
+    A check for transactions that have timed out is made only at multiples of
     ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The end of a transaction does
-    not cancel the check: if no transaction is open, the check schedules no further one.
+    not cancel the check; but a check that finds no open transaction schedules no further one.
 
 Rejected
     An internal topic for the state: only a client that reads that topic would notice a difference.

@@ -51,8 +51,9 @@ class Coordination:
         cluster: the view of the cluster, for its brokers.
         connections: all connections, among them those to coordinators.
         metadata: says whether the cluster is known; before that no call is made.
-        partitions: the partitions; when a transaction begins, their first-ack gates close: at most
-        one batch of each is in flight until its leader shows that it holds the producer's state.
+        partitions: the partitions. When a transaction (v1) begins, their first-ack gates close:
+        each may then have only one batch in flight, until error NONE shows that its leader holds
+        the producer's state.
         accumulator: holds the records that are settled when the transaction fails or is aborted.
         requests: the ledger that registers calls and adds the steps that send them.
         effects: ends the producer after a fatal error.

@@ -258,7 +258,7 @@ class Discovery:
         """Handle the answer to DescribeConfigs of a topic.
 
         Args:
-            error_code: of the answer.
+            error_code: the error code of the answer; 0 for none.
             named: whether the answer has the topic config that belongs to KIP-1269.
             topic: the topic, for messages.
             now: seconds.
