@@ -283,9 +283,9 @@ def grouped(rows: DataFrame, *also: Column) -> DataFrame:
 
 
 def out_of_order(records: DataFrame) -> DataFrame:
-    """Add the column `late`: whether a later call's record precedes the record in its partition.
+    """Add the column `late`: whether a record of a later send call is ahead of it in its partition.
 
-    Only calls of the same producer are compared.
+    Only records of the same producer are compared.
     """
     before = (
         Window.partitionBy("producer", "found.partition")

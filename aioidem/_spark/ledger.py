@@ -119,7 +119,7 @@ class Ledger:
         sent_at: float,
         ended_at: float,
     ) -> None:
-        """Add a record that has ended; times are in seconds since the epoch."""
+        """Add a record whose outcome is known; times are in seconds since the epoch."""
         rows = self._rows
         rows.call.append(call)
         rows.status.append(_CODE[status])

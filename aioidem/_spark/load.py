@@ -84,7 +84,7 @@ class SparkLoad:
     run: str
 
     def producer_name(self, in_flight: int, task: int, attempt: int) -> str:
-        """Return a producer name that is unique among those whose ledgers are in this folder."""
+        """Return a name for a task's producer that no other ledger in the folder has."""
         return f"{self.run}-{in_flight}-{task:05}.{attempt}"
 
 

@@ -133,7 +133,7 @@ class Marker:
 
     @property
     def metadata(self) -> str:
-        """The marker without the batch number, which is the committed offset itself."""
+        """The metadata of the committed offset: the marker as JSON, without `batch`."""
         told = asdict(self)
         del told["batch"]
         return json.dumps({"v": 1, **told}, separators=(",", ":"))

@@ -189,7 +189,7 @@ def _task_context(options: SinkOptions) -> TaskContext:
             " or pass speculation=allow"
         )
     # Adaptive execution is on unless the property says "false": if the user sets nothing, the
-    # property is absent. Spark itself switches adaptive execution off for streams.
+    # property is absent. For streams, Spark before 4.2 switches adaptive execution off itself.
     if not options.adaptive and context.getLocalProperty(_ADAPTIVE) != "false":
         raise UnsafePlanError(
             f"{_ADAPTIVE} is on: a repeated batch may be cut into other tasks, and rows that move"

@@ -429,8 +429,6 @@ def _types(cursor: _Cursor, count: int, moved: Moved) -> bytes:
         out.append(bytes([kind]))
         if kind == 7:  # an object of a class
             out.append(cursor.take(2))
-        elif (
-            kind == 8
-        ):  # an object that is not initialised yet, named by the instruction that made it
+        elif kind == 8:  # an object before its constructor ran; the offset of its `new` follows
             out.append(_U2.pack(moved(cursor.u2())))
     return b"".join(out)

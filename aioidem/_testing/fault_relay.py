@@ -79,7 +79,10 @@ _STREAM_ENDED: Final = (
 
 
 class RelayOwner(Protocol):
-    """What a relay reads of its proxy at each frame, so that a change applies to the next one."""
+    """The part of a proxy that its relays use.
+
+    A relay reads the attributes anew at each frame, so that a change applies to the next frame.
+    """
 
     rtt: float
     jitter: float

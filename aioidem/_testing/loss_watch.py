@@ -94,7 +94,7 @@ class LossWatch:
         evidence.acked_end = max(evidence.acked_end, answer.base_offset + sent.count)
 
     def out_of_order(self, state: PartitionAccount, identity: Identity, sent: Sent) -> None:
-        """Remember the gap that OUT_OF_ORDER_SEQUENCE_NUMBER for a batch shows, if any."""
+        """Remember a batch if its refusal OUT_OF_ORDER_SEQUENCE_NUMBER shows a gap before it."""
         asked = sent.ambiguous or sent.outstanding or identity.order[:1] != [sent.base]
         if not asked and self._gapless(identity, sent):
             state.evidence.gap = sent
@@ -124,14 +124,15 @@ class LossWatch:
         state.evidence.losses.append(detail)
 
     def _gapless(self, identity: Identity, head: Sent) -> bool:
-        """Return whether all batches before ``head`` are stored, and no other was given up."""
+        """Return whether all batches before ``head`` are stored and no other batch was given up."""
         before = [sent for base, sent in identity.batches.items() if base < head.base]
         if identity.disowned or identity.producer_id in self._shared:
             return False
         if not before or not all(sent.proved for sent in before):
             return False
-        # The answer NONE to a later batch counts as proof of a batch in doubt. A leader that has
-        # forgotten the producer also answers NONE, so the producer must have reported ACKED.
+        # `proved` is also set for a batch in doubt, when a later batch is answered NONE. But a
+        # leader that has forgotten the producer answers NONE too. So a batch in doubt counts as
+        # stored only if the producer has reported ACKED.
         if any(self._outcomes(sent) != {Outcome.ACKED} for sent in before if sent.ambiguous):
             return False
         others = (sent for base, sent in identity.batches.items() if base != head.base)

@@ -59,8 +59,8 @@ _TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_lis
 _SHOWS_STATE: Final = frozenset(
     {ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number}
 )
-# Brokers send these codes before the append, and also after it. After the append the answer has the
-# base offset of the appended batch.
+# Brokers send these codes instead of appending a batch, and also after they have appended one. Only
+# in the second case does the answer have a base offset.
 _TWO_FACED: Final = frozenset(
     {
         ErrorCode.unknown_topic_or_partition,

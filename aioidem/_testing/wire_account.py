@@ -94,7 +94,7 @@ class Sent:
         self.split = False
 
     def values(self) -> list[ValueId]:
-        """Return the identities in the records' values; foreign values are left out."""
+        """Return the `ValueId` of each record; records whose value has none are left out."""
         values = [parse_value(record.value) for record in read_batches(self.data)[0].records()]
         return [value for value in values if value is not None]
 
