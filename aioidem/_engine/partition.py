@@ -13,12 +13,20 @@ Invariants
   epoch e+1 fences epoch e, so a batch in doubt could not be resolved by resending any more.
 
 When does a batch fail?
-- NOT_WRITTEN, if every attempt was refused before the append, and the last refusal is permanent, or
-  the batch expired, or a later batch was accepted (so that the order cannot be kept any more).
-- UNKNOWN, if the batch is in doubt (an attempt may have been appended), and is past its deadline
-  and the grace after it; or is not in the leader's log; or was fenced; or was permanently refused,
-  while nothing proves that the leader holds the producer's state.
-- In every other case the batch is retried.
+
+It ends NOT_WRITTEN if no attempt was appended (each was refused before the append, or no byte of it
+was written), and
+- the last refusal is permanent,
+- or the batch is past its deadline,
+- or a later batch was accepted, so that the order cannot be kept any more.
+
+It ends UNKNOWN if it is in doubt (an attempt may have been appended), and
+- it is past its deadline and the grace time that follows,
+- or it is not in the leader's log,
+- or its producer id or epoch was refused,
+- or it was permanently refused, and nothing proves that the leader holds the producer's state.
+
+In every other case it is retried.
 """
 
 from __future__ import annotations
@@ -146,8 +154,9 @@ class PartitionState:
         # the window, but by this number of sequences (records); None without the option.
         self.sequence_cap = sequence_cap
         self._resend = resend
-        # In a transaction, doubt is not resolved by probing, nor by resending under other
-        # sequences: an answer that would require either makes the transaction abortable.
+        # In a transaction, batches in doubt are neither probed (resent newest first, `recovery`)
+        # nor resent under other sequences: an answer that would require either makes the
+        # transaction abortable.
         self._transactional = transactional
         self.gate = FirstAckGate(applies=idempotent)
         self.read_back = ReadBack()
@@ -377,9 +386,9 @@ class PartitionState:
             route.leader_id,
             route.leader_epoch,
             now,
-            # Only a leader that holds the producer's state proves earlier batches by a success.
-            # That is required even where no first-ack gate applies (transactions v2): brokers of
-            # release 4.0 have v2, and yet accept any first sequence.
+            # A success proves earlier batches only if the leader is known to hold the producer's
+            # state, even where no first-ack gate applies (transactions v2): brokers of release 4.0
+            # have v2, and yet accept any first sequence.
             knows_us=self.idempotent
             and not self.suspicion.suspect
             and ((probing and not self.gate.questioned) or self._gate_passed),
@@ -416,7 +425,7 @@ class PartitionState:
             )
             self.log.accept_loss(batch, answer.base_offset)
             if attempt is not None:
-                attempt.disbelieve()  # the log is another one than the leader showed before
+                attempt.disbelieve()  # the log may lack earlier batches, too
         if batch.settled:
             self._note_recognised(batch, now, out)
             self.log.reach(batch, answer.base_offset)
@@ -463,7 +472,7 @@ class PartitionState:
     def _imply(
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
     ) -> None:
-        """Acknowledge the batches in doubt below an acknowledged one, if its success proves them.
+        """Acknowledge the batches in doubt before `acked`, if its success proves them stored.
 
         If the success proves nothing about them, they are salvaged: each is resent by itself.
         """
@@ -476,9 +485,9 @@ class PartitionState:
             for batch in doubtful:
                 self._settle_ack(batch, -1, out, None)
         else:
-            # The leader may have forgotten the producer before it accepted this batch, so batches
-            # below this one may be missing in the log. The leader holds state again now, but the
-            # success of a later batch would not prove them either.
+            # The leader may have forgotten the producer before it accepted this batch, so earlier
+            # batches may be missing in the log. The leader holds state again now, but the success
+            # of a later batch would not prove that they are stored either.
             self.recovery.salvage(doubtful)
 
     def _was_accepted_over_a_hole(self, acked: Batch, below: Sequence[Batch], out: Effects) -> bool:
@@ -608,7 +617,7 @@ class PartitionState:
             self.recovery.move(RecoveryEvent.RESTART)
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
-        """Note that the leader has a batch in its log that is not committed yet (KIP-758).
+        """Note that the leader has a batch in its log, perhaps not replicated yet (KIP-758).
 
         Error NONE, for this batch or for a later one, will acknowledge the batch.
         """
@@ -652,9 +661,9 @@ class PartitionState:
         # code is expected, because an earlier batch failed or gave up its sequence numbers.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # The leader should recognise this batch, by the number of batches that it says it
-            # retains. To find how many it does retain, the probes go on below the batch that
-            # DescribeProducers names.
+            # If this batch is among as many of the newest batches as the leader says it retains,
+            # the leader should have recognised it. To find how many batches it does retain, probes
+            # then go on with batches older than the one that DescribeProducers names.
             distance = self.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
             self.recovery.search(wanted=within)
@@ -685,7 +694,7 @@ class PartitionState:
     def _knows_us(self, batch: Batch) -> bool:
         """Return whether error NONE came last under the batch's identity and the present route.
 
-        Such a leader would recognise another copy of the batch.
+        If it did, the leader would recognise another copy of the batch.
         """
         return self.idempotent and self.gate.has_heard((batch.identity, self.route))
 
@@ -841,7 +850,7 @@ class PartitionState:
         if self.recovery.next_probe(self.unresolved, now) is not None:
             return
         if any(batch.appended for batch in self.unresolved):
-            # A batch that was answered DUPLICATE is in the log, and merely not committed yet.
+            # A batch that was answered DUPLICATE is in the log, and merely not replicated yet.
             self.recovery.move(RecoveryEvent.RESTART)
         elif self.recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
             self._lose("the batches in doubt are not in the leader's log", now, out)
@@ -861,7 +870,7 @@ class PartitionState:
         if refusal is None and not self.bump_wanted:
             # If sequence numbers were given up already (an epoch bump is pending), OUT_OF_ORDER is
             # the expected answer and no data loss. The same is true under a producer id that
-            # another client uses: its batches may have caused the gap.
+            # another client uses: that client's batches may have caused the answer.
             out.data_loss(self.where, reason)
         self._back_off(now)
         for batch in [b for b in self.unresolved if b.in_doubt]:
@@ -1067,10 +1076,12 @@ class PartitionState:
     def _give_up_numbers(
         self, out: Effects, what: str, error: errors.KafkaError | None = None
     ) -> None:
-        """Have the partition's sequences begin again under another epoch.
+        """Have the partition's sequences begin again at 0 under another epoch.
+
+        Some sequence numbers will be used by no batch, and a leader would refuse the gap.
 
         Args:
-            out: receives the need for that epoch.
+            out: requests that epoch.
             what: what happened, for messages.
             error: the error that it happened with, if there is one.
         """
@@ -1144,7 +1155,7 @@ class PartitionState:
 
 
 def _next_expiry(deadline: float, now: float, grace: float) -> float:
-    # What is past its deadline waits only for the end of the grace.
+    # A batch that is past its deadline waits only for the end of the grace time.
     return deadline if deadline > now else deadline + grace
 
 

@@ -101,7 +101,7 @@ class PartitionQueue:
         """Take further records from the head into a batch that seems full, and return their size.
 
         The batch only seems full, because a record's `size` allows for the longest varints. By a
-        tighter bound more records fit; otherwise every 17th would be left for the next batch.
+        tighter bound more records fit, which would otherwise be left for the next batch.
         """
         records, group, added = self.records, taken[0].group, 0
         measure = _TightSize(taken, size)
@@ -156,7 +156,7 @@ class _TightSize:
     __slots__ = ("_count", "_first", "_largest", "_payload", "_span")
 
     def __init__(self, records: Sequence[PendingRecord], size: int) -> None:
-        """Measure records the sum of whose sizes is `size`."""
+        """Measure some records, whose sizes add up to `size` bytes."""
         stamps = list(map(_stamp_of, records))
         self._first: int = stamps[0]
         self._span: int = max(max(stamps) - self._first, self._first - min(stamps))

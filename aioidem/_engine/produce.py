@@ -1,8 +1,8 @@
 """ProduceRequests: drains the accumulator into Produce requests, and handles their answers.
 
 Invariants
-- A request is outstanding on exactly one link. When that link ends, its batches are in doubt,
-  unless the driver says that no byte of the request was written.
+- A request is outstanding on exactly one link (connection). When the link ends, the batches of the
+  request are in doubt, unless the driver says that no byte of the request was written.
 - Answers are matched with the contents of their request. A partition that an answer leaves out is
   in doubt; an answer that names other partitions, or one twice, closes the connection.
 
@@ -46,7 +46,10 @@ _PRODUCE_WITH_TOPIC_IDS = 13
 
 
 class ProduceRequests:
-    """Sends the batches of the accumulator in Produce requests, one connection at a time.
+    """The Produce requests of one producer: what each of them carries, and what its answer means.
+
+    A request goes to one broker. It carries batches of partitions that this broker leads, at most
+    one of each partition.
 
     Args:
         config: validated options.
@@ -302,7 +305,7 @@ class ProduceRequests:
             message=part.error_message,
         )
         if code == ErrorCode.unsupported_version and request.version >= PRODUCE_WITH_WINDOW:
-            disposition = disposition._replace(action=Action.RETRY)  # in v13
+            disposition = disposition._replace(action=Action.RETRY)  # the retry is sent in v13
         if self._transactions.finishing(code):
             disposition = disposition._replace(action=Action.RETRY)
         error = refusal_error(state.where, part)

@@ -1,4 +1,4 @@
-"""ReadBack: resolving doubt by reading the partition's log, where a resend could be a duplicate.
+"""ReadBack: looks for batches in doubt in the log, when resending them could write duplicates.
 
 A leader that may have forgotten the producer (KIP-854) would append a copy of a batch in doubt a
 second time. Therefore batches in doubt are not resent to that leader, but looked for in its log,

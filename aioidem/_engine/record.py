@@ -77,11 +77,11 @@ class PendingRecord:
         """Take the outcome; the driver calls this once, and the engine never does.
 
         Args:
-            outcome: what became of the batch, or of what else the record was settled with.
+            outcome: the outcome that the record shares with those settled together with it.
             place: the record's place among those records, from 0.
 
         Raises:
-            InternalError: the record belongs to no caller, as in a test of a queue alone.
+            InternalError: no caller holds the record, as in a test of a queue alone.
         """
         raise InternalError(f"record {place} of {outcome.topic}-{outcome.partition} has no caller")
 
@@ -89,8 +89,8 @@ class PendingRecord:
 class Outcome:
     """The common outcome of some records of one partition, without the records.
 
-    Each of them keeps it after it was settled. It does not refer to the records: one delivery that
-    a caller keeps must not keep a whole batch in memory.
+    Each settled record keeps a reference to its outcome. An outcome does not refer to the records:
+    otherwise one record that a caller keeps would keep its whole batch in memory.
     """
 
     __slots__ = (
@@ -137,9 +137,9 @@ class Settlement:
         self.records = records
 
     def size(self) -> int:
-        """Return the bytes that the records have taken from the budget."""
+        """Return the bytes that the records have taken from the memory budget."""
         return sum(map(_size_of, self.records))
 
     def by_generation(self) -> Counter[int]:
-        """Return how many of the records are of each generation (see `begin_flush`)."""
+        """Return how many of the records are of each generation (records between two flushes)."""
         return Counter(map(_generation_of, self.records))

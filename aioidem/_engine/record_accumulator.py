@@ -168,7 +168,7 @@ class RecordAccumulator:
             self._metadata.want()
 
     def _aim(self, topic: TopicState) -> None:
-        """Let further records of a topic go where its sticky partitioner has put one just now."""
+        """Direct the next records without a key to the partition that was chosen just now."""
         index = topic.sticky.current
         if index is not None:
             state = self._partitions.state(topic.name, index)
@@ -219,8 +219,8 @@ class RecordAccumulator:
     def assigning(self) -> bool:
         """Whether records that waited for metadata are still to be assigned to partitions.
 
-        While there are any, the next polls may refuse further records as this one did, for a
-        partition that their topic lacks.
+        While there are any, later polls may still refuse some, because their topic lacks the
+        partition that they name.
         """
         return bool(self._assigning)
 

@@ -11,20 +11,24 @@ The rungs:
   hint and decides nothing: any replica answers it, the batch may be above the high watermark, and
   the answer counts only for the present producer epoch.
 - PROBING: the leader holds the producer's state (it answered OUT_OF_ORDER), so it appends only in
-  sequence: resend the newest batch first. The first NONE proves that every batch in doubt below it
-  is stored. At most one probe is appended, and that one evicts only batches that its own NONE
-  proves, so probes may be pipelined and the window does not limit them. After a code that no table
-  names it is not certain that the leader holds the state: batches are then probed one at a time,
-  and after a NONE those in doubt below it go to SALVAGE.
-- SALVAGE: a batch succeeded above a *rejected* one, or while the leader may have forgotten the
-  producer. A success implies nothing any more: each batch in doubt below is resent by itself,
-  newest first. NONE means acknowledged; OUT_OF_ORDER or a permanent refusal means UNKNOWN.
+  sequence. Batches in doubt are resent, newest first (each such resend is a probe). The first NONE
+  proves that every earlier batch in doubt is stored. At most one probe is appended. It may evict
+  batches from the broker's cache, but only those that its own NONE proves. So several probes may be
+  in flight, and the window does not limit them. After an error code that has no row in `classify`
+  it is not certain that the leader holds the state. Then batches are probed one at a time, and
+  after a NONE the earlier batches in doubt go to SALVAGE.
+- SALVAGE: a batch succeeded although an earlier one had been *rejected*, or while the leader may
+  have forgotten the producer. A success implies nothing any more: each earlier batch in doubt is
+  resent by itself, newest first. NONE means acknowledged; OUT_OF_ORDER or a permanent refusal means
+  UNKNOWN.
 
-Probing ends after two full passes of refused probes. The second pass begins late enough for
-requests of a closed connection, which the broker may still have queued, to have been appended. Then
-the batches are not in this leader's log. (One pass is enough if they are refused for their content,
-and no copy of them can be appended later.) That is a data loss of the leader only if each refusal
-was OUT_OF_ORDER: a batch that is refused for its size or its timestamp may never have been there.
+Probing ends after two passes (a pass probes every batch in doubt once) in which all probes were
+refused. Then the batches are not in this leader's log. The second pass begins late: by then the
+broker has served the requests of closed connections that it may still have queued. One pass is
+enough if the batches are refused for their content, and no copy of them can be appended later.
+
+A batch that is not in the log is a data loss of the leader only if each refusal was OUT_OF_ORDER: a
+batch that is refused for its size or its timestamp may never have been there.
 
 What PROBING has shown is valid only for its route (leader epoch, connection); `RESTART` discards
 it.
@@ -205,8 +209,8 @@ class Recovery:
             if batch.state is not BatchState.WAITING:
                 continue
             if batch.wire_base == 0 and batch is not candidates[0]:
-                # Sequence 0 proves nothing about earlier batches (the sequence has wrapped around):
-                # a leader whose state is of an older epoch accepts 0 although they are missing.
+                # The sequence has wrapped around to 0. A success at 0 proves nothing about earlier
+                # batches: a leader whose state is of an older epoch accepts 0 without them.
                 continue
             return batch
         return None

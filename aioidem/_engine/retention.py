@@ -9,28 +9,32 @@ What counts as proof? Positions are counted in batches of one partition and one 
 batch sent is at distance 1.
 
 - *Recognised at distance d*: a retry was answered NONE although a later batch is known to be
-  stored, so the retry cannot have been appended just now. d is counted from the newest batch that
-  is known to be stored by then, so d is at most the true distance: the broker retains at least d.
-- *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER, and the batch is
-  proved to have been stored before: later batches were recognised earlier on this connection. d is
-  counted from the newest batch that had been sent when the retry was sent (a request sent later on
-  a connection is served later), so d is at least the true distance: the broker retains fewer than
-  d.
+  stored. So the retry was not appended just now, but recognised as a duplicate. d is counted from
+  the newest batch that is known to be stored by then, so the true distance is d or larger: the
+  broker retains at least d batches.
+- *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER although its batch was
+  stored. The proof that it was stored: later batches were recognised before, on this connection. d
+  is counted from the newest batch that had been sent when the retry was sent, and a request sent
+  later on a connection is served later. So the true distance is d or smaller: the broker retains
+  fewer than d batches.
 
-A refusal before such a proof shows nothing. A batch that was never appended is refused as well,
-because it is ahead of the log; and a later recognition does not say when the batch was stored,
-because requests of a lost connection may still be served while their batches are resent on this
-one. A batch refused too early may be resent as evidence again: the refused attempt has appended
-nothing.
+A refusal without that proof shows nothing: a batch that was never appended is refused as well,
+because it is ahead of the log. Later batches that are recognised only after the refusal prove
+nothing about it. Requests of a lost connection may still be served while their batches are resent
+on this one, so the refused batch may have been stored after the refusal. It may be resent as
+evidence again, because the refused attempt has appended nothing.
 
 Why a restart is no explanation: after a restart, clean or not, a broker remembers the newest batch
-of each producer and nothing else, so a refusal alone proves nothing. Only batches count whose
-earlier attempts were all made on one connection, the same for all of them, under the present leader
-and epoch: one broker process appended them. And two batches *below* the newest stored one and above
-the refused one must be recognised first. Both were appended before they were resent on this
-connection (the batches above them were appended later), so the broker's memory is older than the
-later of the two, and every earlier batch of that connection was in it. Only trimming removes a
-batch from it.
+of each producer and nothing else. So a refusal alone proves nothing. Two rules exclude a restart:
+
+- A batch counts only if all earlier attempts at it were made on one connection, under the present
+  leader and leader epoch. Only batches with the same such connection are compared, so one broker
+  process appended them all.
+- Two batches must be recognised first that are later than the refused one and earlier than the
+  newest stored one. Both had been appended before they were resent on this connection, because a
+  later batch is stored. A broker that had restarted since then would know at most the later of the
+  two. So it has not restarted, and its memory held every earlier batch of that connection. Only
+  trimming removes a batch from it.
 
 Why a change of leader is no explanation: followers rebuild their memory when they truncate. So a
 verdict waits for metadata that is requested after it, and is dropped if the leader epoch has
@@ -39,11 +43,11 @@ changed.
 Why a changed config is no explanation: the number that the broker says is taken from an answer on
 the present connection. If the config was lowered, the answer shows the lower number.
 
-The consequence: for every partition at that broker the window is at most the largest distance that
-was recognised, and at least 5, for ten minutes at first, and twice as long each time, up to a day.
-The verdict ends because the rule cannot exclude everything (a memory that was lowered and raised
-while a batch was in doubt, a proxy that moves a connection to another process); an error must cost
-throughput only, and only for a time.
+The consequence: the windows of all partitions at that broker are limited to the largest distance
+that was recognised, or to 5 batches if that is more. The limit ends after ten minutes the first
+time, and after twice as long each further time, up to a day. It ends because the rules cannot
+exclude everything (a config that was lowered and raised while a batch was in doubt, a proxy that
+moves a connection to another process). An error must cost throughput only, and only for a time.
 
 Not detected: a broker that retains fewer than three batches (it looks as after a restart), and any
 broker in transactions, where doubt is not resolved by probing.
@@ -110,8 +114,9 @@ class RetentionEvidence:
     def __init__(self) -> None:
         # The retries that are not answered yet, by the `id` of the batch.
         self._awaited: dict[int, _Retry] = {}
-        # By a batch's ordinal: the connection of its earlier attempts (`_Retry.link`). These are
-        # the retries refused too early to count, before two later batches were recognised.
+        # The batches whose retry was refused too early to count, because two later batches had not
+        # been recognised yet. The key is the batch's ordinal; the value is the id of the connection
+        # on which all earlier attempts at it were made.
         self._early: dict[int, int] = {}
         # The recognised retries, and the distances of the refused ones. The keys are the ids of the
         # connections on which all earlier attempts at those batches were made.

@@ -1,16 +1,17 @@
 """Sealer: cuts batches from the queue, numbers and builds them, and splits those too large.
 
-Late sealing decides how large a batch may be. While the window is open a batch has at most
-`batch_size` bytes, as in Java. Records that piled up while the window was full may leave as one
-larger batch. Its size is bounded by what a request may carry, by what the topic is known to accept,
-and by the measured goodput (bytes per second): at that rate all bytes in flight must be transferred
-within a quarter of the request timeout. So five batches in flight use a connection with a long
-round trip fully without tuning, and a slow connection is not blocked by its own batches.
+Late sealing: a batch is cut from the queue only when it can be sent, and its size is decided then.
+While the window is open a batch has at most `batch_size` bytes, as in Java. Records that piled up
+while the window was full may leave as one larger batch. Its size is bounded by what a request may
+carry, by what the topic is known to accept, and by the measured goodput (bytes per second): at that
+rate all bytes in flight must be transferred within a quarter of the request timeout. So five
+batches in flight use a connection with a long round trip fully without tuning, and a slow
+connection is not blocked by its own batches.
 
 Invariants: a sealed batch is sent in the same poll, so sequence numbers are taken only for batches
-that are sent. On the wire a batch of more than one record is never larger than `most` permits, and
-no batch is larger than the room left in a request that has another batch already. To hold these
-limits, the compression ratio is estimated before a batch is built, and its size checked after.
+that are sent. On the wire a batch of more than one record is never larger than `Sealer.most`, and
+no batch is larger than the room left in a request that has another batch already. To keep these
+limits, the compression ratio is estimated before a batch is built, and its size is checked after.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MAX_RECORDS = SEQUENCE_CAP // 4
 
 
 class Sealer:
-    """The builder of one producer's batches, by its options for sizes and compression."""
+    """The builder of one producer's batches, which applies its size and compression options."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config

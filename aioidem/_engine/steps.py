@@ -1,7 +1,8 @@
 """Steps: what the engine asks its driver to do, one immutable class per kind.
 
-The Sender performs steps and decides nothing. `SendProduce` is a named tuple, because one is
-created for each Produce request and a tuple is created faster.
+The driver (`_producer/sender.py`) performs steps and decides nothing. `SendProduce` is a named
+tuple, because one is created for each Produce request, and a tuple is created faster than a
+dataclass.
 """
 
 from __future__ import annotations
@@ -106,7 +107,10 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTopicConfig:
-    """The question whether a broker has the topic config `producer.state.batches.to.retain`."""
+    """The request for a topic's config `producer.state.batches.to.retain`.
+
+    Its answer shows whether the broker has this config, which comes with KIP-1269.
+    """
 
     link_id: int
     token: int
@@ -115,7 +119,7 @@ class DescribeTopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTopicLimit:
-    """The question how large a batch of a topic may be (`max.message.bytes`)."""
+    """The request for the size limit of a topic's batches (`max.message.bytes`)."""
 
     link_id: int
     token: int
@@ -137,7 +141,7 @@ class DescribeBrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class AskProducers:
-    """The question what a leader knows of the producer id (DescribeProducers, KIP-664)."""
+    """The request for what a leader knows of the producer id (DescribeProducers, KIP-664)."""
 
     link_id: int
     token: int
@@ -159,7 +163,7 @@ class ReadBack:
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator:
-    """The question which broker coordinates a transactional id or a group."""
+    """The request for the broker that coordinates a transactional id or a group."""
 
     link_id: int
     token: int
@@ -183,7 +187,7 @@ class InitTransactions:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """The request to add partitions to the transaction (v1)."""
+    """The request to add partitions to the transaction; sent in transactions v1 only."""
 
     link_id: int
     token: int
@@ -193,7 +197,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class AddOffsets:
-    """The request to add a group's offsets to the transaction (v1)."""
+    """The request to add a group's offsets to the transaction; sent in transactions v1 only."""
 
     link_id: int
     token: int
@@ -203,7 +207,10 @@ class AddOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """The request to commit a group's offsets in the transaction; in v2 it also adds the group."""
+    """The request to commit a group's offsets in the transaction.
+
+    In transactions v2 it also adds the group to the transaction.
+    """
 
     link_id: int
     token: int
@@ -215,7 +222,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """The request to commit or abort the transaction; in v2 it also raises the epoch."""
+    """The request to commit or abort the transaction; in transactions v2 it raises the epoch."""
 
     link_id: int
     token: int

@@ -1,8 +1,8 @@
 """StickyPartitioner: the choice of a partition for records without a key (KIP-480, KIP-794).
 
-One partition gets all such records until it has got a batch's worth of bytes. Then another one is
-drawn at random from the partitions that have a leader. If each record went to the next partition,
-every batch would be divided into as many pieces as there are partitions.
+One partition gets all records without a key, until they add up to the size of a batch. Then another
+one is drawn at random from the partitions that have a leader. If each record went to the next
+partition, every batch would be divided into as many pieces as there are partitions.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""StickyTarget: the partition to which the next records of a topic go that have no key.
+"""StickyTarget: the partition that gets the next records of a topic that have no key.
 
-The sticky partitioner fills one partition for a batch's worth of bytes. While it does, nothing
+The sticky partitioner (`sticky`) chooses one partition for many records in a row. Meanwhile nothing
 needs to be looked up for a record that has neither a key nor a partition: it goes where the one
 before it went.
 
 Invariant: a topic has a target only while `RecordAccumulator` would choose the same partition
-without it: metadata knows the topic, none of its records is due to get a partition, and the
-partition is not retired. `Partitions` and `RecordAccumulator` forget all targets when one of these
-may have changed; the next record that finds none sets it again. A producer with a partitioner of
-its own or with transactions has no targets.
+without it. So metadata must know the topic, no earlier records of the topic may be about to get
+their partitions, and the topic must not have been deleted. `Partitions` and `RecordAccumulator`
+forget all targets when one of these conditions may have changed. The next record of a topic without
+a target sets it again. A producer with a custom partitioner or with transactions has no targets.
 """
 
 from __future__ import annotations

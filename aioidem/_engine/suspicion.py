@@ -6,15 +6,16 @@ counts. So records with an old CreateTime (back-fills, change data capture) make
 state however busy the producer is. A broker without the state accepts any first sequence. A resend
 is then written twice, and the success of a later batch proves nothing about earlier ones.
 
-The stamp of a batch is its maximum timestamp, replaced by the log append time if the answer names
-one. On a topic with LogAppendTime an unresolved batch has no answer yet. But it can only be
-appended after the acknowledged ones, so the append time of the last acknowledged batch is a lower
-bound of its stamp, however old its records are. (If a topic's timestamp type changes while a batch
-is in doubt, the type of the last answer is assumed.)
+The stamp of a batch is its maximum timestamp, or the log append time if the answer names one. An
+unresolved batch has no answer yet. But on a topic with LogAppendTime it can only be appended after
+the acknowledged ones. So the append time of the last acknowledged batch is a lower bound of its
+stamp, however old its records are. If a topic's timestamp type changes while a batch is in doubt,
+the type of the last answer is assumed.
 
-A partition is suspect if the oldest stamp among its last acknowledged, outstanding and in-doubt
-batches is older than half the expiration (the other half covers differences between clocks and the
-time of delivery), or if its leader changed while it was suspect.
+A partition is suspect if its oldest stamp is older than half the expiration. The stamps of its last
+acknowledged batch and of all unresolved ones count. The other half of the expiration covers
+differences between clocks and the time of delivery. A partition that is suspect when its leader
+changes stays suspect until the new leader acknowledges a batch.
 
 Rejected: measuring idleness. It suspects partitions whose state is not dropped, and misses others
 whose state is.
@@ -71,10 +72,10 @@ class Suspicion:
         self._carried = self.suspect = False
 
     def assess(self, wall_ms: float, expiration: float, unresolved: Iterable[Batch]) -> bool:
-        """Decide whether the partition is suspect now, and return it.
+        """Decide whether the leader may have forgotten the producer by now; return the answer.
 
         Args:
-            wall_ms: milliseconds since the Unix epoch.
+            wall_ms: the time of day, in milliseconds since the Unix epoch.
             expiration: seconds after which a broker forgets a producer.
             unresolved: the partition's unresolved batches.
         """
