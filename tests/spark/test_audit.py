@@ -50,7 +50,11 @@ ACKED, NOT_WRITTEN, UNKNOWN, PENDING = (
 
 
 class Bench:
-    """A topic and a ledger: `write` and `enter` add to one of them, `right` to both, correctly."""
+    """A topic and a ledger of what was sent to it.
+
+    `write` adds a value to the topic only, `enter` adds a row to the ledger only, and `right` adds
+    a value and its correct row.
+    """
 
     def __init__(self, producer: Producer, topic: str, folder: Path) -> None:
         self.ledger = Ledger(str(folder), "p", topic, 5)
@@ -141,7 +145,7 @@ def test_each_planted_anomaly_is_found(
     assert main(["audit", *words, "--json", str(tmp_path / "found.json")]) == 1
     assert "lost: p#10, acked at 0@900" in capsys.readouterr().out.splitlines()
     found = json.loads((tmp_path / "found.json").read_text())
-    # Call 18 was entered twice. Each other kind was found at the one call where it was planted.
+    # Each kind of anomaly was found exactly once.
     assert found["anomalies"] == dict.fromkeys(map(str, Finding), 1)
     anomalies = spark.read.parquet(str(tmp_path / "out" / "anomalies")).collect()
     assert {row.finding: row.call for row in anomalies} == {

@@ -107,7 +107,7 @@ def test_a_task_tried_again_after_its_commit_skips(
 def test_other_rows_for_a_written_batch_fail(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """A task fails if it was written before with other rows: rows would be lost or duplicated."""
+    """A task fails if an earlier attempt has committed other rows for the same batch."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     write_rows(sink, [numbered(topic, 5)], task)
     for other in (numbered(topic, 4), numbered(topic, 6), numbered(topic, 5, 1), []):

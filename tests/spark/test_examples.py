@@ -51,7 +51,7 @@ def test_the_batch_job(
 
 
 def test_the_streaming_job(
-    spark: SparkSession,  # noqa: ARG001 - the session that the example takes
+    spark: SparkSession,  # noqa: ARG001 - the example uses this session
     cluster: EmbeddedCluster,
     topic: str,
     tmp_path: Path,

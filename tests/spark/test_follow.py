@@ -86,7 +86,7 @@ def test_anomalies_show_while_the_load_goes_on(
     async def second() -> None:
         async with Producer(cluster.bootstrap_servers) as producer:
             load = Load(producer, ledger, topic)
-            await load.right(*range(62, 90), 55)  # call 55 comes after judged calls
+            await load.right(*range(62, 90), 55)  # call 55 is sent too late: reordered
             await load.right(120, 121)
             await load.ledger.close()
 

@@ -41,7 +41,7 @@ def kill(servers: str, topic: str, tmp_path: Path, committed: Callable[[], int])
     words = [str(source), str(checkpoint), servers, topic]
     driver = subprocess.Popen(
         [sys.executable, str(ROOT / "examples" / "spark_streaming.py"), *words],
-        cwd=tmp_path,  # Spark's artifacts, which a killed driver does not remove
+        cwd=tmp_path,  # a killed driver leaves Spark's artifacts in its working directory
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

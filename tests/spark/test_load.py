@@ -74,7 +74,7 @@ def single_pass(ledger: object, in_flight: int) -> list[float]:
 
 
 def test_a_run_that_fails_is_one_line(
-    spark: SparkSession,  # noqa: ARG001 - the session that the command takes
+    spark: SparkSession,  # noqa: ARG001 - the command uses this session
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     status = main(

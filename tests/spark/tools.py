@@ -62,7 +62,7 @@ class Query:
         assert query.awaitTermination(120)
 
     def forget_commit(self, batch: int) -> None:
-        """Remove the driver's note that a batch is finished, as if the driver had died before."""
+        """Remove the note that a batch is finished, as if the driver had died before writing it."""
         for name in (str(batch), f".{batch}.crc"):
             (self.checkpoint / "commits" / name).unlink()
 

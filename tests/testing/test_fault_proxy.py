@@ -465,7 +465,8 @@ async def test_faults_and_the_face_go_together() -> None:
         assert (await producer.send("t", b"1", partition=0)).offset == 1
         request, answer = payloads
         assert request[:4] == b"\x00\x00\x00\x0e"
-        assert b"\x01\x01\x04\x00\x00\x00\x14" in answer  # one tagged field: tag 1, four bytes, 20
+        # One tagged field: tag 1, with the number 20 in four bytes.
+        assert b"\x01\x01\x04\x00\x00\x00\x14" in answer
 
 
 def _noted(into: list[bytes]) -> Callable[[bytes], bytes]:

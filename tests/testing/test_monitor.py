@@ -73,7 +73,11 @@ class Wire:
         self.monitor.answered(connection, request, [told])
 
     def opened(self, retained: int | None = None) -> None:
-        """Send and acknowledge the first batch; ``retained`` is the answer's number (KIP-1269)."""
+        """Send and acknowledge the first batch.
+
+        Args:
+            retained: the number of batches that the leader retains, as its answer says (KIP-1269).
+        """
         self.answer(self.send(0), retained=retained)
 
     @property
@@ -204,7 +208,7 @@ def test_planted_company_after_an_error(code: int) -> None:
 
 @pytest.mark.parametrize("code", [999, ErrorCode.request_timed_out, ErrorCode.unknown_server_error])
 def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -> None:
-    """Resending two batches in doubt together after an error that leaves doubt violates GATE."""
+    """After an error that leaves a batch in doubt, resending two batches at once violates GATE."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]

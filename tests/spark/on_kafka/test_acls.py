@@ -44,7 +44,7 @@ USERS = {name: f"{name}-secret" for name in ("all", *RULES)}
 
 @pytest.fixture(scope="module")
 async def cluster(
-    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+    anyio_backend: object,  # noqa: ARG001 - gives the module one event loop
 ) -> AsyncIterator[KafkaCluster]:
     authority = Authority()
     security = KafkaSecurity(

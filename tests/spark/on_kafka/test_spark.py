@@ -40,7 +40,7 @@ def kafka(portal: BlockingPortal) -> Iterator[KafkaCluster]:
 
 
 def test_a_load_through_faults_has_no_anomaly(
-    spark: SparkSession,  # noqa: ARG001 - the session that the commands take
+    spark: SparkSession,  # noqa: ARG001 - the commands use this session
     portal: BlockingPortal,
     kafka: KafkaCluster,
     tmp_path: Path,

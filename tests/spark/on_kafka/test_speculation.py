@@ -1,4 +1,4 @@
-"""With two attempts at one task at once, made by speculation, every row is written once.
+"""Where Spark's speculation runs two attempts at a task at once, every row is written once.
 
 Spark makes a second attempt only on another host than the first one's, and `local-cluster` has one
 host. So there are two workers of a standalone cluster here, on two loopback addresses.

@@ -21,8 +21,8 @@ def test_a_jvm_verifies_the_patched_code_and_it_retains_exactly_that(
 ) -> None:
     """A JVM verifies the patched class, and the class retains the number of batches patched in.
 
-    The class is ours, of the form of Kafka's: it adds 40,000 batches and prints how many it
-    retains.
+    The class is a small one of our own, in the form of Kafka's class. Its main method adds 40,000
+    batches and prints how many it retains.
     """
     written = tmp_path / f"{CLASS_NAME}.class"
     written.parent.mkdir(parents=True)
