@@ -64,9 +64,10 @@ def test_only_the_next_sequence_is_appended() -> None:
 def test_below_the_newest_the_range_is_duplicate_without_an_offset_and_beyond_is_out_of_order() -> (
     None
 ):
-    """A range holds `sequence_range` sequences, of which those below the newest are duplicates.
+    """A resend within the newest `sequence_range` sequences is a duplicate, without an offset.
 
-    A duplicate has no offset, and a sequence below the range is OUT_OF_ORDER.
+    A resend of an older sequence is answered OUT_OF_ORDER. The next test is about a resend of the
+    newest batch, whose answer has the offset.
     """
     _, client = broker(10)
     for sequence in range(20):
@@ -77,7 +78,7 @@ def test_below_the_newest_the_range_is_duplicate_without_an_offset_and_beyond_is
 
 
 def test_a_duplicate_of_the_newest_batch_gets_its_offset() -> None:
-    """Only the newest batch is remembered with its offset."""
+    """A range broker remembers the offset of the newest batch, and of no other."""
     cluster, client = broker()
     for sequence in (0, 3, 6):
         answer(client, sequence, 3)
@@ -139,7 +140,7 @@ def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> No
 
 
 def test_it_does_not_speak_kip_1269() -> None:
-    """A broker remembers either a range of sequences or a number of batches, never both."""
+    """A range broker offers no Produce v14, with which it would announce a number of batches."""
     cluster, _ = broker(10, produce_versions=14)
     (one,) = cluster.state.brokers.values()
     assert max(last for key, _, last in cluster.state.announced(one) if key == PRODUCE) == 13

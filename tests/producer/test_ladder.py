@@ -1,10 +1,11 @@
-"""The ladder (the steps that resolve doubt) on the embedded broker, with its time measured.
+"""The steps by which a producer resolves batches in doubt ("the ladder"), and the time they take.
 
-Each incident leaves one batch or twenty in doubt: the first `stored` of them are in the log, and
-the producer got an answer for none. READ on the topic is granted, so that DescribeProducers tells
-where to begin, or refused. After the incident every batch is acknowledged, is in the log once, in
-order and at its reported offset, and the epoch is unchanged. The time is measured from the first
-connection that the producer opens after the incident.
+Each incident leaves one batch or twenty in doubt: the producer got no answer for any of them, and
+only the first `stored` of them are in the log. With READ on the topic, the producer can ask
+DescribeProducers with which batch to begin; the tests run with READ and without. After the incident
+every batch is acknowledged and in the log once, in order and at its reported offset. The epoch is
+unchanged. The time is measured from the first connection that the producer opens after the
+incident.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ pytestmark = pytest.mark.anyio
 
 Incident = Literal["connection", "shrink", "leader", "restart", "crash"]
 RTT = 0.15
-# Seconds for turns of the loop, and for the first back-off of a retry and of a connection.
+# Seconds allowed beyond the round trips: for turns of the loop, and for the first back-off of a
+# retry and of a connection.
 SLACK = 0.001
 KNOWN = 60
 DESCRIBE_PRODUCERS = 61
@@ -205,8 +207,8 @@ async def test_the_ladder_resolves_one_and_twenty_after_every_incident(
         took = anyio.current_time() - world.connector.up[before]
         check(world, deliveries)
         assert took <= 11 * RTT + SLACK
-        # Only if the leader no longer remembers the oldest batch, the producer asks the leader (by
-        # DescribeProducers, once) for the last sequence in the log.
+        # The producer asks the leader for the last sequence in the log (by DescribeProducers, once)
+        # only if the leader no longer remembers the oldest batch.
         forgotten = stored >= 13 and incident != "connection"
         assert world.asked == forgotten
 
@@ -268,8 +270,8 @@ async def test_what_was_in_doubt_is_unknown_when_the_leader_came_back_too_late(
 ) -> None:
     """Records whose leader is reachable only after their deadline end UNKNOWN.
 
-    A record sent afterwards is delivered. So the test before this one, with the leader reachable in
-    time, can fail.
+    A record sent afterwards is delivered. So the test above passes because the leader is reachable
+    in time, and not because deadlines have no effect.
     """
     async with wide(
         reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.2

@@ -1,6 +1,7 @@
 """A producer's life: start, stop, its statistics, its deliveries and their order, retries.
 
-Where the event loop matters a test runs on all three over TCP; the others run in virtual time.
+Tests for which the event loop matters run on asyncio, uvloop and trio, over TCP. The others run in
+virtual time.
 """
 
 from __future__ import annotations
@@ -406,7 +407,7 @@ async def test_flush_ends_lingering_for_what_was_queued_before_it() -> None:
         assert anyio.current_time() - began == pytest.approx(20.0, abs=1.0)
 
 
-# --- what it says of itself -----------------------------------------------------------------------
+# --- what a producer reports ----------------------------------------------------------------------
 
 
 @bounded(10)
@@ -632,7 +633,7 @@ async def test_after_any_single_fault_there_is_exactly_one_copy_in_order(
             statistics = producer.statistics()
             assert (statistics.epoch_bumps, statistics.data_loss_events) == (0, 0)
         assert stored_values(cluster) == numbered(60)
-        # A batch proved to be stored only by the success of a later batch has no offset, but -1.
+        # A batch that only a later batch's success proves to be stored has the offset -1.
         for number, delivery in enumerate(deliveries):
             assert delivery.metadata.offset in (number, -1)
 

@@ -90,7 +90,7 @@ async def test_it_holds_up_no_record_for_a_partition_that_is_there() -> None:
 
 
 def delayed_metadata(seconds: float) -> Any:
-    """Make an interceptor that delays Metadata answers, which show the topic before the delay."""
+    """Make an interceptor that delays Metadata answers; they show the topics before the delay."""
 
     def hook(seen: RequestSeen) -> Action | None:
         return Delay(seconds) if seen.api_key == METADATA else None
@@ -122,7 +122,7 @@ async def test_an_answer_to_what_was_asked_before_the_record_came_refuses_nothin
             await producer.partitions_for("orders")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(internals(producer).topics.refresh)
-                await virtual_time(0.7)  # it was answered by now, and the answer is on its way
+                await virtual_time(0.7)  # by now the broker's answer is on its way
                 cluster.add_partitions("orders", 8)
                 deliveries = [
                     producer.send_nowait("orders", value, partition=7) for value in numbered(3)

@@ -75,7 +75,7 @@ async def test_an_observer_receives_each_attempt_and_the_outcome() -> None:
 
 @bounded(20)
 async def test_an_observer_receives_why_records_failed() -> None:
-    """An observer receives the error of a record that was never in a batch, as partition -1."""
+    """An observer receives the error of a record that was never in a batch, with partition -1."""
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t")
         memory = Memory()

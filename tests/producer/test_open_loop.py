@@ -1,4 +1,8 @@
-"""One comparison permits a call on the open producer's loop, and everything else still refuses."""
+"""A producer refuses calls in a forked child, after its end and after a fatal error.
+
+To permit a call on asyncio, an open producer only compares the running loop with
+`ProducerLife.open_loop`. The tests check that this comparison permits no call that must be refused.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ print(os.waitstatus_to_exitcode(status))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork()")
 def test_a_child_that_runs_the_loop_of_its_parent_is_refused() -> None:
-    """Between two runs of a loop a process may fork, and the child may run the loop it inherits."""
+    """A forked child that runs the loop inherited from its parent cannot use the producer."""
     done = subprocess.run(
         [sys.executable, "-c", _FORK], capture_output=True, check=False, text=True, timeout=30
     )
@@ -61,7 +65,7 @@ def test_a_child_that_runs_the_loop_of_its_parent_is_refused() -> None:
 
 
 async def _refusals(producer: Producer) -> list[errors.KafkaError]:
-    """Return what each call says, with good arguments and with bad ones."""
+    """Return the errors of send_nowait and send, for a good value and for two bad ones."""
     told = []
     for value in (b"good", 5, bytes(3_000_000)):
         with pytest.raises(errors.KafkaError) as caught:

@@ -121,7 +121,7 @@ async def test_cancelling_the_background_task_between_two_slices_tells_the_rest(
         deliveries = send(producer, turns)
         await deliveries[0]
         assert not deliveries[-1].done()
-        assert internals(producer).life.abandon()  # what its finaliser does
+        assert internals(producer).life.abandon()  # as the producer's finaliser does
         await until(deliveries[-1].done)
         assert turns.told == list(range(MANY))
 

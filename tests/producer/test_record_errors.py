@@ -1,7 +1,7 @@
 """A broker names the records for which it refuses a batch (KIP-467); the others are delivered.
 
-A compacted topic takes no record without a key, and a topic with `message.timestamp.before.max.ms`
-none that is too old. Such a batch is refused before anything of it is appended.
+A compacted topic refuses records without a key, and a topic with `message.timestamp.before.max.ms`
+refuses records that are too old. A batch with a bad record is refused before any of it is appended.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ async def test_a_broker_that_says_20_and_keeps_5_is_reported_once_and_sent_5(
             assert broker.refusals
             assert {each.status for each in deliveries} == {DeliveryStatus.ACKED}
             while not accusations(caplog):
-                await virtual_time(RTT)  # the verdict waits for metadata asked for after it
+                await virtual_time(RTT)  # the warning waits for metadata with the same leader
             await producer.send_many("t", numbered(20, 80))
             assert partition_of(producer).window == 5
             assert "was seen to refuse a retry" in partition_of(producer).window_reason
@@ -124,7 +124,8 @@ async def test_a_broker_that_was_restarted_keeps_its_good_name(
 ) -> None:
     """The producer logs no warning about a restarted broker, although the broker refuses retries.
 
-    After a restart a broker remembers one batch per producer, although it announces 20 truly.
+    The broker does remember 20 batches per producer, as it announces. But after a restart it knows
+    only the last batch of each producer.
     """
     broker = Broker(says=None)
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:

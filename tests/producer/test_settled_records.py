@@ -106,7 +106,7 @@ def test_all_at_once_tells_what_is_left_and_what_comes() -> None:
 def test_a_callback_that_ends_everything_leaves_the_order_as_it_is(at: int) -> None:
     """A callback that has all outcomes delivered at once does not change their order.
 
-    A callback does that if an eager task, which it starts, closes the producer.
+    A callback does that if it starts an eager asyncio task that closes the producer.
     """
     told = Told()
 

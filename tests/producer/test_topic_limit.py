@@ -99,9 +99,9 @@ async def test_batches_grow_to_the_known_limit_of_their_topic_and_no_further() -
 
 @bounded(60)
 async def test_batch_size_itself_yields_to_the_known_limit_of_the_topic() -> None:
-    """Once the topic's limit is known, `batch.size` yields to it and no batch is refused.
+    """If the topic's limit is smaller than `batch.size`, only the first batch is refused and split.
 
-    Only the first batch is refused and split; then the producer asks for the limit.
+    After that refusal the producer asks for the limit, and makes no larger batch.
     """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t", configs={LIMIT: "5000"})

@@ -137,10 +137,10 @@ async def test_an_abort_while_the_last_commit_is_being_marked_is_not_taken_for_a
         await producer.begin_transaction()
         await producer.send("t", b"1")
         cluster.hold_markers()
-        await producer.commit_transaction()  # answered once it is decided
+        await producer.commit_transaction()  # returns before the markers are written
         await producer.begin_transaction()
         delivery = producer.send_nowait("t", b"2")
-        with anyio.move_on_after(5):  # virtual time: it is put off, again and again
+        with anyio.move_on_after(5):  # virtual time, in which the broker refuses it repeatedly
             await delivery
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(producer.abort_transaction)

@@ -1,9 +1,9 @@
 """The transactional calls of `Producer`, and what is left when a call does not end well.
 
 Each call is cancelled at each of its awaits, times out and is repeated, finds the producer fenced,
-is made in a state that does not allow it, and gets bad arguments. The tests run in both protocols,
-on virtual time, and on real asyncio and trio over TCP where the loop could matter. What
-read_committed consumers see is read from the log by `tests.simulated.read_committed`.
+is made in a state that does not allow it, and gets bad arguments. The tests run with levels 0 and 2
+of `transaction.version`, in virtual time, and where the loop could matter also on asyncio and trio
+over TCP. `tests.simulated.read_committed` reads from the log what read_committed consumers see.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def end(producer: Producer) -> bool:
         try:
             await producer.commit_transaction()
         except IllegalStateError:
-            return False  # it was ended, and told
+            return False  # no transaction is open or in doubt any more
         return True
     return False
 
@@ -199,7 +199,7 @@ async def test_cancelled_at_any_await_it_leaves_a_usable_producer(
             await works(cluster, producer)
 
 
-# -- out of time -----------------------------------------------------------------------------------
+# -- timeouts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("anyio_backend", ["virtual"], indirect=True)
@@ -233,7 +233,7 @@ async def test_an_end_that_timed_out_is_taken_up_again(
             for _ in range(2):
                 with pytest.raises(KafkaTimeoutError, match="call again"):
                     await call(timeout=0.05)
-            if ending == "commit":  # for an abort it waits
+            if ending == "commit":  # during an abort, begin_transaction waits
                 with pytest.raises(IllegalStateError):
                     await producer.begin_transaction()
             cluster.fail_coordinator("x", None)
@@ -407,7 +407,7 @@ async def test_a_producer_that_vanished_is_followed_by_one_of_its_name(version: 
         assert committed(cluster) == [b"works"]
 
 
-# -- where it does not belong ----------------------------------------------------------------------
+# -- calls in a state that does not allow them -----------------------------------------------------
 
 
 @bounded(60)
@@ -481,7 +481,7 @@ async def test_without_a_transactional_id_there_are_no_transactions(version: Ver
         await producer.send("t", b"1")
 
 
-# -- nonsense --------------------------------------------------------------------------------------
+# -- bad arguments ---------------------------------------------------------------------------------
 
 
 _BYTES: Any = b"m"

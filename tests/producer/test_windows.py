@@ -197,7 +197,7 @@ async def test_producer_resets_the_limit_to_5_upon_leader_change_and_rediscovers
 
 
 async def across_a_move(producer: Producer, cluster: EmbeddedCluster, *, under_load: bool) -> None:
-    """Send records 60 to 159; the leader moves to broker 1 before or (under load) among them."""
+    """Send records 60 to 159; move the leader to broker 1 before them, or among them under load."""
     if not under_load:
         cluster.move_leader("t", 0, 1)
         await producer.send_many("t", numbered(100, 60))
@@ -503,10 +503,10 @@ async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
 @EVERY_WORLD
 @bounded(20)
 async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transport) -> None:
-    """An answer without the field makes the window 5 again.
+    """A Produce answer without the tagged field of the window (KIP-1269) makes the window 5 again.
 
-    A tagged field equal to its default (5) is not on the wire, so a change of the config from 20
-    to 5 is an answer without the field.
+    A tagged field that equals its default (5) is not sent. So after the config was changed from 20
+    to 5, answers have no such field.
     """
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
@@ -595,11 +595,11 @@ def test_the_defaults_stay_5_and_5() -> None:
 
 
 _TWENTY = b"\x01\x01\x04\x00\x00\x00\x14"
-"""A tagged field section: one field, tag 1, 4 bytes, 20."""
+"""A section of tagged fields: one field, with tag 1 and the number 20 in four bytes."""
 
 
 _UNKNOWN = b"\x01\x63\x03xyz"
-"""One field, tag 99, 3 bytes that mean nothing."""
+"""A section of tagged fields: one field, with the unknown tag 99 and three bytes."""
 
 
 def tagged(payload: bytes, fields: bytes) -> bytes:
@@ -633,7 +633,7 @@ async def test_no_window_is_read_from_init_producer_id(transport: Transport) -> 
 
 @bounded(20)
 async def test_unknown_tagged_fields_are_skipped_everywhere(transport: Transport) -> None:
-    """Unknown tagged fields in header or body of an answer (in a flexible version) are skipped."""
+    """Unknown tagged fields in the header or the body of an answer are skipped."""
     rewritten: set[int] = set()
 
     def rewrite(api_key: int, version: int, payload: bytes) -> bytes:

@@ -147,7 +147,7 @@ async def test_a_plain_call_from_another_thread_raises() -> None:
                 def run() -> None:
                     try:
                         there(producer, delivery)
-                    except BaseException as error:  # noqa: BLE001 - the test's own, told below
+                    except BaseException as error:  # noqa: BLE001 - asserted below
                         failed.append(error)
 
                 thread = threading.Thread(target=run, name="elsewhere")

@@ -348,7 +348,7 @@ def test_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -
 
 
 def test_tagged_fields_count_as_items_known_or_not() -> None:
-    """Tagged fields, known or not, count as items: 16 MiB of empty ones take seconds to skip."""
+    """Tagged fields count as items, known or not: skipping 16 MiB of empty ones takes seconds."""
     few = MAX_ITEMS - 1
     plain = b"\0\0" + _uvarint(2) + bytes(7) + bytes(4)
     for tags, fits in ((few, True), (few + 1, False)):

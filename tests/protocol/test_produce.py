@@ -345,7 +345,7 @@ def nearly_plain(draw: st.DrawFn) -> tuple[int, bytes]:
 
 @given(made=nearly_plain())
 def test_the_usual_answer_is_read_as_by_its_schema(made: tuple[int, bytes]) -> None:
-    """The fast reader and the schema's decoder give the same result or the same error."""
+    """`decode_produce_response` and the schema's decoder give the same result or error."""
     version, raw = made
     seen = outcome(decode_produce_response, version, raw)
     assert seen == outcome(decode_by_schema, version, raw)

@@ -49,7 +49,7 @@ def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: i
 def test_a_topic_that_compresses_anew_has_no_limit_on_the_wire(
     stored: str | None, sent: str, most: int | None
 ) -> None:
-    """The limit is unknown if the broker compresses batches anew, with a codec other than ours."""
+    """The limit is unknown if the broker decompresses our batches before it stores them."""
     configs = {"max.message.bytes": "700", "compression.type": stored}
     assert topic_limit(described(configs), sent) == most
 

@@ -100,7 +100,7 @@ def test_the_oldest_version_finds_no_coordinator_of_transactions() -> None:
 
 @pytest.mark.parametrize("version", spoken(22))
 def test_a_transactional_producer_id_is_asked_for(version: int) -> None:
-    """The first InitProducerId has the transactional id and timeout, and -1 as id and epoch."""
+    """The first InitProducerId has transactional id, timeout, and -1 as producer id and epoch."""
     request = sent(transactional_producer_id_request(version, "tx", 30_000))
     assert (request.transactional_id, request.transaction_timeout) == ("tx", timedelta(seconds=30))
     assert (getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)) == (-1, -1)

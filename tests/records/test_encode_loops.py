@@ -1,4 +1,4 @@
-"""Records are encoded correctly, also where the tables of the pure encoder end."""
+"""Records are encoded correctly, also where lookup tables of the pure-Python encoder end."""
 
 from __future__ import annotations
 

@@ -198,7 +198,10 @@ async def test_a_megabyte_is_all_that_is_taken_before_the_end_of_the_exchange() 
 @pytest.mark.parametrize("answer", [b"", b"v=AAAA", b"e=other-error"])
 @bounded(30)
 async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) -> None:
-    """Error code NONE without the broker's SCRAM signature fails: anybody could send that code."""
+    """An answer without error and without the broker's SCRAM signature fails the authentication.
+
+    Anybody could send such an answer; only the signature proves that the broker knows the user.
+    """
     rounds = 0
 
     def pretend(seen: RequestSeen) -> Action | None:
@@ -341,7 +344,10 @@ async def test_credentials_cannot_be_set_where_none_are_used() -> None:
 
 
 async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tuple[Any, float]:
-    """Change Alice's password at the broker; return the next record's error and seconds to it."""
+    """Change Alice's password at the broker; return the next record's error, and after how long.
+
+    The time is in seconds, from the send of the record to its error.
+    """
     security = BrokerSecurity(mechanisms=("PLAIN",), users=users)
     async with (
         EmbeddedCluster(security=security, transport="memory") as cluster,
@@ -457,7 +463,7 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
             await producer.send("t", b"1")
             before = len(exchanges.begun)
             await _pass(100)
-            assert len(exchanges.begun) == before  # an idle connection asks for nothing
+            assert len(exchanges.begun) == before  # no renewal while the connection is idle
             await producer.send("t", b"2")
             assert len(exchanges.begun) == before + 1
         assert cluster.log_end_offset("t") == 2
@@ -466,8 +472,10 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
 @VIRTUAL
 @bounded(600)
 async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
-    # As in Kafka, authenticating again within a second of the last time is an error.
-    """Renewals are more than a second apart, because a broker refuses one within a second."""
+    """Renewals are more than a second apart, because brokers refuse one within a second.
+
+    The embedded broker does so because Kafka's brokers do.
+    """
     async with brokers("PLAIN", max_session=0.5, transport="memory", rtt=0.01) as cluster:
         exchanges = Exchanges(cluster)
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
@@ -499,8 +507,10 @@ async def test_a_renewal_that_is_refused_ends_the_connection_and_nothing_is_in_d
 @VIRTUAL
 @bounded(600)
 async def test_a_new_user_name_gets_a_new_connection_and_nothing_is_lost() -> None:
-    # Kafka refuses a renewal that changes the principal: "Cannot change principals".
-    """After a change of the user name, a new connection is used, and no record is lost."""
+    """After a change of the user name, a new connection is used, and no record is lost.
+
+    The old connection cannot be used, because Kafka refuses a renewal that changes the principal.
+    """
     async with brokers("PLAIN", max_session=5.0, transport="memory", rtt=0.1) as cluster:
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
             deliveries = [producer.send_nowait("t", b"%d" % n, partition=0) for n in range(500)]

@@ -127,9 +127,10 @@ class Ear:
 
 
 def options_for(mechanism: str, right: bool) -> dict[str, Any]:
-    """Return options with the canary as credential, which is an expired token if not `right`.
+    """Return options with the canary as credential.
 
-    For other mechanisms the caller gives the brokers another password instead.
+    If `right` is False, a token of OAUTHBEARER has expired. The credentials of other mechanisms are
+    the same; for a wrong password, the caller gives the brokers another one.
     """
     if mechanism == "OAUTHBEARER":
         expires = time.time() + (60 if right else -60)
@@ -388,7 +389,7 @@ class NoValue:
 
 
 def _wrong(given: dict[str, Any], name: str, value: object) -> dict[str, Any]:
-    """Return the options `given`, with `value`, which is wrong, as option `name`."""
+    """Return the options `given` with a wrong value for the option `name`."""
     return {**given, name: value}
 
 

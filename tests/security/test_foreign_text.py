@@ -162,7 +162,7 @@ def test_nothing_a_producer_says_shows_it_raw(
     level, propagate = logger.level, logger.propagate
     logger.addHandler(log)
     logger.setLevel(logging.DEBUG)
-    logger.propagate = False  # pytest's own capture does not matter
+    logger.propagate = False  # keeps the lines out of pytest's own log capture
 
     def rewrite(answer: Any) -> Any:
         if type(answer).__version__ != version and path[0] not in vars_of(answer):

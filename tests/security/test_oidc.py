@@ -72,7 +72,7 @@ def gives(body: object, status: int = 200, **headers: str) -> Answer:
 
 @contextmanager
 def provider(answer: Answer) -> Iterator[tuple[str, Any]]:
-    """Yield a token endpoint's URL, and the requests that it receives."""
+    """Yield a token endpoint's URL, and its handler class, whose `asked` has the requests."""
     handler: Any = type("Handler", (Provider,), {"asked": [], "answer": staticmethod(answer)})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -316,14 +316,14 @@ async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
 ) -> None:
     """The whole answer must arrive within one timeout, and no thread goes on waiting for it."""
     with endpoint(begin, then) as url:
-        # More time for the answer that is refused for its length: it must be read that far first.
+        # An answer that is refused for its length gets more time, because it is read up to there.
         credentials = client(url, timeout=15.0 if kind is AuthenticationFailedError else 0.3)
         ours = {thread for thread in threading.enumerate() if "Handler" not in thread.name}
         for _ in range(3):
             with pytest.raises(kind, match=says):
                 await credentials.token()
-            # Only the worker thread of anyio is left that imported the HTTP client: no attempt adds
-            # a thread.
+            # At most one thread is left: the worker thread of anyio that imported the HTTP client.
+            # No attempt adds a thread.
             left = [
                 thread
                 for thread in threading.enumerate()

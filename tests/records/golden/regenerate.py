@@ -4,12 +4,13 @@ Run this script by hand after adding a case: ``python tests/records/golden/regen
 Java 17 or newer and Maven on PATH. The script also has Java read the batches that aioidem builds
 from every case with every codec, and fails on any difference.
 
-Invariants: the output is deterministic except for the versions of Java's codecs. Bytes in the file
-are hex; ``hh*n`` is n times one byte; ``repeat`` says how often the records are repeated; of a
-batch larger than `_LARGEST` bytes only the size and the SHA-256 are kept.
+The output is deterministic, but the compressed batches depend on the versions of Java's codecs. In
+golden.json bytes are hex, and ``hh*n`` is the byte hh n times. ``repeat`` is how many times a
+case's records are in the batch. Of a batch larger than `_LARGEST` bytes, the file has only the size
+and the SHA-256.
 
-Rejected: golden batches from aiokafka (it writes neither log-append time nor control batches; the
-property tests compare with aiokafka in both directions instead).
+Rejected: golden batches from aiokafka, which writes neither log-append time nor control batches.
+test_batch_properties.py compares with aiokafka in both directions instead.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
 @pytest.fixture(scope="module")
 async def cluster(
     realm: Realm,
-    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+    anyio_backend: object,  # noqa: ARG001 - gives the module one event loop
 ) -> AsyncIterator[KafkaCluster]:
     keys = realm.keytab("kafka/localhost")
     module = (
@@ -163,7 +163,7 @@ async def test_a_user_with_a_ticket_is_accepted_and_renews_the_session(
             until = anyio.current_time() + 3 * SESSION
             while anyio.current_time() < until:
                 await outcomes(history.send(50))
-            # No connection was lost: the batches in flight would have been sent again.
+            # If a connection had been lost, the batches in flight would have been sent again.
             assert producer.statistics().batches_retried == 0
     assert await check(cluster, [history], "open-1") == list(range(len(history.rows)))
 

@@ -68,7 +68,7 @@ def security(**more: Any) -> KafkaSecurity:
 
 @pytest.fixture(scope="module")
 async def cluster(
-    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+    anyio_backend: object,  # noqa: ARG001 - gives the module one event loop
 ) -> AsyncIterator[KafkaCluster]:
     sessions = {"PLAIN": 2.0, "SCRAM-SHA-256": 2.0, "OAUTHBEARER": 60.0}
     async with KafkaCluster(security=security(authorize=True, max_session=sessions)) as running:
@@ -246,14 +246,14 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
         assert (await producer.send(topic, b"1")).offset == 0
         await anyio.sleep_until(anyio.current_time() + 2.5)
         assert (await producer.send(topic, b"2")).offset == 1
-        # No connection was lost: the batches in flight would have been sent again.
+        # If a connection had been lost, the batches in flight would have been sent again.
         assert producer.statistics().batches_retried == 0
         assert [each.node_id for each in producer.statistics().connections] == [0]
 
 
 @bounded(60)
 async def test_a_token_ends_the_session_and_the_next_one_goes_on(cluster: KafkaCluster) -> None:
-    """Under load for 8 s, each token, which is valid for 2 s, is replaced and no record is lost."""
+    """Tokens that are valid for 2 s are replaced during 8 s of load, and no record is lost."""
     await cluster.create_topic("open-short")
     asked = 0
 
