@@ -1,3 +1,3 @@
-"""Requests that the producer never sends, each over a connection of its own."""
+"""Requests that the producer itself never sends, such as OffsetFetch; each opens a connection."""
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ are unreachable or busy.
 
 Invariants: the configuration's `connection_setup_timeout` bounds the time for connecting, its
 `request_timeout` the time for the answer, and the caller's `timeout` the time for all repetitions.
-The error after that time contains the last failure.
+When `timeout` has passed, the error that is raised names the last failure.
 
 Rejected: using the producer's connections: only the sender may use them, because only the sender
 knows which requests are outstanding on them.
@@ -111,7 +111,7 @@ async def ask(
         KafkaTimeoutError: there was no answer within the configuration's `request_timeout`.
         AuthenticationFailedError: the broker refuses the credentials, or the broker itself cannot
             be authenticated.
-        IncompatibleBrokerVersion: the broker offers no version that we speak.
+        IncompatibleBrokerVersion: the broker offers no version of the API that aioidem speaks.
     """
     connection = await Connection.open(
         secured(limited(TcpConnector(), config), config),

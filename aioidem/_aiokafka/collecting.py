@@ -1,7 +1,7 @@
 """CollectorObserver: passes facts about batches to the user's `ProducerMetricsCollector`.
 
-That is aiokafka's interface for metrics. Invariant: an exception that the user's collector raises
-is logged and does not reach the producer.
+`ProducerMetricsCollector` is aiokafka's interface for metrics. Invariant: an exception that the
+user's collector raises is logged and does not reach the producer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CollectorObserver:
         )
 
     def on_waited(self, topic: str, partition: int | None, seconds: float, /) -> None:
-        """Report a call that waited for room in the buffer; partition -1: the caller named none."""
+        """Report a call that waited for room in the buffer, with partition -1 if it named none."""
         _call(
             self._collector.on_buffer_wait,
             topic=topic,

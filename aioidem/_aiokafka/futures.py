@@ -26,8 +26,8 @@ __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "reco
 
 logger = logging.getLogger("aioidem")
 
-# The caller learns of these errors from the transaction, which it aborts or cannot commit. So
-# asyncio need not log them for futures that nobody awaits.
+# The caller learns of these errors when it aborts the transaction or fails to commit it. So asyncio
+# need not log them for futures that nobody awaits.
 _REPORTED_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class LooseFuture:
         *,
         context: contextvars.Context | None = None,
     ) -> None:
-        """Call `callback(self)` when the future is done, or now if it is.
+        """Call `callback(self)` when the future is done; at once if it is done already.
 
         Args:
             callback: The function to call; its exceptions are logged.

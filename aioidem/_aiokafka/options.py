@@ -4,9 +4,9 @@ aiokafka keeps the order of a partition's records in every mode, because it neve
 to one broker in flight. These rules keep the order too, with five requests in flight where that is
 safe:
 
-- Without `acks` and `enable_idempotence`: `acks="all"` and idempotence. With aiokafka's defaults,
-  acks=1 without idempotence, acknowledged records are lost with their leader and retries write
-  duplicates; and without idempotence only one request per round trip would keep the order.
+- Without `acks` and `enable_idempotence`: `acks="all"` and idempotence. aiokafka's defaults are
+  acks=1 and no idempotence. With those, a leader that fails can lose records that it has
+  acknowledged, retries write duplicates, and only one request in flight keeps the order.
 - With `acks=0` or `acks=1`: no idempotence, because brokers allow it with "all" only, and one
   request in flight, which keeps the order.
 - With a `transactional_id`: idempotence, even with `enable_idempotence=False`, as in aiokafka.
@@ -61,8 +61,8 @@ _SASL: Final = (
 class MoreOptions(TypedDict, total=False):
     """The arguments of `AIOKafkaProducer` that aiokafka does not have. Times are in milliseconds.
 
-    The descriptions are those of `ProducerConfig`, whose names for other options they use: `linger`
-    is `linger_ms` here.
+    The descriptions are copied from `ProducerConfig`. Where they mention another option, they use
+    its name in `ProducerConfig`: what they call `linger` is `linger_ms` here.
     """
 
     max_in_flight_requests_per_connection: int

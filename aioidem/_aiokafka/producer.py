@@ -4,8 +4,9 @@ Invariants: this module decides nothing about how records are sent. A `send` tha
 before it returns has queued nothing, and cancelling the future that it returned does not affect the
 record. A producer that is dropped without `stop()` is garbage collected, with a ResourceWarning.
 
-Rejected: a subclass of `Producer` (its `send` waits for the outcome, and one class with two
-meanings of `send` would be a trap); aiokafka's internal attributes.
+Rejected: a subclass of `Producer`, because the `send` of `Producer` waits for the outcome and the
+`send` of aiokafka does not. Also rejected: aiokafka's internal attributes, except those few that
+other libraries use.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class AIOKafkaProducer:
         metadata_max_age_ms: The time after which metadata is asked for again even if nothing has
             failed.
         request_timeout_ms: The time that a broker may take to answer. Unless `max_block_ms` is
-            given, `send` waits as long for metadata and room.
+            given, `send` waits as long for metadata and for room in the buffer.
         api_version: Deprecated. It has no effect.
         acks: How many replicas must store a batch before the leader answers: 0, 1, or all of those
             in sync (-1 or "all").
@@ -152,7 +153,7 @@ class AIOKafkaProducer:
         metrics_collector: ProducerMetricsCollector | None = None,
         **more: Unpack[MoreOptions],
     ) -> None:
-        arguments = dict(locals())  # before anything else: the arguments and nothing more
+        arguments = dict(locals())  # must come first, while the arguments are the only locals
         for name in _FACE_ONLY:
             del arguments[name]
         if loop is not None:
@@ -298,7 +299,7 @@ class AIOKafkaProducer:
         timestamp_ms: float | None = None,
         headers: Headers | None = None,
     ) -> DeliveryFuture:
-        """Wait for metadata and room, queue a record, and return its future.
+        """Wait for metadata and for room in the buffer, queue a record, and return its future.
 
         If the call is cancelled before it returns, nothing was queued. Cancelling the future does
         not cancel the record.
@@ -318,7 +319,8 @@ class AIOKafkaProducer:
             when the record was sent, and its result is None.
 
         Raises:
-            KafkaTimeoutError: There was no metadata or room within `max_block_ms`.
+            KafkaTimeoutError: There was no metadata, or no room in the buffer, within
+                `max_block_ms`.
             UnknownTopicOrPartitionError: The cluster does not have the topic or partition.
             TopicAuthorizationFailedError: The client is not authorised to use the topic.
             MessageSizeTooLargeError: The record exceeds `max_request_size`.
@@ -365,7 +367,7 @@ class AIOKafkaProducer:
     async def send_batch(
         self, batch: BatchBuilder, topic: str, *, partition: int | None
     ) -> DeliveryFuture:
-        """Wait for metadata and room, queue a batch, and return its future.
+        """Wait for metadata and for room in the buffer, queue a batch, and return its future.
 
         Args:
             batch: A batch of `create_batch`. A closed batch is sent as one batch of exactly its

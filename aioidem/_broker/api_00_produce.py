@@ -13,8 +13,8 @@ If a request names a partition twice, only the last batch counts.
 
 With acks=all an answer waits until the high watermark has passed the batch, also if the batch is a
 duplicate. If the leader of the partition changes meanwhile, the answer is NOT_LEADER_OR_FOLLOWER;
-when the request's timeout has passed, it is REQUEST_TIMED_OUT. Both have the base offset of the
-appended batch.
+when the request's timeout has passed, it is REQUEST_TIMED_OUT. Both answers contain the base offset
+of the appended batch.
 
 Rejected
     Decoding every record: the batch header has the record count, timestamps and sequences. Records
@@ -158,7 +158,7 @@ def _distinct(items: tuple[ProduceItem, ...]) -> list[ProduceItem]:
 def _spoiled(items: tuple[ProduceItem, ...], request: Entity, version: int) -> RefusedError | None:
     """Return the error that fails the whole request; None if there is none.
 
-    Like Kafka, this looks for the first transactional batch. A corrupt batch that is met before it
+    Like Kafka, go through the batches up to the first transactional one. A corrupt batch among them
     fails the whole request.
     """
     for item in items:
@@ -238,8 +238,8 @@ def _store(
         if refusal.code in (ErrorCode.invalid_txn_state, ErrorCode.not_enough_replicas):
             outcome.message = refusal.message
         raise
-    # From here on the answer contains the log start offset, also with an error code other than
-    # MESSAGE_TOO_LARGE and CORRUPT_MESSAGE.
+    # From here on the answer contains the log start offset, even if it has an error code. Only the
+    # codes MESSAGE_TOO_LARGE and CORRUPT_MESSAGE come without the offset.
     outcome.log_start_offset = leader.log.start_offset
     if request.acks == -1 and len(partition.isr) < partition.least_in_sync:
         raise RefusedError(ErrorCode.not_enough_replicas, f"in sync: {partition.isr}")
@@ -274,7 +274,7 @@ def _ask_coordinator(
     The coordinator is not asked if the transaction is open in the partition already.
 
     Raises:
-        RefusedError: The producer epoch is too old, or the coordinator refuses or is away.
+        RefusedError: The producer epoch is too old, or the coordinator refuses or is unavailable.
     """
     if header.producer_id < 0 or not header.transactional:
         return

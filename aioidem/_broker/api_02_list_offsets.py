@@ -1,4 +1,4 @@
-"""ListOffsets (v1 to v11): the first or last offset of a partition, or the first from a time on.
+"""ListOffsets (v1 to v11): a partition's first or last offset, or the first at or after a time.
 
 A negative timestamp stands for a position: -1 is the end of the log, -2 its beginning. A position
 that the request's version does not define is answered UNSUPPORTED_VERSION for its partition.
@@ -82,7 +82,7 @@ def _answer(
 
 
 def _find(partition: Partition, timestamp: int, *, stable: bool) -> tuple[int, int, int]:
-    """Return (timestamp, offset, leader epoch) of a time or position; -1 stands for none."""
+    """Return (timestamp, offset, leader epoch) for a time or position; -1 stands for none."""
     log = partition.replicas[partition.leader].log
     end = partition.last_stable_offset if stable else partition.high_watermark
     if timestamp == _LATEST:

@@ -54,7 +54,7 @@ def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) 
 
 
 def _distinct(topics: tuple[Entity, ...]) -> list[Entity]:
-    """Return each topic once: of topics named by id, names are ignored, as in Kafka."""
+    """Return each topic once; if any has an id, ignore those without one, as Kafka does."""
     by_id = any(getattr(each, "topic_id", None) is not None for each in topics)
     wanted = {}
     for each in topics:

@@ -46,7 +46,7 @@ def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) 
 
 
 def _delete(partition: Partition | None, broker: Broker, offset: int) -> tuple[ErrorCode, int]:
-    """Delete the records below ``offset``; return the error code and the log's start, else -1."""
+    """Delete the records below ``offset``; return an error code and the log's start (-1: error)."""
     if partition is None:
         return ErrorCode.unknown_topic_or_partition, -1
     leader = partition.led_by(broker.id)

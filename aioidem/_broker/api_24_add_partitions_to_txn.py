@@ -2,7 +2,7 @@
 
 Either all of them are added or none: if one does not exist, the others are answered
 OPERATION_NOT_ATTEMPTED.
-Versions 4 and up are for brokers among themselves, and are not served.
+Versions 4 and up are not served, because only brokers send them, to other brokers.
 """
 
 from __future__ import annotations

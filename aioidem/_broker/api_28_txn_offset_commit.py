@@ -1,8 +1,9 @@
 """TxnOffsetCommit (v0 to v5): commit a group's offsets with a transaction (KIP-98, KIP-447).
 
 A partition that does not exist is refused without effect on the others. For the others the group's
-coordinator checks that the group takes part in the transaction, or (v5) adds the group, and that
-the consumer may commit for the group. If either check fails, all partitions fail.
+coordinator makes two checks: the group must be a part of the transaction (from v5 on it is added),
+and the consumer must be allowed to commit for the group. If either check fails, all partitions
+fail.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def _refused(cluster: Cluster, broker: Broker, request: Entity, version: int) ->
             offset_commit_version=None,
         )
     except RefusedError as refusal:
-        # `admit` says NOT_ENOUGH_REPLICAS, the code for Produce, if the transaction coordinator is
-        # away or busy. For offsets the code is COORDINATOR_NOT_AVAILABLE.
+        # If the transaction coordinator is unavailable or busy, `admit` gives NOT_ENOUGH_REPLICAS,
+        # which is the code for Produce. For offsets the code is COORDINATOR_NOT_AVAILABLE.
         away = refusal.code is ErrorCode.not_enough_replicas
         return ErrorCode.coordinator_not_available if away else refusal.code
     return ErrorCode.none

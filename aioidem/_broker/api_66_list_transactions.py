@@ -28,7 +28,8 @@ _STATES: Final = frozenset(
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Return the transactional ids that match all filters of the request.
 
-    The answer is COORDINATOR_LOAD_IN_PROGRESS while this broker is loading any coordinator.
+    The answer is COORDINATOR_LOAD_IN_PROGRESS while this broker is loading the state of any
+    transactional id or group that it coordinates.
     """
     unknown = [each for each in request.state_filters if each not in _STATES]
     code, listed = ErrorCode.none, []

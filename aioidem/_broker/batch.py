@@ -2,13 +2,13 @@
 
 Invariants
     Nothing here decodes records, and an append copies no bytes: a Produce request costs one header
-    unpack and one CRC32C per batch. A stored batch keeps the producer's buffer. The base offset and
-    the leader epoch, which the log assigns, are outside of the checksum; `StoredBatch.wire` fills
-    them in when the batch is read.
+    unpack and one CRC32C per batch. A stored batch keeps the producer's buffer; it is a copy only
+    if the broker has to change timestamps. The base offset and the leader epoch, which the log
+    assigns, are outside of the checksum; `StoredBatch.wire` fills them in when the batch is read.
 
 Rejected
     Sharing the header code of ``aioidem._records``: the embedded broker has to find mistakes in the
-    batches of aioidem's producer, and would share the producer's mistakes with its code.
+    batches of aioidem's producer. With the producer's own code it would make the same mistakes.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class BatchHeader(NamedTuple):
 
 
 def sequence_after(sequence: int, records: int) -> int:
-    """Return the sequence ``records`` after another one; 0 follows 2147483647."""
+    """Return the sequence that is ``records`` after ``sequence``; 0 follows 2147483647."""
     distance_to_wrap = MAX_SEQUENCE - sequence
     return sequence + records if records <= distance_to_wrap else records - distance_to_wrap - 1
 
@@ -135,8 +135,9 @@ def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
 
     Raises:
         RefusedError: INVALID_RECORD for no batch, several, or an older format; CORRUPT_MESSAGE for
-            bytes that are no batch. A corrupt first batch spoils the request, because Kafka looks
-            at the first batches of all partitions before it looks at each.
+            bytes that are no batch. If the first batch is corrupt, the whole request fails
+            (`RefusedError.spoils`), because Kafka reads the first batch of every partition before
+            it serves any partition.
     """
     found = b"" if data is None else data
     size = _next_batch(found, 0, spoils=True)

@@ -94,7 +94,7 @@ class Cluster:
         """Return the broker that coordinates this group or transactional id; None if none runs."""
         return self.topology.coordinator_of(key)
 
-    # -- changes, at the time of the last event ---------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic; requests that wait for it are answered UNKNOWN_TOPIC_OR_PARTITION."""
@@ -105,7 +105,7 @@ class Cluster:
             self.wake(partition)
 
     def wake(self, partition: Partition) -> None:
-        """Retry the requests that wait for a changed partition, and missing transaction markers."""
+        """Try again what a change of a partition may allow: waiting requests, missing markers."""
         self.purgatory.wake(partition)
         if self.transactions.waits_for_partitions:
             self.schedule.later(0.0, lambda _now: self.transactions.write_markers())

@@ -347,7 +347,8 @@ def validate(
         table: The configs that exist, by name.
         values: (name, value) of each config to be set.
         retains: Whether the broker implements KIP-1269.
-        unknown_allowed: Whether to skip names that the broker does not know, not to refuse them.
+        unknown_allowed: Whether to skip names that the broker does not know instead of refusing
+            them.
 
     Raises:
         RefusedError: INVALID_CONFIG for the first name or value that a broker refuses.

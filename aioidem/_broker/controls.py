@@ -205,9 +205,9 @@ class ClusterControls:
         return self._partition(topic, partition).spans.max_span()
 
     def max_unproven_span(self, topic: str, partition: int = 0) -> int:
-        """Return what `max_span` would be if a success also resolved all earlier batches.
+        """Return what `max_span` would be if a success answer also resolved all earlier batches.
 
-        A success proves that they are stored, because a broker appends batches in sequence.
+        Such an answer proves that they are stored, because a broker appends batches in sequence.
         """
         return self._partition(topic, partition).spans.max_unproven_span()
 
@@ -297,7 +297,10 @@ class ClusterControls:
         self._on_partition(topic, partition, lambda p: p.resume(broker_id))
 
     def shrink_isr(self, topic: str, partition: int, broker_id: int) -> None:
-        """Remove a follower from the in-sync replicas, until its broker starts or it is resumed."""
+        """Remove a follower from the in-sync replicas, until it next catches up with the leader.
+
+        Followers catch up at an election, at `resume_follower`, and when a broker starts.
+        """
         self._on_partition(topic, partition, lambda p: p.shrink_isr(broker_id))
 
     def coordinator(self, key: str) -> int:

@@ -35,8 +35,8 @@ class EmbeddedCluster(ClusterControls):
     """A Kafka cluster in this process that real clients can use. It belongs to one event loop.
 
     ``async with EmbeddedCluster() as cluster:`` starts the brokers; `bootstrap_servers` is where
-    they listen. Broker ids are 0, 1, ...; partition p of a new topic is led by the (p mod
-    brokers)-th of them.
+    they listen. Broker ids are 0, 1, ...; while all brokers run, partition p of a new topic is led
+    by broker p mod ``brokers``.
 
     Args:
         brokers: How many brokers.

@@ -207,7 +207,7 @@ class Group:
         return len(self.waiting) == len(self.members) and not self.given
 
     def elect(self) -> bool:
-        """Choose the leader among the members that have joined; keep the old leader if it has.
+        """Choose a leader among the members that have joined: the old leader if it has joined.
 
         Returns:
             Whether any member has joined.
@@ -247,7 +247,10 @@ class Group:
         self.step(GroupState.COMPLETING if self.members else GroupState.EMPTY)
 
     def reads(self, topic: str) -> bool:
-        """Return whether members are subscribed to a topic; True if their topics are unknown."""
+        """Return whether members are subscribed to a topic.
+
+        If their topics are unknown, assume that consumers are, and that other members are not.
+        """
         if self.subscribed is None:
             return self.protocol_type == _CONSUMER
         return topic in self.subscribed

@@ -156,7 +156,7 @@ class GroupCoordinator:
         offset: Committed,
         producer: Identity | None = None,
     ) -> None:
-        """Store an offset; that of a producer is pending until the producer's transaction ends."""
+        """Store an offset; if a producer commits it, it is pending until the transaction ends."""
         self.make(group_id).offsets.commit(where, offset, producer)
 
     def in_transaction(self, group_id: str, producer: Identity) -> bool:

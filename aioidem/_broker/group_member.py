@@ -93,7 +93,10 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Return whether a request of the member waits; meanwhile it need not send heartbeats."""
+        """Return whether a request waits that excuses the member from sending heartbeats.
+
+        That is its JoinGroup or SyncGroup; the first JoinGroup of a new member does not count.
+        """
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     def names(self) -> set[str]:

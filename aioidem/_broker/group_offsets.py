@@ -43,7 +43,7 @@ class GroupOffsets:
         return f"<GroupOffsets committed={len(self.committed)} pending={len(self.pending)}>"
 
     def commit(self, where: TopicPartition, offset: Committed, producer: Identity | None) -> None:
-        """Store an offset; that of a producer is pending until the producer's transaction ends."""
+        """Store an offset; if a producer commits it, it is pending until the transaction ends."""
         offset = offset._replace(order=next(self._order))
         if producer is None:
             self.committed[where] = offset

@@ -3,14 +3,14 @@
 It is modelled on Kafka 4.3.1. A rebalance begins when a member joins, leaves or times out, and has
 two rounds. In the first all members send JoinGroup: the answers wait until every member has sent
 one, or until the longest rebalance timeout has passed; a member without a JoinGroup by then is
-removed, unless it is static (KIP-345). The answers contain the new generation, and the leader's
-lists all members. In the second round all members send SyncGroup: the answers wait for the
-leader's, which contains the assignments.
+removed, unless it is static (KIP-345). The answers contain the new generation, and the answer to
+the leader lists all members. In the second round all members send SyncGroup: the answers wait for
+the leader's SyncGroup, which contains the assignments.
 
 Invariants
     Every JoinGroup or SyncGroup that was accepted is answered: at the end of its round, or with an
-    error when the round is abandoned. A member that is removed gets an error for its JoinGroup; a
-    SyncGroup of a member that LeaveGroup removes stays without an answer.
+    error when the round is abandoned or the member is removed. One exception: if LeaveGroup removes
+    a member whose SyncGroup waits, that SyncGroup is never answered.
     A member without a waiting request is removed when its session ends. A new member, whose first
     JoinGroup is not answered yet, cannot send heartbeats, so its session is five minutes.
     Answers are given in the order of members, which is the order in which they joined.

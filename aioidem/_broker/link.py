@@ -11,7 +11,7 @@ Invariants
 Rejected
     Sleeping in the reader and the writer: a reader that sleeps through the delay of each message
     reads only one message per delay, and the broker's count of unanswered batches would depend on
-    a scheduler.
+    when the event loop wakes its tasks.
 """
 
 from __future__ import annotations

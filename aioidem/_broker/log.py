@@ -127,8 +127,8 @@ class Log:
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to ``epoch`` in the log, and its end offset (KIP-101).
 
-        If the log has none, the epoch itself ends where the first later one begins: in Kafka too,
-        the log forgets an epoch whose records are deleted.
+        The log may have no epoch that low, because it forgets an epoch whose records are deleted,
+        as in Kafka. Then return ``epoch`` and the offset at which the first later epoch begins.
         """
         found = epoch
         for batch in self._batches:

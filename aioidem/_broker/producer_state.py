@@ -14,8 +14,8 @@ N is how many batches per producer the broker is configured to retain. The rules
   answered DUPLICATE_SEQUENCE_NUMBER without an offset, any other OUT_OF_ORDER_SEQUENCE_NUMBER.
 * An unknown producer id may start at any sequence (KIP-360); with transactions v2 only at 0.
 * While a broker asks the coordinator whether a transaction may begin in a partition, it keeps the
-  lowest sequence that it has seen of the producer, and appends no batch with a higher sequence
-  before the batch with that one (KIP-890).
+  lowest sequence that it has seen of the producer. It appends the batch with that sequence before
+  any batch with a higher one (KIP-890).
 * A producer gets the epoch of the marker that ends its transaction. With transactions v2 this epoch
   is new, so the producer's next batch begins at sequence 0.
 * While a transaction is open in the partition, its producer may write only transactional batches,
@@ -212,7 +212,7 @@ class ProducerStates:
             )
 
     def appended(self, batch: StoredBatch, retain: int) -> None:
-        """Remember a batch that was appended; forget all but its producer's newest ``retain``."""
+        """Remember an appended batch; keep only the newest ``retain`` batches of its producer."""
         header = batch.header
         if header.producer_id < 0:
             return

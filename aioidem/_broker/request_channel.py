@@ -1,4 +1,4 @@
-"""The way of a request through its broker: from the socket to a handler, and the answer back.
+"""The path of a request through its broker: from the socket to a handler, and the answer back.
 
 Invariants
     One request of a connection is served at a time, and answers are sent in the order of requests.
@@ -58,8 +58,9 @@ class RequestChannel:
     Args:
         cluster: The brokers, topics and groups that handlers of requests use; also the interceptor,
             and the round-trip time, bandwidth and security of new connections.
-        encode: Encode each answer when it is made, and not when it is due to the client. On a link
-            with a bandwidth that is always done, because the delay depends on the answer's size.
+        encode: Encode each answer when it is made; False: only when it is due to the client. On a
+            link with a limited bandwidth every answer is encoded when it is made, because the
+            delay depends on the answer's size.
         first_id: Id of the first connection.
     """
 

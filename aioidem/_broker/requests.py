@@ -2,7 +2,7 @@
 
 Invariants
     One request of a connection is served at a time, in order: the next one is served after the
-    answer to the last one was given to the link. Kafka mutes a channel meanwhile.
+    answer to the one before it was given to the link. Kafka mutes a channel for the same purpose.
     A request that was read before the client closed the connection is still served.
 """
 
@@ -261,7 +261,7 @@ class Context:
 
     Attributes:
         pending: The request.
-        now: The time, in seconds.
+        now: The time, in seconds of a monotonic clock.
         wall_ms: The broker's wall clock, in ms since the epoch.
     """
 
@@ -283,7 +283,7 @@ class Delivery:
 
     Attributes:
         connection: The client's connection.
-        due: When the client gets it, in seconds.
+        due: When the client gets it, in seconds of a monotonic clock.
         pending: The request that is answered; None for the end of the connection.
         response: The answer; None if ``frame`` was given instead.
         frame: Bytes to write, length included, if the cluster has encoded them.
