@@ -181,7 +181,7 @@ class ProducerCore:
         Returns:
             The steps to perform, in this order.
         """
-        todo = self._requests.begin_poll()
+        todo = self._requests.begin_poll()  # the parts called below add their steps to this list
         self._doubt.see_clock(wall_ms, now)
         self.coordination.follow()
         for leaving in self._home.leave_strangers(now):

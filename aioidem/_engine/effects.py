@@ -48,7 +48,7 @@ class Effects:
         transactions: Transactions,
         accusations: Accusations,
     ) -> None:
-        # Called to report the outcome of records.
+        # `Outcomes.settle`: called to report the outcome of records.
         self.settle = outcomes.settle
         self._outcomes = outcomes
         self._metadata = metadata

@@ -7,6 +7,9 @@ the exit status is 1 when C < K.
 
 Each mutant names the rule that it breaks, and the issue of Kafka or of a client that taught that
 rule where there is one. So a mutant that is not caught says what the simulation fails to show.
+
+`python -m tests.simulated.mutants "leader change"` runs only the mutants whose name contains these
+words. A mutant's name is the name of its function, with spaces instead of underscores.
 """
 
 from __future__ import annotations
