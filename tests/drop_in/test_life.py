@@ -155,7 +155,7 @@ async def test_a_started_producer_that_is_dropped_is_collected_and_warns(
     gone = weakref.ref(producer)
     with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaProducer.* open") as caught:
         del producer
-    assert len(caught) == 1  # once, and not by the producer below as well
+    assert len(caught) == 1  # the native producer inside does not warn as well
     assert [context["message"] for context in told] == ["Unclosed AIOKafkaProducer"]
     for holder in (told, caught):
         holder.clear()
@@ -221,7 +221,7 @@ async def test_a_start_that_failed_may_be_tried_again() -> None:
         await producer.start()
         await producer.send_and_wait("t", b"x")
         assert isinstance(await raised(producer.start()), errors.ProducerClosed)
-        await producer.send_and_wait("t", b"y")  # the second start took nothing away
+        await producer.send_and_wait("t", b"y")  # the refused second start did no harm
         await producer.stop()
         assert isinstance(await raised(producer.start()), errors.ProducerClosed)
         assert stored(cluster) == [b"x", b"y"]

@@ -1,4 +1,4 @@
-"""The suite of aiokafka's behaviour, run with aiokafka and with both of our producers.
+"""The suite of aiokafka's behaviour, run with aiokafka's producer and with both drop-in classes.
 
 The broker here is the embedded one; tests/drop_in/on_kafka/test_drop_in.py runs the suite on a real
 broker.

@@ -1,4 +1,4 @@
-"""The drop-in's public surface is aiokafka's: `inspect` compares both, so a new API is noticed."""
+"""The drop-in has aiokafka's public names and signatures; a new one in aiokafka fails a test."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def is_there_with_its_attributes(name: str) -> None:
     theirs, ours = exceptions(aiokafka.errors)[name], exceptions(errors).get(name)
     assert ours is not None
     assert issubclass(ours, errors.KafkaError)
-    moved = name == "StaleLeaderEpochCodeError"  # code 13 has meant NETWORK_EXCEPTION since 0.9
+    moved = name == "StaleLeaderEpochCodeError"  # since Kafka 0.9 code 13 is NETWORK_EXCEPTION
     for attribute in ("errno", "retriable", "invalid_metadata", "message"):
         if hasattr(theirs, attribute) and not moved:
             assert getattr(ours, attribute) == getattr(theirs, attribute), attribute
@@ -199,4 +199,4 @@ def test_collectors_are_where_aiokafka_will_have_them() -> None:
 
 def test_nothing_of_the_library_imports_an_integration() -> None:
     loaded = {module.name for module in pkgutil.iter_modules(integrations.__path__)}
-    assert "aiokafka" in loaded  # and the import contract keeps the layers below from it
+    assert "aiokafka" in loaded  # the import contracts in pyproject.toml forbid the imports

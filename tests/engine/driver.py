@@ -1,6 +1,7 @@
 """Drive `ProducerCore` without I/O: a `Rig` performs its steps, and the test gives the answers.
 
-`Rig` performs the engine's steps without a socket. It answers connections, Metadata,
+A step is what the engine wants done, such as opening a connection or sending a request. `Rig`
+performs the steps without a socket. It answers connections, Metadata,
 InitProducerId, DescribeConfigs and the calls to coordinators at once; a test that names a type of
 step in `hold` answers those steps itself. Produce requests pile up in `Rig.requests` until the test
 acknowledges, refuses or loses them. Time is `Rig.now` and moves only when the test moves it. A test
@@ -9,8 +10,8 @@ calls `Rig.begin` before it sends.
 
 In every test the rig checks these rules: a retry is byte-identical; the span of first sends (from
 the oldest unacknowledged batch to the newest sent one) stays within the window; a connection never
-has more requests outstanding than allowed; no batch has an older epoch than one that its partition
-was sent before; and a record is settled exactly once. With a transactional id the rig also checks
+has more requests outstanding than allowed; no batch has an older epoch than an earlier batch of its
+partition; and a record is settled exactly once. With a transactional id the rig also checks
 that there is one call to a coordinator at a time, that EndTxn is sent only when no batch is
 outstanding and EndTxn(commit) only when every record is acknowledged, and that a batch is sent only
 in an open transaction, in a Produce version of the transaction's protocol, and in transactions v1
@@ -265,12 +266,12 @@ class Rig:
             (T, index): (1, 0) for index in range(partitions)
         }
         self.ids: dict[str, UUID | None] = {}
-        # `cluster_id` is the cluster that hosts lead to; `leads_to` has the hosts that lead to
-        # another one, each with the id of that cluster.
+        # `cluster_id` is the id of the cluster that answers at every host, except at the hosts in
+        # `leads_to`, which maps a host to the id of the cluster that answers there instead.
         self.cluster_id: str | None = "cluster"
         self.leads_to: dict[str, str | None] = {}
-        # By link id, the cluster that an open connection still leads to after its host has come to
-        # lead to another one.
+        # By link id: the cluster that still answers on an open connection although another cluster
+        # answers at its host by now.
         self.kept: dict[int, str] = {}
         self.topic_errors: dict[str, int] = {}
         self.next_pid = 4000
@@ -885,9 +886,10 @@ def made_link() -> Link:
 
 
 def pipelined(batches: int = 5, **options: Any) -> tuple[Rig, list[Request]]:
-    """Make a rig whose first-ack gate is open, with `batches` batches of one record in flight.
+    """Make a rig with `batches` batches of one record in flight, with sequences 1 to `batches`.
 
-    Record 0 is acknowledged; the batches have sequences 1 to `batches`.
+    Record 0 is acknowledged. That opens the first-ack gate, which allows one batch in flight until
+    the leader has acknowledged a batch.
     """
     rig = Rig(**options).start()
     rig.send()

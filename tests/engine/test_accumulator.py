@@ -80,8 +80,8 @@ def test_a_cut_never_exceeds_its_limit_and_loses_nothing(
 def test_small_records_fill_a_batch_closely() -> None:
     """A batch of small records is filled to 99 percent of its limit.
 
-    The upper bounds of small records add up to far more bytes than their batch has, so a batch that
-    is cut by that sum takes far fewer records than fit.
+    The upper bounds of the sizes of small records add up to far more bytes than their batch has. So
+    a batch that is cut by that sum takes far fewer records than fit.
     """
     queue = filled(*[10] * 2000)
     built = build_batch(queue.cut(16384, 10_000))
@@ -200,7 +200,7 @@ def test_each_claim_wakes_the_next_one_that_fits() -> None:
 def test_no_call_overtakes_a_waiter_that_was_granted_room() -> None:
     """No call takes memory while a waiter that was granted memory has not claimed it yet.
 
-    Simulation seed 1 found a budget that let another task overtake such a waiter.
+    Simulation seed 1 found a bug that let another task overtake such a waiter.
     """
     budget = ByteBudget(100)
     budget.try_take(100)

@@ -1,5 +1,6 @@
 """A batch in doubt keeps the producer id, epoch and sequence that it was first sent with.
 
+A batch is in doubt if it was sent and nothing shows whether the leader has stored it.
 Most of these tests hold a rule that another Kafka client broke; the docstring names the bug.
 """
 

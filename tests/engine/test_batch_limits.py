@@ -29,7 +29,7 @@ def size(request: Request) -> int:
 
 
 def growing(told: int | None = LARGE, **options: object) -> Rig:
-    """Make a rig with five batches in flight, many records waiting, and a measured goodput."""
+    """Make a rig with five batches in flight, many records waiting, and a known delivery rate."""
     rig = Rig(batch_size=BATCH_SIZE, late_sealing=True, **options)  # type: ignore[arg-type]
     rig.topic_limit = told
     rig.start()

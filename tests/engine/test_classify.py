@@ -93,7 +93,7 @@ def test_each_code_has_its_action(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(set(_TABLE) - {ErrorCode.none}))
 def test_each_code_precedes_the_append_or_leaves_doubt(code: int) -> None:
-    """A code without a base offset means that nothing was appended, or it always leaves doubt."""
+    """Without a base offset a code means that nothing was appended, or it always leaves doubt."""
     assert classify(code, -1).precedes_append is (code not in ALWAYS_IN_DOUBT)
 
 
@@ -105,7 +105,7 @@ def test_a_base_offset_beside_an_error_always_means_doubt(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(TWO_FACED))
 def test_two_faced_codes_are_decided_by_the_base_offset(code: int) -> None:
-    """NOT_LEADER and both codes for unknown topics leave doubt only beside a base offset.
+    """NOT_LEADER and both codes for unknown topics leave doubt only if they have a base offset.
 
     With `trust_base_offset=False` they leave doubt without a base offset too.
     """

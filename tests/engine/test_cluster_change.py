@@ -84,9 +84,9 @@ def test_under_fail_the_producer_ends() -> None:
 
 
 def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
-    """Nothing that carries our identity is sent before a new connection has named its cluster.
+    """No batch is sent on a new connection before the broker has answered with its cluster's id.
 
-    The address leads to the same cluster here, so the producer keeps its id.
+    Here that is the id of the same cluster, so the producer keeps its producer id.
     """
     rig, _ = pipelined(3)
     rig.producers = ProducersAnswer(0, {})
@@ -386,7 +386,7 @@ def test_a_partition_that_has_another_id_already_is_left_alone() -> None:
 
 
 def test_no_producer_id_is_asked_of_a_connection_that_has_not_named_its_cluster() -> None:
-    """No producer id is requested on a connection that has not named its cluster yet.
+    """No producer id is requested on a connection whose broker has not named its cluster yet.
 
     The connection may lead to another cluster, whose ids mean nothing in ours.
     """

@@ -175,14 +175,14 @@ def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
 
 
 def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> None:
-    """DescribeProducers is not sent again after its connection was lost, and probes begin without.
+    """DescribeProducers is not sent again if its connection is lost; probes begin without it.
 
     The connection may end because the answer exceeds the largest frame that the client accepts.
     """
     rig, _ = pipelined(5)
     rig.hold = (steps.AskProducers,)
     rig.lose()
-    newest = 3  # b1 to b3 are stored, and the cache holds one
+    newest = 3  # batches 1 to 3 are stored, and the leader remembers only the last one
     for _ in range(100):
         rig.tick(0.2)
         for asked in rig.held:

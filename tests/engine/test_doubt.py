@@ -1,4 +1,9 @@
-"""Batches in doubt: when they arise, and every rung of the ladder that resolves them."""
+"""Batches in doubt (perhaps stored, perhaps not): how they arise, and how they are resolved.
+
+The steps that resolve them are called the ladder. The first step resends the oldest batch. If that
+is refused, the next step, probing, resends all of them, newest first. In the tests b1, b2 and so on
+are the batches with sequences 1, 2 and so on.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +98,7 @@ def test_an_ambiguous_code_puts_the_batch_in_doubt(code: int) -> None:
     "code", [NOT_LEADER, ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id]
 )
 def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(code: int) -> None:
-    """NOT_LEADER and the codes for unknown topics leave doubt only beside a base offset.
+    """NOT_LEADER and the codes for unknown topics leave doubt only if they have a base offset.
 
     A base offset shows that the leader appended the batch before it answered.
     """
@@ -130,7 +135,8 @@ def test_no_later_refusal_clears_doubt(refusal: int) -> None:
 def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() -> None:
     """Error NONE for a batch acknowledges all batches below it too (KAFKA-9199).
 
-    The first-ack gate must have been open when the batch was sent. The offsets of the batches below
+    The first-ack gate must have been open when the batch was sent: the leader had acknowledged an
+    earlier batch on the same connection, so it knew the producer. The offsets of the batches below
     are unknown: each record has -1, and not -1 + i (fluss-rust #448).
     """
     rig, (first, second, third) = pipelined(3)
@@ -166,7 +172,7 @@ def test_while_the_gate_is_closed_nothing_is_sent_above_a_batch_in_doubt() -> No
 
 
 def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
-    """A rejected batch is NOT_WRITTEN once a batch above it is acknowledged (KAFKA-15591).
+    """A batch that was refused is NOT_WRITTEN once a later one is acknowledged (KAFKA-15591).
 
     Such an acknowledgement counts as data loss and bumps the epoch once.
     """
@@ -416,7 +422,7 @@ def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_
 
 
 def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_below() -> None:
-    """A batch acknowledged at an offset that another has is data loss, and proves no batch below.
+    """An offset that was acknowledged for another batch is data loss, and proves no batch below.
 
     Seed 1328 of the simulation `storm` found this: a recreated topic, addressed by name, accepts a
     batch although the batch before it may have gone to the deleted topic.

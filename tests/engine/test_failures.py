@@ -407,7 +407,7 @@ def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> Non
 
 
 def test_an_answer_is_matched_by_what_the_request_carried() -> None:
-    """An answer counts although metadata lacks its topic since the request (KAFKA-19397)."""
+    """An answer counts even if metadata lost the topic after the request was sent (KAFKA-19397)."""
     rig = Rig().start()
     rig.send()
     request = rig.outstanding()[0]

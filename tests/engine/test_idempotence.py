@@ -1,6 +1,6 @@
 """The producer's identity and the sequences of a partition.
 
-First the two ledgers of idempotence.py, then the engine that keeps them.
+First `SequenceLedger` and `IdentityLedger` alone, then the engine that uses them.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def test_unknown_producer_id_bumps_once_and_retries_what_was_refused() -> None:
 
 
 def test_out_of_order_with_nothing_in_doubt_is_a_loss_a_bump_and_a_retry() -> None:
-    """OUT_OF_ORDER with no batch in doubt is data loss; the refused batches go under a new epoch.
+    """OUT_OF_ORDER with no batch in doubt is data loss; refused batches are sent in a new epoch.
 
     The leader has lost an acknowledged batch. It never appended the refused ones, so their resends
     are no duplicates.

@@ -82,7 +82,7 @@ def running(told: int | None = None, **options: Any) -> RangeRig:
 
 
 def doubted(count: int = 5, **options: Any) -> RangeRig:
-    """Make a rig with `count` batches in doubt after a lost connection; b1 is resent alone."""
+    """Make a rig with `count` batches in doubt after a lost connection; the oldest is resent."""
     rig = running(**options)
     rig.send(count)
     rig.lose()
@@ -102,7 +102,7 @@ def probes_of(rig: Rig) -> dict[int, Request]:
 def test_in_range_mode_no_number_of_batches_binds_but_the_connections() -> None:
     """In range mode only the connection's limit bounds the batches in flight.
 
-    A window of five batches is for brokers that recognise a duplicate by its batch.
+    The window of five batches is for other brokers, which remember the last five batches.
     """
     rig = running()
     rig.send(60)
@@ -207,7 +207,7 @@ def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
 def test_what_the_broker_never_got_is_appended_while_the_rest_is_a_duplicate() -> None:
     """Batches that the broker never got are appended, while those it has are answered DUPLICATE.
 
-    b1 to b3 arrived, b4 and b5 did not: b5 is ahead of the log, and b4 is the next in sequence.
+    Batches 1 to 3 arrived, 4 and 5 did not: 5 is ahead of the log, and 4 is the next in sequence.
     """
     rig = doubted()
     rig.fail(rig.outstanding()[0], DUPLICATE)

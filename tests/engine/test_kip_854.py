@@ -227,7 +227,7 @@ def test_records_older_than_half_the_expiration_make_a_partition_suspect(
 
 
 def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
-    """Records that are stamped after our clock was set back make a partition suspect.
+    """Records that are stamped after the producer's clock was set back make a partition suspect.
 
     The broker's clock was not set back, so the records look old there (simulation seed 42715).
     """
@@ -244,7 +244,7 @@ def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
 def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
     """The oldest of the unresolved records decides whether a partition is suspect.
 
-    A batch of 13 hours ago lies between two of now.
+    Here a batch whose record is 13 hours old lies between two batches with new records.
     """
     rig = DatedRig(age=0.0)
     rig.start()
@@ -636,7 +636,7 @@ def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
 
 
 def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
-    """With in_doubt="resend" batches that two passes of probes missed go under a new epoch.
+    """With in_doubt="resend" batches that two passes of probes missed are sent in a new epoch.
 
     One data loss is counted, and the records are written in order.
     """

@@ -1,4 +1,4 @@
-"""Records that a broker names in a refusal (KIP-467), and which of them are believed."""
+"""Records that a broker blames for a refusal (KIP-467), and when the engine fails only these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Named = tuple[tuple[int, str | None], ...]
 def three_in_a_batch(behind: int = 0, **options: object) -> tuple[Rig, Request]:
     """Send records 1 to 3 in one batch, and `behind` more batches of three after it.
 
-    The first-ack gate is open.
+    Record 0 is acknowledged before, so that several batches may be in flight.
     """
     rig = Rig(batch_size=1000, linger=0.1, **options).start()  # type: ignore[arg-type]
     rig.send()

@@ -1,7 +1,7 @@
 """A broker that says how many batches it retains to recognise duplicates, and retains fewer.
 
-The tests hold what convicts such a broker and what does not. The engine reports a convicted broker
-once, and uses a smaller window with it.
+Some refusals of resent batches prove this; they convict the broker. The engine warns of a convicted
+broker once, and uses a smaller window with it. Other refusals have innocent causes.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def test_its_word_is_believed_again_after_a_while_and_the_warning_is_not_repeate
 @pytest.mark.parametrize(
     "remembered",
     [
-        {20},  # a restart, clean or not: of each producer the newest batch is kept
-        {19, 20},  # the same, and the newest was appended by the probe itself
+        {20},  # after a restart, clean or not, a broker remembers one batch of each producer
+        {19, 20},  # after a restart it remembered 19, and then appended the probe of 20
         set(range(1, 21)),
     ],
     ids=["restarted", "restarted and appended", "honest"],

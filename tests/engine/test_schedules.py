@@ -1,10 +1,10 @@
-"""Random schedules against a small broker: whatever happens, the verdicts are true.
+"""Random schedules against a small broker: whatever happens, each record's outcome is true.
 
 `Broker` appends by Kafka's rules (a cache of the last N batches, epochs, any first sequence for a
-producer that it does not know) and is written without a look at the engine. A schedule draws what
+producer that it does not know) and shares no code with the engine. A schedule draws what
 becomes of each request: it is answered, refused, appended but answered ambiguously, lost with its
 connection before or after the append, or left behind as a zombie that is appended later. Then the
-faults end, and every record must get its verdict.
+faults end, and every record must get its outcome.
 
 An ACKED record is in the log, at its offset if it has one; no record is there twice; a NOT_WRITTEN
 record is absent; the log has call order; and every counter returns to zero. `pytest -k seed7`

@@ -1,4 +1,4 @@
-"""Sealing: how large a batch may grow, and splitting one that was too large."""
+"""Sealing, which closes and encodes a batch: how large it may grow, and how it is split."""
 
 from __future__ import annotations
 
@@ -261,8 +261,8 @@ def requests_after_a_wrong_estimate(codec: str, *, random_first: bool) -> list[R
 def test_no_request_outgrows_max_request_size_however_wrong_the_estimate_was(codec: str) -> None:
     """A batch takes no more than its request has left, although it compresses worse than estimated.
 
-    What does not fit goes with later requests, in order. In one of the two runs it is the turn of
-    t-1, so that the request has another batch already.
+    What does not fit goes with later requests, in order. In one of the two runs the request already
+    has a batch of partition t-1.
     """
     runs = [requests_after_a_wrong_estimate(codec, random_first=each) for each in (False, True)]
     assert {len(requests[0].parts) for requests in runs} == {1, 2}

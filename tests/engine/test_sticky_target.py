@@ -1,4 +1,7 @@
-"""Records without a key go straight to their topic's target, where the usual way would put them."""
+"""A topic's target: the partition that its next keyless records get without any lookup.
+
+It is the partition that the usual way, a call of the partitioner for each record, would choose.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,7 @@ def run(seed: int, acts: list[tuple[str, int]], *, with_targets: bool) -> list[o
 def test_with_and_without_targets_each_record_goes_to_the_same_place(
     seed: int, acts: list[tuple[str, int]]
 ) -> None:
-    """The same random numbers give the same partitions, order and outcomes either way."""
+    """The same random numbers give the same partitions, order and outcomes in both cases."""
     acts = [("send", 3), *acts]
     assert run(seed, acts, with_targets=True) == run(seed, acts, with_targets=False)
 
@@ -172,7 +175,7 @@ def test_a_producer_that_has_ended_takes_no_record_by_its_target(how: str) -> No
 
 @pytest.mark.parametrize("options", [{"transactional_id": "x"}, {"partitioner": lambda *_: 0}])
 def test_transactions_and_own_partitioners_have_no_targets(options: dict[str, Any]) -> None:
-    """Where each record has to be asked about, each record takes the usual way."""
+    """Where something has to be checked for each record, no topic has a target."""
     rig = Rig(linger=60.0, **options).start()
     if "transactional_id" in options:
         rig.begin()

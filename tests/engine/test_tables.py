@@ -181,7 +181,7 @@ def test_a_final_batch_state_is_final() -> None:
 
 
 def test_every_unfinished_batch_state_leads_to_each_verdict_that_is_true_of_it() -> None:
-    """A batch that was sent can get each verdict; a sealed one, which waits to be sent, not ACKED.
+    """A batch that was sent can reach every final state; one that waits to be sent, all but ACKED.
 
     A sealed batch can end UNKNOWN, because `in_doubt="resend"` seals batches in doubt again.
     """
@@ -259,10 +259,10 @@ def test_the_first_moment_of_doubt_is_kept() -> None:
 
 
 def test_a_new_connection_ends_every_rung_but_salvage() -> None:
-    """A new connection takes the ladder back to CLEAR from every rung but SALVAGE.
+    """A new connection resets the recovery from doubt to CLEAR, from every rung but SALVAGE.
 
-    The ladder is the steps that resolve doubt. Most rest on refusals, which count for one
-    connection only. SALVAGE means that the leader has lost the producer's state, which stays true.
+    A rung is a step of the recovery. Most rungs rest on refusals, which count for one connection
+    only. SALVAGE means that the leader has lost the producer's state, which stays true.
     """
     for rung in Rung:
         expected = Rung.SALVAGE if rung is Rung.SALVAGE else Rung.CLEAR

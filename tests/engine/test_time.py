@@ -609,7 +609,10 @@ def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
 
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_deadline_that_passed_names_the_option_and_the_partition(sent: bool) -> None:
-    """The error also says since when the record waits, how far it came, why, and what to do."""
+    """The error of an expired record names its partition and the option `delivery_timeout`.
+
+    It also says how long the record waited, how far it came, why, and what to do.
+    """
     rig = Rig(delivery_timeout=4.0, request_timeout=3.0)
     if not sent:
         rig.leaders[T, 0] = (-1, 0)
@@ -626,7 +629,7 @@ def test_a_deadline_that_passed_names_the_option_and_the_partition(sent: bool) -
 
 
 def test_a_deadline_that_passed_in_the_queue_names_what_the_record_waited_for() -> None:
-    """A record behind an unresolved batch says so, with the error that the batch was refused with.
+    """The error of a record that waited behind an unresolved batch names that batch's last error.
 
     A failure before the last acknowledgement of the partition is no reason any more.
     """

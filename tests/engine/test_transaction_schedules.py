@@ -1,7 +1,7 @@
 """Random schedules of transactions against a small cluster: what is reported is what happened.
 
 `Cluster` has Kafka's rules for a coordinator, two partition leaders and a group, in transactions v1
-and v2, and is written without a look at the engine. A schedule draws what becomes of each request:
+and v2, and shares no code with the engine. A schedule draws what becomes of each request:
 it is carried out and answered, refused, carried out but answered by a coordinator that is moving,
 lost with its connection before or after, or left behind and carried out later. Transactions time
 out, markers are late, coordinators move, and in some seeds a second producer (a twin) takes the
@@ -486,7 +486,7 @@ class Schedule:
 
     def tell(self, call: Any, answer: Any) -> None:
         if isinstance(answer, ProducerIdAnswer) and not answer.error_code and not self.transactions:
-            self.cluster.coordinator.fenced = False  # that was itself
+            self.cluster.coordinator.fenced = False  # the producer's own InitProducerId did it
         self.rig.forget_call(call.link_id)
         self.rig.core.on_answer(call, answer, self.rig.now)
         self.rig.collect()
@@ -618,7 +618,7 @@ class Schedule:
         assert self.cluster.group == offset
 
     def happened(self, each: Transaction, seen: dict[int, list[bytes | None]]) -> bool:
-        """Return whether a transaction was committed, by its report, or by the logs if UNKNOWN."""
+        """Return whether a transaction was committed, as reported; if UNKNOWN, as the logs show."""
         if each.outcome.committed is not None:
             assert not each.outcome.committed or all(r.status is ACKED for r in each.records)
             return each.outcome.committed

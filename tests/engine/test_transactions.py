@@ -417,7 +417,7 @@ def test_offsets_that_were_never_written_are_not_astray(version: int) -> None:
 
 @BOTH
 def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
-    """INVALID_PRODUCER_EPOCH from Produce is abortable, for it may mean a timeout (KIP-588)."""
+    """INVALID_PRODUCER_EPOCH from Produce is abortable, as after a timeout (KIP-588)."""
     rig = opened(version, 1)
     (record,) = rig.send()
     rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH)
@@ -837,7 +837,7 @@ def test_a_producer_fenced_at_its_commit_says_whether_it_may_have_been_committed
     assert raised.value.status is status
     with pytest.raises(errors.ProducerFenced) as raised:
         rig.send()
-    assert raised.value.status is NOT_WRITTEN  # this record's
+    assert raised.value.status is NOT_WRITTEN  # the status of this record, not of the commit
 
 
 @BOTH
@@ -853,7 +853,7 @@ def test_a_producer_that_dies_of_something_else_at_its_commit_says_so_too(versio
         rig = deciding(version)
         rig.core.fatal(errors.AuthenticationFailedError("no"))
         rig.poll()
-        rig.answer_call(rig.called(END), code)  # too late
+        rig.answer_call(rig.called(END), code)  # this answer comes too late
         assert rig.txn is FATAL
         with pytest.raises(errors.AuthenticationFailedError) as raised:
             rig.transactions.check()
