@@ -7,8 +7,8 @@ needs the network.
 
 Invariants
     While our folder and Maven Central have every file, files that other programs left on the
-    machine have no influence. Only if one is missing or Maven Central does not answer, Maven's own
-    repository (``M2_REPO``, default ``~/.m2/repository``) is read too, and a broken jar there
+    machine have no influence. Maven's own repository (``M2_REPO``, default ``~/.m2/repository``) is
+    read too only if a file is missing or Maven Central does not answer, and a broken jar there
     counts as missing. Ivy's cache and Maven's settings are never read.
     A file that a broken download left in our folder is removed and fetched again.
     Only our folder is written to, by one process at a time (except on Windows, without a lock).

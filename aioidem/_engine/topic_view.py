@@ -36,7 +36,8 @@ class PartitionView:
 class TopicView:
     """A topic and its partitions.
 
-    For one topic id `leaders` only grows. A topic that was deleted and recreated gets a new view.
+    As long as the topic has the same id, it gains partitions but loses none. A topic that was
+    deleted and recreated gets a new view.
     """
 
     name: str

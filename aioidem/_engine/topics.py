@@ -76,10 +76,10 @@ class TopicState:
         return self.refused
 
     def too_large(self, nbytes: int, now: float) -> None:
-        """Limit batches for an hour to half of a batch that was refused as too large.
+        """Limit batches for an hour to half the size of a batch that was refused as too large.
 
         Args:
-            nbytes: the size of that batch.
+            nbytes: the size of the refused batch, in bytes.
             now: seconds.
         """
         ceiling = max(1, nbytes // 2)

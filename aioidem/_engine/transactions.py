@@ -2,21 +2,22 @@
 
 One table serves both protocols. In v1 (KIP-98) partitions and groups are added to a transaction by
 requests of their own, and the epoch stays. In v2 (KIP-890) the first write to a partition adds it,
-and the end of each transaction raises the epoch. The protocol is chosen when a transaction begins,
-by what the cluster has finalised.
+and the end of each transaction raises the epoch. The protocol is chosen when a transaction begins:
+v2 if the cluster has finalised the feature `transaction.version` at level 2 or above.
 
 Invariants
 - One call to a coordinator is outstanding at a time, and no other is made while its answer may
   still come: calls that overtake each other end the wrong transaction (KAFKA-17754).
 - A call that was written and not answered may be carried out later, even after its retry. In v2 the
   next epoch fences it. In v1 nothing would, so a transaction with such a call ends with a new epoch
-  (KIP-360); and within the transaction no other commit of the same group's offsets is made after
-  one whose answer was lost.
+  (KIP-360). Within the transaction, in v1 and v2, a TxnOffsetCommit whose answer was lost could
+  overwrite later offsets of the same group. So committing other offsets of that group makes the
+  transaction abortable.
 - EndTxn(commit) is sent only when every record is acknowledged, so never with a batch in doubt. Any
   record that fails before, and any incident that needs another epoch, makes the transaction
   abortable: continuing silently under another epoch would commit half of it (librdkafka #3575).
 - Once EndTxn(commit) was written, nothing else is sent until its outcome is known. If a fatal error
-  prevents that, its status is UNKNOWN.
+  comes first, the error's status is UNKNOWN.
 - An abort needs no acknowledgements: records without an outcome count as aborted. It waits only for
   outstanding batches, because a batch that arrives after the markers would open a transaction that
   no one ends (v1).
@@ -452,9 +453,9 @@ class Transactions:
 
     @property
     def grants_epochs(self) -> bool:
-        """Whether the coordinator grants each epoch, the next one once the transaction has ended.
+        """Always True: each epoch comes from the coordinator (see `NoTransactions`).
 
-        Without a coordinator the producer raises its epoch by itself.
+        The next epoch is granted only once the transaction has ended.
         """
         return True
 
@@ -499,7 +500,7 @@ class Transactions:
         self.cause = copy.copy(error)
         asked = self._calling is not None and self._calling.commit
         if self.in_transaction and (asked or self._decision_in_doubt):
-            self.cause.status = DeliveryStatus.UNKNOWN  # a failed abort decides no more
+            self.cause.status = DeliveryStatus.UNKNOWN  # even if an abort has failed since
         elif self.state in (TransactionState.COMMITTING, TransactionState.DECIDING):
             self.cause.status = DeliveryStatus.NOT_WRITTEN
         self._move(TransactionEvent.DIE)
@@ -630,7 +631,7 @@ class Transactions:
             self._refused(call, error_code, now)
 
     def on_partitions_added(self, codes: Mapping[tuple[str, int], int], now: float) -> None:
-        """Handle the answer to AddPartitionsToTxn; request partitions again that it leaves out."""
+        """Handle the answer to AddPartitionsToTxn; partitions that it lacks are requested again."""
         call, self._calling = self._calling, None
         if call is None:
             return
@@ -655,7 +656,7 @@ class Transactions:
             self._heard()
 
     def on_offsets_committed(self, codes: Mapping[tuple[str, int], int], now: float) -> None:
-        """Handle the answer to TxnOffsetCommit; send offsets again that it leaves out."""
+        """Handle the answer to TxnOffsetCommit; offsets that it lacks are sent again."""
         call, self._calling = self._calling, None
         if call is None or call.offsets is None:
             return
@@ -851,8 +852,9 @@ _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
 }
 _BEGINNING = frozenset({CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS, CallKind.COMMIT_OFFSETS})
 _CONCURRENT = ErrorCode.concurrent_transactions
-"""An EndTxn with this answer was not carried out. A coordinator that is stopping, is loading or
-cannot reach its replicas may answer other retriable codes after its decision is in its log.
+"""An EndTxn with this answer was not carried out. With other retriable codes it may have been: a
+coordinator that is stopping, is loading or cannot reach its replicas can answer with one of them
+although it has already logged the commit.
 """
 _LEFT_OUT = ErrorCode.request_timed_out
 """The code that is assumed for a partition that an answer leaves out; the call is repeated."""

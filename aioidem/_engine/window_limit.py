@@ -1,8 +1,9 @@
 """The reason for a partition's present window, in words for `statistics()`.
 
-A user who sees a window of 5 and expected 20 learns from the reason what to change. This module
-only reads `windows`, `discovery` and the options; it sets no limit itself. Its tests are in
-tests/producer/test_discovery.py.
+The window limits how many batches lie between a partition's oldest unresolved batch and its newest
+sent one (see `windows`). A user who sees a window of 5 and expected 20 learns from the reason what
+to change. This module only reads `windows`, `discovery` and the options; it sets no limit itself.
+Its tests are in tests/producer/test_discovery.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Encode records into the record section of a batch (magic 2), and compute their sizes.
 
-This is the pure twin of the functions of the same names in ``_compiled.pyx``.
+These are the pure-Python forms of the functions of the same names in ``_compiled.pyx``.
 
 Invariants: the offset delta of record ``i`` is ``i``. A timestamp delta is the difference to the
 timestamp of the *first* record, and may be negative. A timestamp is -1 (none) or at least 0, as in

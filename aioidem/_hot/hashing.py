@@ -40,7 +40,7 @@ def murmur2(data: bytes) -> int:
 def partitions_of(keys: Iterable[bytes | None], count: int) -> array[int]:
     """Return the partition of each key of a column, among ``count`` partitions.
 
-    A key that is None, which decides nothing, has -1.
+    For a key that is None the result is -1, because such a record may go to any partition.
 
     Raises:
         TypeError: A key is neither bytes nor None.

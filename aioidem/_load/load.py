@@ -136,7 +136,11 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one run sends: `values` in turn, for `num_records` or for `duration` seconds."""
+    """What one run sends: `values` in turn, for `num_records` or for `duration` seconds.
+
+    `throughput` is the limit in records per second, `math.inf` for none. `flush_timeout` and
+    `transaction_duration` are in seconds; a `transaction_duration` of None means no transactions.
+    """
 
     topic: str
     values: Sequence[bytes]

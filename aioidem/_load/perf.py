@@ -7,7 +7,8 @@ Invariants:
 - The first signal ends the current run, gives its records a bounded time to end, and keeps the
   measurements. The second signal ends everything at once.
 - This module checks nothing: the plan was checked before. The outcomes are those that the producer
-  reports, and on the embedded cluster the span is the broker's own count.
+  reports. The span (from a partition's oldest unresolved batch to its newest sent one, in batches)
+  is counted by the broker on the embedded cluster, and by the producer otherwise.
 
 Rejected: one producer for all runs, whose limit is changed in between (a run would start with the
 window that the run before had discovered); a new cluster per run (it takes time, and changes
@@ -82,7 +83,9 @@ class Target:
 
     Attributes:
         topics: one per run.
-        max_span: returns a topic's largest span as the broker counted it; None on a real cluster.
+        rtt_ms: the round trip of the embedded cluster's links; None on a real cluster.
+        max_span: returns the largest span of a topic's partitions as the broker counted it; None on
+            a real cluster.
     """
 
     bootstrap: str

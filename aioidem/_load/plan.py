@@ -76,8 +76,9 @@ MAX_PARTITIONS = 1_000
 _POOL_VALUES = 64
 _POOL_BYTES = 4 << 20
 
-# The deltas that the estimate of a record's size assumes: those of a typical record in a batch that
-# fills while a window is in flight. As varints they make a difference of one or two bytes.
+# The offset delta and the timestamp delta (ms) that the estimate of a record's size assumes: those
+# of a typical record in a batch that fills while others are in flight. As varints they make a
+# difference of one or two bytes.
 _OFFSET_DELTA = 15
 _TIMESTAMP_DELTA = 100
 
@@ -102,6 +103,9 @@ class PerfPlan:
             in-flight limit, which differ per run.
         bootstrap: the servers to use, or None for the embedded cluster.
         rtt: the round trip of the embedded cluster's links, in seconds.
+        retain: how many batches per producer and partition the embedded brokers remember.
+        brokers: the number of embedded brokers.
+        partitions: the number of partitions of each embedded topic.
         warnings: lines to show to the user before the run.
     """
 
@@ -132,11 +136,12 @@ class PerfPlan:
         """Return the configuration of the run with `in_flight` requests, against `bootstrap`.
 
         If a run ends after a duration and seals batches at `batch.size`, its buffer has room for
-        two windows, unless the user has set `buffer.memory`. On a long link, Kafka's default of 32
-        MiB would contain the records of minutes, and after the end of the run each of them would
-        still have to be sent or to expire. Two windows keep the pipeline full; being a whole number
-        of windows, they need no extra round trip at the end. With late sealing (batches outgrow
-        `batch.size` while the window is full) batches need the whole buffer, and empty it quickly.
+        two windows (twice the batches that may be in flight at once), unless the user has set
+        `buffer.memory`. On a long link, Kafka's default of 32 MiB would contain the records of
+        minutes, and after the end of the run each of them would still have to be sent or to expire.
+        Two windows keep the pipeline full; being a whole number of windows, they need no extra
+        round trip at the end. With late sealing (batches outgrow `batch.size` while the window is
+        full) batches need the whole buffer, and empty it quickly.
 
         Raises:
             ConfigError: a property is unknown, malformed or contradicts another.

@@ -4,8 +4,8 @@ Every user of the machine can read a command line while the command runs, passwo
 properties may be in a file in Java's format (`--command-config`), and a value may be a reference:
 `sasl.password=env:NAME` takes it from the environment, `sasl.password=file:PATH` from a file.
 
-Invariants: a flag overrides the file, as in Kafka's own tools. No message contains a value, nor a
-line that is not a property, which may be a password. A secret that other users can read is used,
+Invariants: a flag overrides the file, as in Kafka's own tools. No message shows a value or a
+malformed line of the file: either may be a password. A secret that other users can read is used,
 with a warning.
 """
 

@@ -38,7 +38,7 @@ def limited(connector: Connector, config: ProducerConfig) -> Connector:
 
 
 class AllowedConnector:
-    """Connects to allowed addresses only.
+    """A connector that connects to allowed addresses only.
 
     Args:
         inner: The connector that opens the connection.

@@ -1,4 +1,4 @@
-"""Whether the current task has been cancelled by anyio, at a tenth of the price of anyio's check.
+"""Whether the current task has been cancelled by anyio, at a tenth of the cost of anyio's check.
 
 `anyio.lowlevel.checkpoint_if_cancelled` finds the event loop's library anew at each call, and needs
 a coroutine: 1 to 2 us, more than all else that is done to queue a record. On asyncio the answer is
@@ -22,7 +22,10 @@ __all__ = ["may_be_cancelled"]
 _NAMES = ("cancel_called", "shield", "_parent_scope")
 
 _state_of: Callable[[Any], Any] | None = None
-"""anyio's record of a task, or None if it has none; found at the first call on asyncio."""
+"""A function that returns anyio's record of a task, or None if anyio has no record of the task.
+
+It is None itself until the first call of `may_be_cancelled` on asyncio has found it.
+"""
 
 
 def may_be_cancelled() -> bool:
@@ -51,7 +54,7 @@ def may_be_cancelled() -> bool:
 
 
 def _find_records() -> bool:
-    """Look for anyio's records, for later calls, and return True: this call knows nothing."""
+    """Look for anyio's records, for later calls; return True, as this call cannot tell."""
     global _state_of  # noqa: PLW0603 - anyio loads its backend when a loop first uses it
     backend = sys.modules.get("anyio._backends._asyncio")
     states = getattr(backend, "_task_states", None)

@@ -5,8 +5,8 @@ Sender decides what a request means, when a response is late and whether to reco
 
 Invariants:
 
-- Frames leave in the order of the calls to `write`. A frame with nothing in front of it leaves
-  within the call, if the stream is a `DirectStream`. `write` calls no callback.
+- Frames leave in the order of the calls to `write`. A short frame leaves within the call, if the
+  stream is a `DirectStream` and no earlier frame waits to be sent. `write` calls no callback.
 - A response is accepted only if it belongs to the oldest unanswered request, that is, carries its
   correlation id. Anything else ends the connection: a response matched to the wrong request would
   acknowledge the wrong records.
@@ -343,10 +343,10 @@ class Connection:
         expects_response: bool = True,
         limit: FrameLimit | None = None,
     ) -> bool:
-        """Send a request at once if nothing is in front of it; else queue it, and `run` sends it.
+        """Send a request at once if that is possible; else queue it, and `run` sends it.
 
-        No callback of `run` is called meanwhile, because the caller may be performing a step of the
-        engine that these callbacks enter.
+        The callbacks of `run` enter the engine, and the caller may be in the middle of one of the
+        engine's steps. So `write` calls none of them.
 
         Args:
             frame: The request, with its length prefix.
@@ -642,7 +642,7 @@ class _Exchange:
             self._over.set()
 
     async def wait(self) -> bytes:
-        """Wait, and return the awaited response; empty after a wait for all that were due."""
+        """Wait, and return the awaited response, or b"" if no particular response was awaited."""
         await self._over.wait()
         return self._frame
 

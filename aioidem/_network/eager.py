@@ -50,7 +50,7 @@ class DirectStream(Protocol):
 
 
 def eager(stream: ByteStream) -> ByteStream:
-    """Wrap a stream that anyio has just opened in `EagerStream`; on trio return it unchanged."""
+    """Return an `EagerStream` around a stream just opened by anyio; on trio the same stream."""
     transport: Any = getattr(stream, "_transport", None)
     heard = getattr(getattr(stream, "_protocol", None), "read_event", None)
     if heard is None or heard.is_set() or not hasattr(transport, "set_protocol"):
@@ -114,7 +114,7 @@ class EagerStream(ByteStream, asyncio.Protocol):
     def try_send(self, item: bytes) -> bool:
         """Send bytes now, unless the kernel still has to take earlier ones or the stream has ended.
 
-        What the kernel does not take at once, the transport keeps and sends.
+        The transport keeps the bytes that the kernel does not take at once, and sends them later.
 
         Returns:
             False if no byte was sent, nor will be.

@@ -5,7 +5,7 @@ Invariants:
 - The certificate is checked against the host name that the cluster advertises, unless an option
   turns the check off. An IP address matches an IP address in the certificate only (its SAN), a
   trailing dot of the name is ignored, and there is no reverse look-up.
-- TLS 1.2 is the oldest version accepted, also with the caller's own context.
+- TLS 1.2 is the oldest version accepted, even if the caller's own context allows older ones.
 - Certificates and keys are read again for each connection, in a thread, so replaced files take
   effect. An encrypted key without a password is an error; OpenSSL alone would prompt on the
   terminal.
@@ -152,7 +152,7 @@ def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 
 class TlsConnector:
-    """Opens streams with another connector and makes the TLS handshake on them.
+    """A connector that opens streams with another connector and makes the TLS handshake on them.
 
     Args:
         inner: The connector that opens the streams.

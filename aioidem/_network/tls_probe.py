@@ -1,4 +1,4 @@
-"""Find out which protocol a peer speaks that does not answer as expected, for the error message.
+"""If a peer does not answer as expected, find out which protocol it speaks, for the error message.
 
 Plaintext sent to TLS: Kafka's own TLS listener answers with a TLS alert, which `frames.py`
 recognises. A TLS listener of OpenSSL (a proxy, a load balancer) closes the connection without an

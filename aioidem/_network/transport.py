@@ -26,7 +26,7 @@ __all__ = ["Connector", "TcpConnector", "address"]
 
 
 class Connector(Protocol):
-    """Opens byte streams to brokers."""
+    """An object that opens byte streams to brokers."""
 
     async def connect(self, host: str, port: int) -> ByteStream:
         """Open a stream to this address, given as the cluster advertises it.
@@ -40,7 +40,10 @@ class Connector(Protocol):
 
 
 class TcpConnector:
-    """Opens TCP streams: tries each address of the host (RFC 8305), disables Nagle's algorithm."""
+    """A connector for TCP.
+
+    It tries each address of the host (RFC 8305), and turns Nagle's algorithm off.
+    """
 
     __slots__ = ()
 

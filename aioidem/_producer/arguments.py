@@ -46,7 +46,7 @@ def checked_headers(headers: Headers) -> Headers:
     """Return headers as a tuple of pairs.
 
     Raises:
-        TypeError: A header is not a pair of a str with bytes or None.
+        TypeError: A header is not a pair of a str and either bytes or None.
     """
     checked = []
     if not isinstance(headers, Iterable):

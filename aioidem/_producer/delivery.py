@@ -124,7 +124,7 @@ class Delivery:
         return result
 
     def _stored_at(self, outcome: Outcome) -> RecordMetadata:
-        """Make the metadata; `QueuedDelivery` does, which has the record's timestamp."""
+        """Make the metadata; overridden in `QueuedDelivery`, which has the record's timestamp."""
         raise InternalError(f"a delivery of {outcome.topic!r} has no record")
 
     def _look(self) -> None:
@@ -187,7 +187,7 @@ class Delivery:
 
 def _own_copy(error: Exception) -> KafkaError:
     """Return a copy of a batch's error for one record."""
-    # Raising an exception adds to its traceback.
+    # Raising an exception adds to its traceback, so records must not share one exception.
     return copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
 
 

@@ -43,7 +43,7 @@ __all__ = ["RecordIntake"]
 
 _EMPTY_RECORD = record_size_bound(None, b"", ())
 _ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
-"""A payload shorter than this has a length field of one byte, or of two."""
+"""The length field of a payload shorter than 64 bytes takes one byte; below 8192 bytes, two."""
 
 
 class RecordIntake:
@@ -230,8 +230,8 @@ class RecordIntake:
     ) -> QueuedDelivery:
         """Check the arguments of a send and return its record; queue nothing.
 
-        The common case comes first: bytes need no call to be checked, and without key and headers
-        none to be measured.
+        The common case is fast: a value in bytes is checked without a call, and also measured
+        without one if the record has neither key nor headers.
 
         Raises:
             RecordError: The topic, partition, a header or the timestamp is illegal.

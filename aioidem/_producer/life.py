@@ -26,7 +26,7 @@ __all__ = ["ProducerLife"]
 logger = logging.getLogger("aioidem")
 
 _NO_LOOP: Final = object()
-"""Stands for a loop where none may be used: no running loop is this object."""
+"""The value of `open_loop` that equals no event loop, so that `usable_here` is False."""
 
 _open: weakref.WeakSet[ProducerLife] = weakref.WeakSet()
 """The producers of this process that are open."""
@@ -41,8 +41,8 @@ class ProducerLife:
         closed: Whether the producer was closed, or is being closed.
         clock: The event loop's clock, in seconds; before the start `time.monotonic`.
         open_loop: The event loop of asyncio on which the producer may be used now, so that one
-            comparison with the running loop permits a call. No loop at all before the start, after
-            the end, in a forked process, and on trio; `check_open` has the other questions.
+            comparison with the running loop permits a call. Before the start, after the end, in a
+            forked process and on trio it is no loop; then `check_open` makes all its checks.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class ProducerLife:
         self.forbid()
 
     def forbid(self) -> None:
-        """Let the next call ask all questions: something has ended, or changed."""
+        """Have `check_open` make all its checks again, because something has ended or changed."""
         self.open_loop = _NO_LOOP
         _open.discard(self)
 
@@ -130,7 +130,10 @@ class ProducerLife:
         self.home.check(awaits)
 
     def usable_here(self) -> bool:
-        """Return whether this is the open producer's running loop; False proves nothing."""
+        """Return whether the running loop is the open producer's.
+
+        False does not forbid a call: `check_open` decides, for example on trio.
+        """
         try:
             return asyncio.get_running_loop() is self.open_loop
         except RuntimeError:
@@ -185,7 +188,7 @@ class ProducerLife:
 
 
 def _forget_the_parent() -> None:
-    """Let the producers of the parent process refuse calls in this one, right after `fork()`."""
+    """Make the producers of the parent process refuse calls in the child, right after `fork()`."""
     for life in list(_open):
         life.forbid()
 

@@ -40,7 +40,7 @@ class PartitionStatistics:
     in_flight: int
     """How many batches were sent to the leader and are unanswered."""
     in_doubt: int
-    """How many batches may have been appended, which is not resolved yet."""
+    """How many batches may or may not be in the log, because no answer has decided it yet."""
     pending_records: int
     """How many records are queued and not in a sealed batch yet."""
     leader: int

@@ -65,10 +65,11 @@ class Producer(TransactionCalls):
     Use it with `async with`, or with `start()` and `stop()`, which different tasks may call. With a
     `transactional_id` every record belongs to a transaction.
 
-    Call it only on the event loop, and so in the thread, on which `start()` was called. A call from
-    elsewhere raises `WrongLoopError` and has no effect. To send from another thread, pass the call
-    to that loop: `asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()`, or in a
-    thread that anyio has started `anyio.from_thread.run(producer.send, ...)`.
+    Call it only on the event loop (and thus in the thread) on which `start()` was called. A call
+    from elsewhere raises `WrongLoopError` and has no effect. To send from another thread, hand
+    the call over to the loop:
+    `asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()`, or in a thread that anyio
+    has started `anyio.from_thread.run(producer.send, ...)`.
 
     Args:
         bootstrap_servers: "host:port", several joined by commas, or a sequence of them.

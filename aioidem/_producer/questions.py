@@ -1,8 +1,8 @@
-"""Questions: for every step of the engine but Produce, its request and the reader of its answer.
+"""Questions: how to make each request that the engine asks for, and how to read its answer.
 
-There is one function for each kind of step. The functions decide nothing and do no IO. They are
-neither in the Sender, which only picks the function for a step, nor in the engine, which has no
-schemas.
+The engine describes each request as a step, a plain object without a schema. For each kind of step
+but Produce there is one function here, which the Sender calls. The functions decide nothing and do
+no IO.
 """
 
 from __future__ import annotations

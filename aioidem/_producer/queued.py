@@ -81,7 +81,7 @@ class QueuedDelivery(Delivery, PendingRecord):
         self._looking = 0
 
     def settle(self, outcome: Outcome, place: int) -> None:
-        """Set the outcome, and wake the tasks that wait for it. The engine calls this once.
+        """Set the outcome, and wake the tasks that wait for it. This is called once per record.
 
         Args:
             outcome: What is common to the records that were settled together.
@@ -96,7 +96,7 @@ class QueuedDelivery(Delivery, PendingRecord):
             self._count_if_unseen(outcome.topic, outcome.error)
         waiter = self._waiter
         if waiter is not None:
-            self._waiter = None  # its task refers to this object
+            self._waiter = None  # avoids a reference cycle: the waiting task refers to this object
             wake(waiter)
         if siblings is not None:
             siblings.one_done()

@@ -132,7 +132,7 @@ class _Channel:
         self.link_id = link_id
         self.connection = connection
         self.asked: dict[int, _Asked] = {}
-        # The engine's tokens (names) of requests that the connection refused because it had ended.
+        # The tokens (the engine's request ids) of requests that the ended connection refused.
         self.refused: list[int] = []
         # With acks=0: (correlation id, token) of requests whose write has not begun.
         self.unanswered: deque[tuple[int, int]] = deque()
@@ -193,7 +193,7 @@ class Sender:
         self._reading: anyio.CapacityLimiter | None = None
         self.ended = False
         # `Producer.start` sets the event loop's own clock here: `anyio.current_time` looks up the
-        # loop at each call, a tenth of a request's time. The simulation sets another clock.
+        # loop at each call, a tenth of a request's time. Simulated tests set a virtual clock.
         self.clock: Callable[[], float] = anyio.current_time
         self.wakeup = Wakeup()
         self._alarm = Alarm(self.wakeup)
@@ -489,7 +489,7 @@ class Sender:
         asked = channel.asked.pop(correlation_id, None)
         if asked is None:
             raise errors.ProtocolError(f"an answer to {correlation_id}, which expects none")
-        # The simulation has no event loop, and decodes every answer at once.
+        # A simulated test has no event loop to start a thread from, and decodes every answer here.
         if len(frame) > LONG_ANSWER and self._tasks is not None:
             return self._on_long_frame(channel, asked, frame)
         try:

@@ -32,6 +32,7 @@ class BrokerFacts:
     expiration: float | None = None
     """The seconds after which the broker forgets a producer that does not write (KIP-854)."""
     sequence_cap: int | None = None
+    """How many sequence numbers of a producer the broker remembers (KIP-758)."""
 
 
 def broker_config_request(version: int, node_id: int) -> RequestPayload:

@@ -6,7 +6,7 @@ Invariants:
   oldest header in all versions, so that a client can read it even if the broker lacks the version
   of the request.
 - The error for a request of an unknown API or version (`UnsupportedRequestError`) contains the
-  request's header, because an error response needs the correlation id in it.
+  request's header, because an error response must repeat the header's correlation id.
 - The schemas are kio's, except for Produce v14, which `produce_v14` defines. A schema is imported
   when it is first needed, because making its classes takes a millisecond or two.
 

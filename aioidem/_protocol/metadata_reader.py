@@ -1,9 +1,9 @@
 """Decode a Metadata answer by hand, keeping only the topics that were asked for.
 
 An answer may describe all partitions of a cluster, and a hostile broker's answer may describe as
-many as fit into a frame. kio's decoder (the schema decoder) makes an object of every field and
-every replica, but a producer needs four numbers for each partition of its own topics. `_Reader`
-skips everything else.
+many as fit into a frame. The schema decoder (`codec`) makes an object of every field and every
+replica, but a producer needs four numbers for each partition of its own topics. `_Reader` skips
+everything else.
 
 Invariants:
 

@@ -5,8 +5,8 @@ Invariants:
 - A request is written with one `join` of headers and batches, because kio would copy each batch
   three times. Tests compare the request byte by byte with what kio writes for v3 to v13.
 - The answer of a healthy broker (no errors) is read without a schema too, with one `unpack` per
-  partition; any other answer goes through the schema decoder. Tests require the same result of
-  both.
+  partition; any other answer goes through the schema decoder (`codec`). Tests require the same
+  result of both.
 - Users of this module never see a schema. For every version they get `PartitionAnswer`; a field
   that the version lacks has the value that Kafka's schema defines for an absent field.
 - `PartitionAnswer.retained` is None if the broker sent no value, even though the default of that

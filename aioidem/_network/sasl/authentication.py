@@ -51,7 +51,9 @@ __all__ = ["Ask", "Authentication"]
 T = TypeVar("T")
 
 Ask = Callable[[int, Secret[bytes]], Awaitable[bytes]]
-"""A function that sends a frame, which has this correlation id, and returns the answer."""
+"""A function that takes a correlation id and the frame with that id, sends the frame, and returns
+the answer.
+"""
 
 _MAX_ROUNDS: Final = 10
 _EARLIEST, _LATEST = 0.85, 0.95
@@ -196,8 +198,8 @@ async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:
 async def _typed(name: str, step: Callable[[], Awaitable[T]]) -> T:
     """Await a step that handles credentials, and turn each of its failures into a `KafkaError`.
 
-    Of an exception that is not a `KafkaError` the message shows only the class, because its text
-    and its frames may contain the credentials, as those of a UnicodeEncodeError do.
+    If an exception is not a `KafkaError`, the message shows only its class: its text and the frames
+    of its traceback may contain the credentials, as those of a UnicodeEncodeError do.
     """
     try:
         return await step()

@@ -9,8 +9,9 @@ Invariants: at most one request is under way at a time. `timeout` limits the who
 (connecting, headers and body together), however slowly the provider answers. No thread waits for
 the provider, so none outlives the producer. Client id and secret are sent to the configured URL
 only; redirects are not followed. The answer's size is limited. Error messages show the URL up to
-its question mark and, of an answer, only the status and the error code; a client secret that the
-provider repeats is replaced. A token is returned at least once, however short its lifetime.
+its question mark and, of an answer, only the status and the error code. If the provider repeats the
+client secret, the message shows ``***`` instead. A token is returned at least once, however short
+its lifetime.
 
 The HTTP client logs the URL and the status line of each request; those log records are dropped.
 
@@ -83,7 +84,9 @@ class _Request:
 
 
 class ClientCredentials:
-    """Fetches and keeps the access token of one producer, on one event loop.
+    """The source of one producer's access tokens: fetches a token, and keeps it while it is valid.
+
+    It belongs to one event loop.
 
     Args:
         url: The provider's token endpoint; the configuration has checked its scheme.
@@ -263,7 +266,7 @@ def _oauth_error(body: Secret[bytes]) -> str:
 
 @contextmanager
 def _unlogged(name: str, url: str) -> Iterator[None]:
-    """Drop the logger's records that mention this URL, and no others."""
+    """Drop those log records of the logger `name` that mention this URL."""
 
     def of_another(record: logging.LogRecord) -> bool:
         # The client's URL objects compare equal to the text of the same URL.
