@@ -36,7 +36,7 @@ class Screen(Protocol):
         """Show that a run starts; `total` is its records or its seconds, None if not known."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Show an interval; `done` is how many of the total records or seconds are over."""
+        """Show an interval; `done` is how far the run has come, in the unit of `total`."""
 
     def end(self, name: str, result: RunResult) -> None:
         """Show that the run is over."""
@@ -100,7 +100,7 @@ class PlainScreen:
         """Print nothing; the first line is printed after the first interval."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Print one line about the interval; `done`, the share of the run, is not printed."""
+        """Print one line about the interval, without `done`."""
         del done
         self.note(render.progress_line(name, progress))
 

@@ -96,12 +96,12 @@ class RecordIntake:
     def queue_plain(self, topic: str, value: bytes | None) -> QueuedDelivery | None:
         """Queue a record that has nothing but a value, if nothing is out of the ordinary.
 
-        This is the short way for most records: on the running loop of an open producer on asyncio,
-        a short value for a topic that was used before, and room in the buffer.
+        This is the fast path for most records. It needs an open producer, called on its asyncio
+        event loop; a short value; a topic that was used before; and room in the buffer.
 
         Returns:
-            The delivery. None if nothing was queued; then the usual way queues the record, or
-            raises the error that says why not.
+            The delivery, or None if nothing was queued. Then the caller takes the general path,
+            which queues the record or raises the error that says why not.
 
         Raises:
             KafkaError: The transaction's state forbids records, or the partitioner has failed;

@@ -11,8 +11,8 @@ Invariants:
 
 - Outcomes are delivered between polls, never inside one, so a user's callback may call
   `send_nowait`. If there are too many outcomes for one turn (`settled_records`), the engine is not
-  polled before the last outcome is delivered. Nor do calls that wait for the engine's state return
-  before: `flush` returns when all outcomes were delivered.
+  polled before the last outcome is delivered. Until then calls that wait for the engine's state,
+  such as `flush`, do not return either.
 - No answer blocks the event loop for long: a long answer is decoded in a thread, and merged into
   the engine's state in pieces. Later answers of the same connection wait, so their order is kept.
 - If this module or the engine raises an unexpected exception, every record gets an outcome before
@@ -73,7 +73,7 @@ LONG_ANSWER: Final = 1 << 15
 """Answers of more bytes are decoded in a thread; one of this size takes about 10 ms."""
 
 _CATCH_UP_ROUNDS = 10
-"""The most turns of the event loop between data in a socket and the engine's receipt of it."""
+"""The most turns of the event loop that it takes until data in a socket reaches the engine."""
 
 
 class Alarm:
@@ -183,8 +183,8 @@ class Sender:
         )
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
-        # The connections that have sent a request within the step that asked for it. The engine
-        # hears of it when all steps of its poll are done, never within one.
+        # Connections on which a request was sent at once, while a step of the engine was performed.
+        # The engine is told when all steps of the poll are done, never in the middle of one.
         self._sent_directly: dict[_Channel, None] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], Signal]] = []
