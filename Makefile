@@ -98,11 +98,12 @@ everyday: $(READY)
 	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 4
 
 # `everyday` tests the compiled hot loops, which the installation builds where there is a C compiler.
-# This tests the pure ones, in the folders that use them most. The guard of the opcodes runs both.
+# This tests the pure ones; `measured` runs the tests of the engine with them as well. The guard of
+# the opcodes runs both.
 everyday-pure: $(READY)
-	AIOIDEM_NO_EXTENSIONS=1 $(BIN)/python -m pytest tests/hot tests/records tests/engine \
+	AIOIDEM_NO_EXTENSIONS=1 $(BIN)/python -m pytest tests/hot tests/records \
 		--ignore tests/hot/test_opcode_guard.py \
-		--ignore-glob "*/on_kafka" -m "not slow and not kafka and not install" -n 4
+		--ignore-glob "*/on_kafka" -m "not slow and not kafka and not install" -n 2
 
 # setuptools would take files of earlier builds from build/.
 wheels: $(READY) ## The wheel for this machine, in dist/; compiled if there is a C compiler
@@ -113,8 +114,10 @@ wheels: $(READY) ## The wheel for this machine, in dist/; compiled if there is a
 installed: $(READY) ## What users install: needs a package index, or what uv has of it in its cache
 	$(BIN)/python -m pytest tests/install -n 2
 
-# The long tests, and then the tests that measure, one at a time on an otherwise idle machine.
+# The long tests and the engine in pure Python, and then the tests that measure, one at a time on an
+# otherwise idle machine.
 measured: $(READY)
+	AIOIDEM_NO_EXTENSIONS=1 $(BIN)/python -m pytest tests/engine -m "not slow and not kafka" -n 3
 	$(BIN)/python -m pytest $(LONG) --ignore-glob "*/on_kafka" -m slow -n 2 --dist loadgroup
 	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) --ignore-glob "*/on_kafka" -m "slow and not kafka and not install"
 

@@ -46,6 +46,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "clients"),
     [
@@ -72,6 +73,7 @@ def test_each_client_has_figures(tmp_path: Path, way: str, clients: tuple[str, .
         assert (figures["latency_ms"] is not None) == (way == "one")
 
 
+@pytest.mark.slow
 def test_the_pure_form_runs_without_extensions(tmp_path: Path) -> None:
     """The rows named pure have run in pure Python, and say so."""
     clients = ("aioidem-pure", "aiokafka-pure")
@@ -82,6 +84,7 @@ def test_the_pure_form_runs_without_extensions(tmp_path: Path) -> None:
         assert figures["first_ack_s"] > 0
 
 
+@pytest.mark.slow
 def test_paced_and_idle(tmp_path: Path) -> None:
     """An open loop has percentiles and the rate that was asked; an idle client has a CPU share."""
     found = rows(tmp_path, "--scenarios", "paced", "--clients", "aioidem", "--rate", "500")

@@ -29,7 +29,7 @@ from .whole import draw_whole
 from .world import run
 
 ROOT = Path(__file__).parents[2]
-EVERYDAY = 400  # seeds that `make check` runs; `make test` runs the rest of 2000 too
+EVERYDAY = 200  # seeds that `make check` runs; `make test` runs the rest of 2000 too
 
 # One seed in ten runs the whole producer, whose ResourceWarnings are no failure here.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
