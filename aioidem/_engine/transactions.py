@@ -430,7 +430,7 @@ class Transactions:
         """
         return offered if self.version >= V2 else min(offered, _LAST_PRODUCE_OF_V1)
 
-    # -- what happens to it ------------------------------------------------------------------------
+    # -- incidents outside of coordinator calls ----------------------------------------------------
 
     def fail(self, error: errors.KafkaError | None) -> None:
         """Make the transaction abortable; a later error does not replace the first cause."""
@@ -460,11 +460,11 @@ class Transactions:
         return True
 
     def on_numbers_given_up(self, where: str, reason: str) -> None:
-        """Make the transaction abortable, because sequence numbers were given up.
+        """Make the transaction abortable, because sequence numbers can never be used again.
 
         Args:
-            where: the partition, for the message.
-            reason: why they were given up, for the message.
+            where: the partition, for the error's message.
+            reason: why they cannot be used again, for the error's message.
         """
         self.renew()
         self.fail(
@@ -506,7 +506,7 @@ class Transactions:
         self._move(TransactionEvent.DIE)
         self.offsets.clear()
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- calls to coordinators ---------------------------------------------------------------------
 
     def next_call(self, now: float, *, delivered: bool, quiet: bool) -> Call | None:
         """Return the call to a coordinator that is due now; None if none is.
@@ -575,7 +575,7 @@ class Transactions:
         """When the next attempt at a call is due, in seconds; None if no call is waiting."""
         return self.retry_at if self._calling is None and self.state in _ASKING else None
 
-    # -- what is heard -----------------------------------------------------------------------------
+    # -- answers of coordinators -------------------------------------------------------------------
 
     def on_lost(self, now: float, *, written: bool) -> None:
         """Note that a call was not answered because its connection was lost.

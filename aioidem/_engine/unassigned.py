@@ -53,7 +53,7 @@ class UnassignedRecords:
     def __init__(self) -> None:
         # Records that wait for the next Metadata answer.
         self._waiting: deque[Unassigned] = deque()
-        # Records that the next polls assign, because metadata has named the topic's partitions.
+        # Records that get a partition in the next polls, because metadata has named the partitions.
         self.due: deque[Unassigned] = deque()
         # No waiting record expires before this time, in seconds.
         self._first_end = 0.0

@@ -1,7 +1,7 @@
 """The reason for a partition's present window, in words for `statistics()`.
 
-The window limits how many batches lie between a partition's oldest unresolved batch and its newest
-sent one (see `windows`). A user who sees a window of 5 and expected 20 learns from the reason what
+The window limits the number of batches from a partition's oldest unresolved one to its newest sent
+one (see `windows`). A user who sees a window of 5 and expected 20 learns from the reason what
 to change. This module only reads `windows`, `discovery` and the options; it sets no limit itself.
 Its tests are in tests/producer/test_discovery.py.
 """

@@ -124,9 +124,9 @@ class Pace:
     def delay(self, sent: int, now: float) -> float:
         """Return how many seconds remain until the next record is due, after `sent` records.
 
-        The result is 0 if the record is due. A shorter wait than one millisecond, which a timer
-        cannot resolve, becomes one millisecond; the records that become due meanwhile are then sent
-        at once.
+        The result is 0 if the record is due. A timer cannot resolve less than one millisecond, so a
+        shorter wait becomes one millisecond; the records that become due meanwhile are then sent at
+        once.
         """
         if self.records_per_sec == math.inf:
             return 0.0
@@ -224,8 +224,8 @@ class _Outcomes:
     async def close_first_batch(self) -> None:
         """Tell the tally when all records of the first batch are acknowledged.
 
-        All records of a batch end before another task runs. So when this task runs, the records
-        acknowledged by then are those of the first batch.
+        All records of a batch get their outcomes before another task runs. So when this task runs,
+        the records acknowledged by then are those of the first batch.
         """
         await self.first.wait()
         self._tally.first_batch_over()

@@ -115,7 +115,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:
-    """The facts about a result that are known before the first record is sent."""
+    """The facts about a run that are known before the first record is sent.
+
+    `in_flight` is the limit on requests in flight, `record_size` the size of a value in bytes.
+    """
 
     client: str
     version: str
@@ -325,9 +328,9 @@ class Tally:
     def merged(cls, states: Iterable[Mapping[str, Any]]) -> Self:
         """Add up the states of tallies that used the same clock.
 
-        The whole lasts from the first start to the last outcome. Its steady rate leaves out the
-        records of each tally's first batch, but its time begins when the earliest of these batches
-        was over. So the rate is never higher than the true one.
+        The merged run lasts from the first start to the last outcome. The steady rate leaves out
+        the records of each tally's first batch, but its time begins when the earliest of these
+        batches was acknowledged. So the rate is never higher than the true one.
 
         Raises:
             ValueError: there are no tallies.

@@ -161,7 +161,7 @@ class PerfPlan:
         value = max(self.values, key=len)
         encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
         per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
-        # `buffer.memory` limits the upper bounds of the records' sizes, `batch.size` their sizes.
+        # The buffer counts each record with the upper bound of its size, a batch with its size.
         batch = per_batch * record_size_bound(None, value, ())
         batches = 2 * config.max_in_flight_requests_per_connection
         return min(config.buffer_memory, batches * batch * self.partitions)

@@ -637,7 +637,7 @@ class _Exchange:
         return True
 
     def quiet(self) -> None:
-        """Note that no response is due any more, which ends a wait for all of them."""
+        """Note that no response is due any more; this ends a wait for all outstanding ones."""
         if self._correlation_id is None:
             self._over.set()
 

@@ -64,7 +64,7 @@ async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
 
 
 async def speaks(connector: Connector, host: str, port: int) -> str | None:
-    """Return "TLS" or "HTTP", whichever a silent peer answers first within two seconds, or None."""
+    """Return "TLS" or "HTTP", in which a silent peer first answers within two seconds, or None."""
     found: list[str] = []
 
     async def over_tls() -> None:

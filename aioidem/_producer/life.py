@@ -70,7 +70,7 @@ class ProducerLife:
         self.open_loop: object = _NO_LOOP
 
     def begin(self, background: BackgroundTask) -> None:
-        """Take note that the producer was started here, and that this task sends."""
+        """Bind the producer to the current thread and event loop; `background` does the sending."""
         self.background = background
         self.home.bind(background.loop)
         if background.loop is not None and not background.finished:

@@ -77,7 +77,7 @@ class ConnectionStatistics:
     answer v14, which is tried again later), or a passing state. It is meant for people, and its
     wording may change."""
     throttled_until: float
-    """When the broker's throttling ends, on the event loop's clock; 0.0 before the first time."""
+    """When the broker's throttling ends, on the event loop's clock; 0.0 if it never throttled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

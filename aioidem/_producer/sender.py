@@ -259,7 +259,7 @@ class Sender:
     def deliver(self) -> None:
         """Deliver outcomes, log events, and wake the calls that wait for the engine's state.
 
-        Outcomes that are too many for this turn of the loop are left to the next one.
+        Outcomes beyond the limit for one turn of the loop are left to the next turn.
         """
         if self._observer is not None:
             for entry in self._produce.take_dispatched():

@@ -66,7 +66,7 @@ class TxnOffset:
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitAnswer:
-    """The answer: an error code for each (topic, partition) that the broker has named."""
+    """The coordinator's answer: an error code for each (topic, partition) in the answer."""
 
     error_codes: Mapping[tuple[str, int], int]
     throttle_ms: int = 0
