@@ -64,8 +64,7 @@ async def until_known(
         config: how to connect.
         what: the information that is requested, in words for the error message.
         timeout: seconds for all attempts together.
-        find: makes one attempt: sends the first request to the given server, and returns what the
-            answers say.
+        find: called for each attempt with the server to ask; returns the information.
 
     Raises:
         KafkaTimeoutError: no attempt succeeded within `timeout`.
@@ -100,7 +99,7 @@ async def ask(
     Args:
         config: how to connect.
         place: the broker's address.
-        api_key: the API.
+        api_key: the number of the request's Kafka API.
         make: makes the request, in a version that the connection's broker offers.
 
     Returns:

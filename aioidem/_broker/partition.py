@@ -11,7 +11,7 @@ Invariants
 Rejected
     One log per partition, with the followers' positions as numbers: what a follower remembers of a
     producer depends on its broker (an old one retains 5 batches), and a clean election of a
-    follower that lags loses the end of the log. A client must be tested with both.
+    follower that lags loses the end of the log. A client must be tested in both situations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The drop-in's transactions, in tests that aiokafka's own producer cannot run."""
+"""The drop-in's transactions, beyond the suite that aiokafka's own producer passes as well."""
 
 from __future__ import annotations
 
