@@ -26,7 +26,8 @@ from aioidem._config import (
 )
 from aioidem._network.transport import Connector
 from aioidem._producer.arguments import Headers
-from aioidem._producer.delivery import Deliveries, Delivery
+from aioidem._producer.deliveries import Deliveries, DeliveryRange
+from aioidem._producer.delivery import Delivery
 from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem._producer.native import Producer
 from aioidem._producer.observer import Observer, SentBatch, SettledBatch
@@ -38,6 +39,7 @@ from aioidem.structs import (
     DeliveryCounts,
     DeliveryStatus,
     OffsetAndMetadata,
+    Record,
     RecordMetadata,
     TopicPartition,
 )
@@ -55,6 +57,7 @@ __all__ = [
     "Delivery",
     "DeliveryCounts",
     "DeliveryFuture",
+    "DeliveryRange",
     "DeliveryStatus",
     "Headers",
     "IllegalOperation",
@@ -73,6 +76,7 @@ __all__ = [
     "ProducerMetricsCollector",
     "ProducerOptions",
     "ProducerStatistics",
+    "Record",
     "RecordMetadata",
     "SaslMechanism",
     "Secret",

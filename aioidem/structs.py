@@ -12,6 +12,7 @@ unknown offset (aiokafka and Java both use ``-1``, and an ``int`` can be compare
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "DeliveryStatus",
     "OffsetAndMetadata",
     "PartitionMetadata",
+    "Record",
     "RecordMetadata",
     "TopicPartition",
 ]
@@ -61,6 +63,19 @@ class DeliveryCounts(NamedTuple):
     def total(self) -> int:
         """The number of all records whose outcome is known: the sum of the three counts."""
         return self.acked + self.not_written + self.unknown
+
+
+class Record(NamedTuple):
+    """A record for `Producer.send_many`, with a key, headers and a timestamp of its own."""
+
+    value: bytes | None = None
+    """The payload; None is a tombstone."""
+    key: bytes | None = None
+    """Decides the partition; None leaves the choice to the partitioner."""
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    """(name, value) pairs."""
+    timestamp: float | None = None
+    """Seconds since the epoch, up to the year 5138; None is now."""
 
 
 class TopicPartition(NamedTuple):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 import anyio
 
 from aioidem._aiokafka.translation import Translation
-from aioidem._producer.delivery import Deliveries, Delivery
-from aioidem._producer.queued import QueuedDeliveries
+from aioidem._producer.delivery import Delivery
+from aioidem._producer.queued import QueuedBatch
 from aioidem.errors import AbortableTransactionError, TransactionAborted
 from aioidem.structs import DeliveryStatus, RecordMetadata
 
@@ -197,7 +197,7 @@ def record_future(
 
 def batch_future(
     loop: asyncio.AbstractEventLoop | None,
-    deliveries: QueuedDeliveries,
+    deliveries: QueuedBatch,
     translation: Translation,
 ) -> DeliveryFuture:
     """Return the future of a batch, which is done when all records have their outcome.
@@ -211,7 +211,7 @@ def batch_future(
     return future
 
 
-def _resolve_batch(future: _Resolvable, translation: Translation, deliveries: Deliveries) -> None:
+def _resolve_batch(future: _Resolvable, translation: Translation, deliveries: QueuedBatch) -> None:
     failed = [each for each in deliveries if each.exception() is not None]
     _resolve(future, translation, failed[0] if failed else deliveries[0])
 

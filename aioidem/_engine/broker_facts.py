@@ -110,7 +110,7 @@ class BrokerInquiries:
     def _ask_limit(self, link: Link, state: PartitionState, now: float) -> None:
         """Ask how large a batch of a topic may be, if one could grow or was refused for size."""
         limit = link.limits.of(state.topic)
-        growth = self._config.late_sealing and state.queue.blocked
+        growth = self._config.late_sealing and state.may_outgrow(self._config.batch_size)
         if (
             limit.wants(now, self._config.metadata_max_age, growth=growth)
             and link.limits.may_ask

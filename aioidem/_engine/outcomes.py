@@ -12,7 +12,7 @@ from collections import deque
 from aioidem import errors
 from aioidem._engine.flushing import FlushCount
 from aioidem._engine.memory import ByteBudget
-from aioidem._engine.record import Settlement
+from aioidem._engine.settlement import Settlement
 from aioidem._engine.transactions import Transactions
 from aioidem.structs import DeliveryStatus
 

@@ -48,10 +48,12 @@ from aioidem._engine.log_position import LogPosition
 from aioidem._engine.overdue import batch_progress, overdue, queue_progress
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
-from aioidem._engine.record import Outcome, PendingRecord, Settlement
+from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.record_block import items_of
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import RetentionEvidence, earlier_link
 from aioidem._engine.route import Route
+from aioidem._engine.settlement import Settlement
 from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
 from aioidem._protocol.produce import PartitionAnswer
@@ -332,6 +334,14 @@ class PartitionState:
         if self.sequence_cap is None:
             return SEQUENCE_CAP
         return max(1, self.sequence_cap - self._unresolved_records)
+
+    def may_outgrow(self, batch_size: int) -> bool:
+        """Return whether the next batch may be larger than `batch_size` bytes (late sealing).
+
+        The queue was blocked, or has more than a whole window of such batches could carry.
+        """
+        queue = self.queue
+        return queue.blocked or queue.bytes > batch_size * self.window.limit
 
     def adopt(self, identity: ProducerIdentity) -> None:
         """Adopt a newer identity, and renumber the batches that wait.
@@ -1092,7 +1102,7 @@ class PartitionState:
             out.bump(self.where, self.ledger.identity, reason)
 
     def reclaim(self) -> list[PendingRecord]:
-        """Take back the records of batches that were never appended, in order.
+        """Take back the records and blocks of batches that were never appended, in order.
 
         The records get new numbers, in this partition or another. Batches in flight or in doubt
         stay.
@@ -1101,7 +1111,7 @@ class PartitionState:
         for batch in [b for b in self.unresolved if b.due and not b.in_doubt]:
             batch.move(BatchEvent.SPLIT)
             self.unresolved.remove(batch)
-            taken.extend(batch.records)
+            taken.extend(items_of(batch.records))
         return taken
 
     def abandon(self, error: errors.KafkaError, out: Effects) -> None:
@@ -1145,12 +1155,12 @@ class PartitionState:
         error = copy.copy(error)
         error.status = status
         outcome = Outcome(self.topic, self.partition, status, error=error)
-        out.settle(Settlement(outcome, records))
+        out.settle(Settlement.of_items(outcome, records))
 
     def __repr__(self) -> str:
         return (
             f"<PartitionState {self.topic}-{self.partition} span {self.span}/{self.window.limit}, "
-            f"{self.recovery.rung.value}, queued {len(self.queue.records)}>"
+            f"{self.recovery.rung.value}, queued {self.queue.count}>"
         )
 
 

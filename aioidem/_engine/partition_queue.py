@@ -4,6 +4,8 @@ Records wait as records, not as half-built batches. A batch is cut from the head
 it is drained ("late sealing"), so that records that piled up while the window was full leave as one
 batch. The queue is FIFO, and a deadline is the append time plus a constant, so the record at the
 head expires first.
+
+The records of a call with many of them wait as a `RecordBlock`, which is one item of the queue.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from itertools import islice
 from operator import attrgetter
 
 from aioidem._engine.record import PendingRecord
+from aioidem._engine.record_block import BLOCK, RecordBlock, RecordRuns, count_of, items_of
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 
 __all__ = ["PartitionQueue"]
@@ -29,6 +32,7 @@ class PartitionQueue:
     __slots__ = ("blocked", "bytes", "flushing", "records")
 
     def __init__(self) -> None:
+        # Single records, and blocks of them.
         self.records: deque[PendingRecord] = deque()
         self.bytes = 0
         # Whether a batch was ready but could not be sent (the window is full, for instance). Then
@@ -38,7 +42,7 @@ class PartitionQueue:
         self.flushing = False
 
     def append(self, record: PendingRecord, now: float) -> None:
-        """Add a record at the tail."""
+        """Add a record, or a block, at the tail."""
         record.queued_at = now
         self.records.append(record)
         self.bytes += record.size
@@ -72,7 +76,18 @@ class PartitionQueue:
             or now >= self.records[0].queued_at + linger
         )
 
-    def cut(self, limit: int, max_records: int) -> list[PendingRecord]:
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return count_of(list(self.records))
+
+    @property
+    def first_size(self) -> int:
+        """The size of the record at the head, in bytes."""
+        head = self.records[0]
+        return head.first_size if isinstance(head, RecordBlock) else head.size
+
+    def cut(self, limit: int, max_records: int) -> Sequence[PendingRecord]:
         """Take records from the head for one batch, at least one.
 
         The cut ends before the batch would exceed `limit` bytes (header included) or `max_records`,
@@ -82,6 +97,8 @@ class PartitionQueue:
         room = limit - BATCH_OVERHEAD
         records = self.records
         group = records[0].group
+        if group is BLOCK:
+            return self._cut_blocks([], 0, room, max_records)
         whole = group is not None and group.size <= limit
         size = count = 0
         for record in islice(records, max_records):
@@ -90,12 +107,57 @@ class PartitionQueue:
             size += record.size
             count += 1
         taken = [records.popleft() for _ in range(count)]
-        if not whole and records and records[0].group is group:
-            size += self._squeeze(taken, size, room, max_records)
-        self.bytes -= size
-        if not records:
-            self.blocked = self.flushing = False
+        if records and not whole:
+            following = records[0].group
+            if following is BLOCK and group is None:
+                return self._cut_blocks(taken, size, room, max_records)
+            if following is group:
+                size += self._squeeze(taken, size, room, max_records)
+        self._took(size)
         return taken
+
+    def _took(self, size: int) -> None:
+        self.bytes -= size
+        if not self.records:
+            self.blocked = self.flushing = False
+
+    def _cut_blocks(
+        self, taken: list[PendingRecord], size: int, room: int, max_records: int
+    ) -> RecordRuns:
+        """Go on with a batch where a block is at the head, and finish the batch.
+
+        Args:
+            taken: the records before the block.
+            size: the sum of their sizes, in bytes.
+            room: the most bytes of the batch, without its header.
+            max_records: the most records of the batch.
+        """
+        records = self.records
+        measure = _TightSize(taken, size)
+        left = max_records - len(taken)
+        while records and left > 0:
+            head = records[0]
+            if isinstance(head, RecordBlock):
+                count = min(measure.fitting(head, room, left), left)
+                if not count:
+                    if taken:
+                        break
+                    count = 1
+                whole = count == head.count
+                head = records.popleft() if whole else head.take(count)
+            else:
+                whole = head.group is None and measure.with_another(head) <= room
+                if not whole:
+                    break
+                records.popleft()
+            measure.add(head)
+            taken.append(head)
+            left -= head.count
+            size += head.size
+            if not whole:
+                break
+        self._took(size)
+        return RecordRuns(taken)
 
     def _squeeze(self, taken: list[PendingRecord], size: int, room: int, max_records: int) -> int:
         """Take further records from the head into a batch that seems full, and return their size.
@@ -121,12 +183,13 @@ class PartitionQueue:
             records: the records, in order.
             flushing: the value of the attribute `flushing` before the cut.
         """
-        self.records.extendleft(reversed(records))
-        self.bytes += sum(record.size for record in records)
+        items = items_of(records)
+        self.records.extendleft(reversed(items))
+        self.bytes += sum(map(_size_of, items))
         self.flushing = flushing
 
     def expire(self, now: float) -> list[PendingRecord]:
-        """Take out the records whose deadline has passed."""
+        """Take out the records and blocks whose deadline has passed."""
         records = self.records
         expired = []
         while records and records[0].deadline <= now:
@@ -138,7 +201,7 @@ class PartitionQueue:
         return expired
 
     def empty(self) -> list[PendingRecord]:
-        """Take out all records."""
+        """Take out all records and blocks."""
         taken = list(self.records)
         self.records.clear()
         self.bytes = 0
@@ -156,27 +219,51 @@ class _TightSize:
     __slots__ = ("_count", "_first", "_largest", "_payload", "_span")
 
     def __init__(self, records: Sequence[PendingRecord], size: int) -> None:
-        """Measure some records, whose sizes add up to `size` bytes."""
+        """Measure single records the sum of whose sizes is `size`."""
         stamps = list(map(_stamp_of, records))
-        self._first: int = stamps[0]
-        self._span: int = max(max(stamps) - self._first, self._first - min(stamps))
+        self._first: int | None = stamps[0] if stamps else None
+        self._span: int = max(max(stamps) - stamps[0], stamps[0] - min(stamps)) if stamps else 0
         self._count = len(records)
         self._payload = size - self._count * _LOOSE_OVERHEAD
-        self._largest: int = max(map(_size_of, records))
+        self._largest: int = max(map(_size_of, records), default=0)
 
     def add(self, record: PendingRecord) -> None:
-        """Include a record in the bound."""
-        self._count += 1
-        self._payload += record.size - _LOOSE_OVERHEAD
-        self._largest = max(self._largest, record.size)
-        self._span = max(self._span, abs(record.timestamp_ms - self._first))
+        """Include a record, or a block, in the bound."""
+        self._span = self._span_with(record)
+        if self._first is None:
+            self._first = record.timestamp_ms
+        self._count += record.count
+        self._payload += record.size - record.count * _LOOSE_OVERHEAD
+        self._largest = max(self._largest, _largest_of(record))
+
+    def _span_with(self, record: PendingRecord) -> int:
+        """Return the most by which a timestamp can differ from the first, with these records."""
+        first = record.timestamp_ms if self._first is None else self._first
+        if isinstance(record, RecordBlock):
+            columns = record.columns
+            return max(self._span, columns.latest - first, first - columns.earliest)
+        return max(self._span, abs(record.timestamp_ms - first))
+
+    def fitting(self, block: RecordBlock, room: int, most: int) -> int:
+        """Return how many of a block's first records, at most `most`, fit into `room` bytes."""
+        count = self._count + min(block.count, most)
+        overhead = self._overhead(count, self._span_with(block), _largest_of(block))
+        left = room - self._payload - self._count * overhead
+        return block.fitting(left, _LOOSE_OVERHEAD - overhead)
+
+    def _overhead(self, count: int, span: int, largest: int) -> int:
+        """Return the most bytes of a record besides its payload."""
+        # Every record is counted with the length prefix of the largest record, and with the deltas
+        # of a record at the end of the batch.
+        largest = max(self._largest, largest)
+        return record_size(largest, count, -span) - largest
 
     def with_another(self, record: PendingRecord) -> int:
         """Return what the bound would be with one more record, in bytes."""
         count = self._count + 1
-        span = max(self._span, abs(record.timestamp_ms - self._first))
-        # Every record is counted with the length prefix of the largest record, and with the deltas
-        # of a record at the end of the batch.
-        largest = max(self._largest, record.size)
-        overhead = record_size(largest, count, -span) - largest
+        overhead = self._overhead(count, self._span_with(record), record.size)
         return self._payload + record.size - _LOOSE_OVERHEAD + count * overhead
+
+
+def _largest_of(record: PendingRecord) -> int:
+    return record.columns.largest if isinstance(record, RecordBlock) else record.size

@@ -4,21 +4,19 @@ The engine never settles a record itself. It collects settlements (`outcomes`), 
 the engine passes them on between two polls, so that a user's callback never runs in the middle of a
 decision.
 
-There is one object per record. The engine needs `PendingRecord` only; the producer's deliveries
-(`_producer/queued.py`) inherit from it, so that a record and what its caller holds are the same
-object.
+There is one object per record, except in calls with many records (`record_block`). The engine needs
+`PendingRecord` only; the producer's deliveries (`_producer/queued.py`) inherit from it, so that a
+record and what its caller holds are the same object.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from operator import attrgetter
 
 from aioidem.errors import InternalError
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["Outcome", "PendingRecord", "RecordGroup", "Settlement"]
+__all__ = ["Outcome", "PendingRecord", "RecordGroup"]
 
 
 class RecordGroup:
@@ -38,6 +36,9 @@ class RecordGroup:
 
 class PendingRecord:
     """One record that waits for its outcome."""
+
+    count = 1
+    """The number of records that the object stands for: a `RecordBlock` stands for many."""
 
     __slots__ = (
         "deadline",
@@ -121,25 +122,3 @@ class Outcome:
         self.log_append_time_ms = log_append_time_ms
         self.log_start_offset = log_start_offset
         self.error = error
-
-
-_generation_of = attrgetter("generation")
-_size_of = attrgetter("size")
-
-
-class Settlement:
-    """Some records of one partition, and the outcome that they share."""
-
-    __slots__ = ("outcome", "records")
-
-    def __init__(self, outcome: Outcome, records: Sequence[PendingRecord]) -> None:
-        self.outcome = outcome
-        self.records = records
-
-    def size(self) -> int:
-        """Return the bytes that the records have taken from the memory budget."""
-        return sum(map(_size_of, self.records))
-
-    def by_generation(self) -> Counter[int]:
-        """Return how many of the records are of each generation (records between two flushes)."""
-        return Counter(map(_generation_of, self.records))

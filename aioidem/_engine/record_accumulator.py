@@ -26,9 +26,12 @@ from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
-from aioidem._engine.record import Outcome, PendingRecord, Settlement
+from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.record_block import BLOCK, RecordBlock
 from aioidem._engine.requests import Entry
 from aioidem._engine.sealing import Sealer
+from aioidem._engine.settlement import Settlement
+from aioidem._engine.spreading import spread
 from aioidem._engine.sticky_target import StickyTarget
 from aioidem._engine.topics import TopicState
 from aioidem._engine.transactions import Transactions
@@ -80,7 +83,7 @@ class RecordAccumulator:
         self._sealer = Sealer(config)
         self._assigning = Assigning()
         self._closed = False
-        # The number of records given to `append`, and of those that it did not queue.
+        # The number of records given to be queued, and of those that were not.
         self._ordinal = 0
         self._refused = 0
         self._generation = 0
@@ -146,6 +149,41 @@ class RecordAccumulator:
             self._refused += 1
             raise
 
+    def append_block(
+        self,
+        topic_name: str,
+        block: RecordBlock,
+        now: float,
+        block_until: float | None = None,
+    ) -> None:
+        """Queue the records of a block, whose bytes the caller has taken from the memory budget.
+
+        If no exception is raised, each of them will be settled once. A producer with a partitioner
+        of its own gets blocks only for a partition that the caller has chosen.
+
+        Args:
+            topic_name: the topic to write to.
+            block: at least one record.
+            now: seconds.
+            block_until: as for `append`.
+
+        Raises:
+            KafkaError: as for `append`. None of the records was queued.
+        """
+        if self._closed or self._effects.fatal_error is not None:
+            raise self._why_ended()
+        block.deadline = now + self._delivery_timeout
+        block.generation = self._generation
+        block.begin_at(self._ordinal + 1)
+        count = block.count
+        self._ordinal += count
+        block.queued_at = 0.0
+        try:
+            self._append(topic_name, block, now, block_until)
+        except BaseException:
+            self._refused += count
+            raise
+
     def _append(
         self, topic_name: str, record: PendingRecord, now: float, block_until: float | None
     ) -> None:
@@ -153,7 +191,8 @@ class RecordAccumulator:
         self._transactions.need_open()
         topic = self.topic(topic_name)
         behind = topic.unassigned.due
-        if not behind and self._assign(topic, record, now):
+        place = self._place if record.group is BLOCK else self._assign
+        if not behind and place(topic, record, now):
             if self._has_targets and record.key is None and record.partition is None:
                 self._aim(topic)
             return
@@ -180,6 +219,18 @@ class RecordAccumulator:
         error = copy.copy(self._effects.fatal_error)
         error.status = DeliveryStatus.NOT_WRITTEN  # of this record, not of a transaction
         return error
+
+    def _place(self, topic: TopicState, item: PendingRecord, now: float) -> bool:
+        """Queue a record or a block; return False if metadata lacks the topic or the partition."""
+        if item.partition is not None or not isinstance(item, RecordBlock):
+            return self._assign(topic, item, now)
+        if self._cluster.partitions(topic.name) is None:
+            return False
+        for index, part in spread(item, topic.sticky, self._cluster.topics[topic.name]):
+            part.partition = index
+            self._assign(topic, part, now)
+            part.partition = None  # the caller chose none, so another cluster may give another one
+        return True
 
     def _assign(self, topic: TopicState, record: PendingRecord, now: float) -> bool:
         """Put a record into its partition's queue; return False if metadata lacks the partition."""
@@ -243,7 +294,7 @@ class RecordAccumulator:
         missing: dict[tuple[str, int], list[PendingRecord]] = {}
         for topic, each in self._assigning.take(self.assigned_at_once):
             try:
-                if self._assign(topic, each.record, now):
+                if self._place(topic, each.record, now):
                     continue
             except errors.RecordError as error:
                 self._refuse(topic.name, [each.record], error)
@@ -313,7 +364,7 @@ class RecordAccumulator:
             return None
         if not queue.ready(now, linger=config.linger, batch_size=config.batch_size):
             return None
-        if not alone and queue.records[0].size + BATCH_OVERHEAD > room:
+        if not alone and queue.first_size + BATCH_OVERHEAD > room:
             return None
         if not self._transactions.admits(state.topic, state.partition):
             return None
@@ -372,7 +423,7 @@ class RecordAccumulator:
             if topic.unassigned
         }
         for state in self._partitions:
-            left = len(state.queue.records) + sum(len(b.records) for b in list(state.unresolved))
+            left = state.queue.count + sum(len(b.records) for b in list(state.unresolved))
             if left:
                 counts[state.topic] = counts.get(state.topic, 0) + left
         return counts
@@ -474,7 +525,7 @@ class RecordAccumulator:
         if records:
             error.status = DeliveryStatus.NOT_WRITTEN
             outcome = Outcome(topic, -1, DeliveryStatus.NOT_WRITTEN, error=error)
-            self._outcomes.settle(Settlement(outcome, records))
+            self._outcomes.settle(Settlement.of_items(outcome, records))
 
     def expire(self, now: float) -> None:
         """Settle records and batches that are past their deadline."""

@@ -2,11 +2,11 @@
 
 Late sealing: a batch is cut from the queue only when it can be sent, and its size is decided then.
 While the window is open a batch has at most `batch_size` bytes, as in Java. Records that piled up
-while the window was full may leave as one larger batch. Its size is bounded by what a request may
-carry, by what the topic is known to accept, and by the measured goodput (bytes per second): at that
-rate all bytes in flight must be transferred within a quarter of the request timeout. So five
-batches in flight use a connection with a long round trip fully without tuning, and a slow
-connection is not blocked by its own batches.
+while the window was full, or that are more than a window of such batches can carry, may leave as
+one larger batch. Its size is bounded by what a request may carry, by what the topic is known to
+accept, and by the measured goodput (bytes per second): at that rate all bytes in flight must be
+transferred within a quarter of the request timeout. So five batches in flight use a connection with
+a long round trip fully without tuning, and a slow connection is not blocked by its own batches.
 
 Invariants: a sealed batch is sent in the same poll, so sequence numbers are taken only for batches
 that are sent. On the wire a batch of more than one record is never larger than `Sealer.most`, and
@@ -70,7 +70,7 @@ class Sealer:
         config = self._config
         base = min(config.batch_size, most)
         rate = link.goodput.rate
-        if not config.late_sealing or not state.queue.blocked or rate is None:
+        if rate is None or not config.late_sealing or not state.may_outgrow(config.batch_size):
             return base
         room = rate * config.request_timeout * _GOODPUT_SHARE - link.bytes_in_flight
         return max(base, min(most, int(room)))
@@ -135,7 +135,7 @@ class Sealer:
         A part of more than one record has at most `batch_size` and at most `most` bytes before
         compression. Together the parts carry the sequence numbers of the whole batch.
         """
-        records = list(batch.records)
+        records = list(batch.records)  # rare, so single records of a block are made
         if self._codec is not Codec.NONE:
             plain = sum(record.size for record in records) + BATCH_OVERHEAD
             self._estimator.reset_after_split(state.topic, self._codec, len(batch.data) / plain)

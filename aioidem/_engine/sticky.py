@@ -8,7 +8,7 @@ partition, every batch would be divided into as many pieces as there are partiti
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from aioidem._engine.topic_view import TopicView
 
@@ -23,10 +23,10 @@ class StickyPartitioner:
         random: returns uniform numbers from [0, 1).
     """
 
-    __slots__ = ("_random", "_switch_after", "current", "left")
+    __slots__ = ("_random", "current", "left", "switch_after")
 
     def __init__(self, switch_after: int, random: Callable[[], float]) -> None:
-        self._switch_after = switch_after
+        self.switch_after = switch_after
         self._random = random
         self.current: int | None = None
         # Bytes that the current partition gets before another is drawn.
@@ -37,9 +37,18 @@ class StickyPartitioner:
         current = self.current
         if current is None or self.left <= 0 or current not in topic.leaders:
             current = self.current = self._draw(topic)
-            self.left = self._switch_after
+            self.left = self.switch_after
         self.left -= size
         return current
+
+    def round(self, topic: TopicView) -> Iterator[int]:
+        """Yield each partition that has a leader once, from a random one on; it is current then."""
+        choices = topic.available or topic.everything
+        start = int(self._random() * len(choices))
+        for place in range(len(choices)):
+            self.current = choices[(start + place) % len(choices)]
+            self.left = 0
+            yield self.current
 
     def _draw(self, topic: TopicView) -> int:
         choices = topic.available or topic.everything

@@ -1,5 +1,7 @@
 """UnassignedRecords: records of one topic that have no partition yet, in call order.
 
+A `RecordBlock` waits here as one record does, and gets its partitions when it is due.
+
 A record waits here while metadata does not know its topic, until the end of its caller's
 `max_block` at most. Then it ends NOT_WRITTEN with the last error that the cluster gave for the
 topic, or with `KafkaTimeoutError` if the cluster gave none.
@@ -58,8 +60,12 @@ class UnassignedRecords:
         # No waiting record expires before this time, in seconds.
         self._first_end = 0.0
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self.due)
+
     def __len__(self) -> int:
-        return len(self._waiting) + len(self.due)
+        """Return the number of records, where a block counts all of its own."""
+        return sum(each.record.count for each in (*self._waiting, *self.due))
 
     @property
     def waits(self) -> bool:

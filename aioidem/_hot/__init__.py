@@ -1,9 +1,9 @@
 """The hot loops, compiled if a compiled module is installed: encoding records, and murmur2.
 
 This package imports no other part of the library. Each loop exists twice: in pure Python
-(`encoding`, `hashing`), and under the same name in ``_compiled.pyx``, which Cython compiles. Both
-forms give the same results and raise the same errors. The compiled module is used if it is
-installed and ``AIOIDEM_NO_EXTENSIONS`` is not set. `WHY_PURE` is None then, and otherwise the
+(`encoding`, `columns`, `hashing`), and under the same name in ``_compiled.pyx``, which Cython
+compiles. Both forms give the same results and raise the same errors. The compiled module is used if
+it is installed and ``AIOIDEM_NO_EXTENSIONS`` is not set. `WHY_PURE` is None then, and otherwise the
 reason why pure Python runs.
 
 Invariant: compiled code decides nothing; it computes sizes, bytes and hashes. The engine decides
@@ -19,11 +19,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aioidem._hot.choice import load_compiled
+from aioidem._hot.columns import BinaryColumn, encode_columns, measure_columns
 from aioidem._hot.encoding import (
     MAX_RECORD_OVERHEAD,
     NewRecord,
     encode_records,
-    encode_values,
     payload_size,
     record_size,
 )
@@ -32,9 +32,11 @@ from aioidem._hot.hashing import murmur2, partitions_of
 __all__ = [
     "MAX_RECORD_OVERHEAD",
     "WHY_PURE",
+    "BinaryColumn",
     "NewRecord",
+    "encode_columns",
     "encode_records",
-    "encode_values",
+    "measure_columns",
     "murmur2",
     "partitions_of",
     "payload_size",
@@ -45,8 +47,9 @@ _compiled, WHY_PURE = load_compiled()
 
 # Type checkers see the pure functions, whose types the compiled ones share.
 if not TYPE_CHECKING and _compiled is not None:
+    encode_columns = _compiled.encode_columns
     encode_records = _compiled.encode_records
-    encode_values = _compiled.encode_values
+    measure_columns = _compiled.measure_columns
     murmur2 = _compiled.murmur2
     partitions_of = _compiled.partitions_of
     payload_size = _compiled.payload_size

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=False
 # cython: freethreading_compatible=True
-"""The compiled twin of `encoding` and `hashing`: the same functions, the same bytes and errors.
+"""The compiled twin of `encoding`, `columns` and `hashing`: the same functions, the same bytes and errors.
 
 Each function takes what a producer's records have: exact bytes, exact ints of 64 bits, headers in a
 tuple of tuples. Anything else, right or wrong, is handed to the pure twin, whose result or error
@@ -15,13 +15,15 @@ could give another value in the second pass, and reading attributes is most of t
 """
 
 from cpython.array cimport array, clone
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
+from aioidem._hot import columns as _columns
 from aioidem._hot import encoding as _encoding
 from aioidem._hot import hashing as _hashing
 
@@ -36,7 +38,10 @@ cdef extern from "Python.h":
 
 
 cdef array _INTS = array("i")
+cdef array _LONGS = array("q")
+cdef object _BinaryColumn = _columns.BinaryColumn
 cdef Py_ssize_t _FIRST_CAPACITY = 32768
+cdef Py_ssize_t MAX_OVERHEAD = _encoding.MAX_RECORD_OVERHEAD
 
 
 # --- sections that grow -------------------------------------------------------------------------
@@ -64,7 +69,7 @@ cdef int reserve(Section *section, Py_ssize_t more) except -1:
     return 0
 
 
-cdef int begin(Section *section) except -1:
+cdef int begin_section(Section *section) except -1:
     section.used = 0
     section.capacity = _FIRST_CAPACITY
     section.start = <uint8_t *> PyMem_Malloc(section.capacity)
@@ -205,7 +210,7 @@ def encode_records(records):
     if type(records) is not list and type(records) is not tuple:
         # The pure twin may have to read them again.
         records = list(records)
-    begin(&section)
+    begin_section(&section)
     try:
         for record in records:
             key = record.key
@@ -229,35 +234,6 @@ def encode_records(records):
     finally:
         PyMem_Free(section.start)
     return _encoding.encode_records(records)
-
-
-def encode_values(values, key=None, headers=(), first_offset=0, delta_ms=0):
-    """Encode records that differ only in their values, as a part of a record section.
-
-    See `encoding.encode_values`.
-    """
-    cdef Section section
-    cdef int64_t offset = 0, delta = 0
-    cdef bint well = True
-    if (
-        (type(values) is list or type(values) is tuple)
-        and values  # without any, key and headers would not be looked at
-        and is_int64(first_offset, &offset)
-        and is_int64(delta_ms, &delta)
-        and 0 <= offset < 2**62
-    ):
-        begin(&section)
-        try:
-            for value in values:
-                if not append(&section, key, value, headers, offset, delta):
-                    well = False
-                    break
-                offset += 1
-            if well:
-                return PyBytes_FromStringAndSize(<char *> section.start, section.used)
-        finally:
-            PyMem_Free(section.start)
-    return _encoding.encode_values(values, key, headers, first_offset, delta_ms)
 
 
 def payload_size(key, value, headers):
@@ -288,6 +264,297 @@ def record_size(payload, offset_delta, timestamp_delta_ms):
         size += 1 + varint_size(delta) + varint_size(offset)
         return size + varint_size(size)
     return _encoding.record_size(payload, offset_delta, timestamp_delta_ms)
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+cdef enum Kind:
+    ONE  # the same bytes in each row, or None
+    MANY  # a tuple
+    BINARY  # a BinaryColumn
+
+
+cdef struct Column:
+    Kind kind
+    PyObject *things  # of ONE: bytes or None; of MANY: the tuple
+    Py_ssize_t length
+    Py_ssize_t start
+    bint wide
+    bint nullable
+    int held  # how many of these buffers are held
+    Py_buffer data
+    Py_buffer offsets
+    Py_buffer valid
+
+
+cdef int open_column(Column *column, object given, bint may_be_one) except -1:
+    """Read a column's kind and hold its buffers; return whether the pure twin must not look at it.
+
+    The caller keeps `given` alive and releases the buffers with `close_column`, even after an error.
+    """
+    cdef Py_ssize_t itemsize
+    memset(column, 0, sizeof(Column))
+    if PyTuple_CheckExact(given):
+        column.kind = MANY
+        column.things = <PyObject *> given
+        column.length = PyTuple_GET_SIZE(given)
+        return True
+    if type(given) is _BinaryColumn:
+        column.kind = BINARY
+        column.start = given.start
+        column.length = given.length
+        itemsize = given.offsets.itemsize
+        column.wide = itemsize == 8
+        PyObject_GetBuffer(given.data, &column.data, PyBUF_SIMPLE)
+        column.held = 1
+        PyObject_GetBuffer(given.offsets, &column.offsets, PyBUF_SIMPLE)
+        column.held = 2
+        if given.valid is not None:
+            column.nullable = True
+            PyObject_GetBuffer(given.valid, &column.valid, PyBUF_SIMPLE)
+            column.held = 3
+        # The object's own check of these lengths was made when its attributes may have differed.
+        return (
+            column.start >= 0
+            and column.length >= 0
+            and column.offsets.len // itemsize > column.start + column.length * (column.length > 0)
+            and (not column.nullable or column.valid.len * 8 >= column.start + column.length)
+        ) or column.length == 0
+    if may_be_one and is_data(given):
+        column.kind = ONE
+        column.things = <PyObject *> given
+        return True
+    return False
+
+
+cdef void close_column(Column *column) noexcept:
+    if column.held > 0:
+        PyBuffer_Release(&column.data)
+    if column.held > 1:
+        PyBuffer_Release(&column.offsets)
+    if column.held > 2:
+        PyBuffer_Release(&column.valid)
+    column.held = 0
+
+
+cdef inline bint read(
+    Column *column, Py_ssize_t row, const char **data, Py_ssize_t *size
+) noexcept:
+    """Find the bytes of a row; their size is -1 for None. Return False if there is no such row."""
+    cdef Py_ssize_t begin, end
+    cdef PyObject *thing
+    if column.kind == BINARY:
+        if row < 0 or row >= column.length:
+            return False
+        row += column.start
+        if column.nullable and not (<const uint8_t *> column.valid.buf)[row >> 3] >> (row & 7) & 1:
+            size[0] = -1
+            return True
+        if column.wide:
+            begin = (<const int64_t *> column.offsets.buf)[row]
+            end = (<const int64_t *> column.offsets.buf)[row + 1]
+        else:
+            begin = (<const int32_t *> column.offsets.buf)[row]
+            end = (<const int32_t *> column.offsets.buf)[row + 1]
+        if begin < 0 or end < begin or end > column.data.len:
+            return False
+        data[0] = <const char *> column.data.buf + begin
+        size[0] = end - begin
+        return True
+    thing = column.things
+    if column.kind == MANY:
+        if row < 0 or row >= column.length:
+            return False
+        thing = <PyObject *> PyTuple_GET_ITEM(<object> thing, row)
+    if thing == <PyObject *> None:
+        size[0] = -1
+        return True
+    if not PyBytes_CheckExact(<object> thing):
+        return False
+    data[0] = PyBytes_AS_STRING(<object> thing)
+    size[0] = PyBytes_GET_SIZE(<object> thing)
+    return True
+
+
+cdef inline Py_ssize_t field_size(Py_ssize_t size) noexcept nogil:
+    """Return the size of a field of `size` bytes with its length; -1 is None."""
+    return 1 if size < 0 else varint_size(size) + size
+
+
+cdef inline uint8_t *put_field(uint8_t *at, const char *data, Py_ssize_t size) noexcept:
+    if size < 0:
+        at[0] = 1
+        return at + 1
+    return put(at, data, size)
+
+
+cdef inline bint is_longs(object rows) except -1:
+    return type(rows) is array and (<array> rows).ob_descr.typecode == c"q"
+
+
+def measure_columns(values, keys=None, headers=(), rows=None):
+    """Return the most bytes that the records take before each of them, and those of the largest.
+
+    See `columns.measure_columns`.
+    """
+    cdef Column value, key
+    cdef array sizes
+    cdef int64_t *put_at
+    cdef const int64_t *chosen = NULL
+    cdef Py_ssize_t count, i, row, size, length = 0, fixed = MAX_OVERHEAD, tail
+    cdef int64_t total = 0, largest = 0
+    cdef const char *data = NULL
+    cdef bint well = True
+    memset(&value, 0, sizeof(Column))
+    memset(&key, 0, sizeof(Column))
+    try:
+        well = open_column(&value, values, False) and open_column(&key, keys, True)
+        if well and PyTuple_CheckExact(headers):
+            tail = headers_size(<tuple> headers)
+            well = tail > 0
+            fixed += tail
+        elif type(headers) is not list:
+            well = False
+        if well and rows is not None:
+            well = is_longs(rows)
+            if well:
+                chosen = <const int64_t *> (<array> rows).data.as_longlongs
+        if well:
+            count = value.length if rows is None else len(<array> rows)
+            sizes = clone(_LONGS, count + 1, False)
+            put_at = <int64_t *> sizes.data.as_longlongs
+            put_at[0] = 0
+            for i in range(count):
+                row = i if chosen == NULL else chosen[i]
+                if not read(&value, row, &data, &length):
+                    well = False
+                    break
+                size = fixed + field_size(length)
+                if not read(&key, row, &data, &length):
+                    well = False
+                    break
+                size += field_size(length)
+                if type(headers) is list:
+                    if row >= len(<list> headers):
+                        well = False
+                        break
+                    one = (<list> headers)[row]
+                    tail = headers_size(<tuple> one) if PyTuple_CheckExact(one) else -1
+                    if tail < 0:
+                        well = False
+                        break
+                    size += tail
+                total += size
+                if size > largest:
+                    largest = size
+                put_at[i + 1] = total
+            if well:
+                return sizes, largest
+    finally:
+        close_column(&value)
+        close_column(&key)
+    return _columns.measure_columns(values, keys, headers, rows)
+
+
+def encode_columns(values, keys, headers, stamps, rows, begin, end, first_offset, first_ms):
+    """Encode some records, given as columns, as a part of the record section of a batch.
+
+    See `columns.encode_columns`.
+    """
+    cdef Column value, key
+    cdef Section section
+    cdef const int64_t *chosen = NULL
+    cdef const int64_t *times = NULL
+    cdef Py_ssize_t count, i, row, size, tail = 0, value_length = 0, key_length = 0
+    cdef Py_ssize_t times_length = 0
+    cdef int64_t from_record = 0, to_record = 0, offset = 0, first = 0, stamp = 0, delta = 0
+    cdef const char *value_data = NULL
+    cdef const char *key_data = NULL
+    cdef uint8_t *at
+    cdef bint well
+    cdef bint several = type(headers) is list
+    memset(&value, 0, sizeof(Column))
+    memset(&key, 0, sizeof(Column))
+    section.start = NULL
+    try:
+        well = (
+            is_int64(begin, &from_record)
+            and is_int64(end, &to_record)
+            and is_int64(first_offset, &offset)
+            and 0 <= offset < 2**31
+            and is_int64(first_ms, &first)
+            and 0 <= first < 2**62
+            and open_column(&value, values, False)
+            and open_column(&key, keys, True)
+        )
+        if well and PyTuple_CheckExact(headers):
+            tail = headers_size(<tuple> headers)
+            well = tail > 0
+        elif not several:
+            well = False
+        if well and rows is not None:
+            well = is_longs(rows)
+            if well:
+                chosen = <const int64_t *> (<array> rows).data.as_longlongs
+        if well and is_longs(stamps):
+            times = <const int64_t *> (<array> stamps).data.as_longlongs
+            times_length = len(<array> stamps)
+        elif well:
+            well = is_int64(stamps, &stamp) and 0 <= stamp < 2**62
+            delta = stamp - first
+        if well:
+            count = value.length if rows is None else len(<array> rows)
+            well = 0 <= from_record <= to_record <= count
+        if well:
+            begin_section(&section)
+            for i in range(from_record, to_record):
+                row = i if chosen == NULL else chosen[i]
+                if not read(&value, row, &value_data, &value_length):
+                    well = False
+                    break
+                if not read(&key, row, &key_data, &key_length):
+                    well = False
+                    break
+                if times != NULL:
+                    if row >= times_length or not 0 <= times[row] < 2**62:
+                        well = False
+                        break
+                    delta = times[row] - first
+                if several:
+                    if row >= len(<list> headers):
+                        well = False
+                        break
+                    one = (<list> headers)[row]
+                    tail = headers_size(<tuple> one) if PyTuple_CheckExact(one) else -1
+                    if tail < 0:
+                        well = False
+                        break
+                else:
+                    one = headers
+                size = (
+                    1 + varint_size(delta) + varint_size(offset)
+                    + field_size(key_length) + field_size(value_length) + tail
+                )
+                reserve(&section, varint_size(size) + size)
+                at = put_varint(section.start + section.used, size)
+                at[0] = 0  # attributes
+                at = put_varint(at + 1, delta)
+                at = put_varint(at, offset)
+                at = put_field(at, key_data, key_length)
+                at = put_field(at, value_data, value_length)
+                at = put_headers(at, <tuple> one)
+                section.used = at - section.start
+                offset += 1
+            if well:
+                return PyBytes_FromStringAndSize(<char *> section.start, section.used)
+    finally:
+        close_column(&value)
+        close_column(&key)
+        PyMem_Free(section.start)
+    return _columns.encode_columns(
+        values, keys, headers, stamps, rows, begin, end, first_offset, first_ms
+    )
 
 
 # --- hashes --------------------------------------------------------------------------------------
@@ -331,6 +598,28 @@ def partitions_of(keys, count):
     cdef Py_ssize_t i = 0
     cdef array found
     cdef int32_t h
+    cdef Column hashed
+    cdef const char *data = NULL
+    cdef Py_ssize_t length = 0
+    if type(keys) is _BinaryColumn and is_int64(count, &partitions) and 0 < partitions < 2**31:
+        memset(&hashed, 0, sizeof(Column))
+        try:
+            if open_column(&hashed, keys, False):
+                found = clone(_INTS, hashed.length, False)
+                for i in range(hashed.length):
+                    if not read(&hashed, i, &data, &length):
+                        break
+                    found.data.as_ints[i] = (
+                        -1
+                        if length < 0
+                        else (hash_of(<const uint8_t *> data, length) & 0x7FFFFFFF)
+                        % <int32_t> partitions
+                    )
+                else:
+                    return found
+        finally:
+            close_column(&hashed)
+        return _hashing.partitions_of(keys, count)
     if type(keys) is not list and type(keys) is not tuple:
         keys = list(keys)
     if is_int64(count, &partitions) and 0 < partitions < 2**31:

@@ -20,9 +20,11 @@ from typing import Protocol
 
 __all__ = [
     "MAX_RECORD_OVERHEAD",
+    "TABLE_SIZE",
+    "VARINT",
     "NewRecord",
+    "encode_headers",
     "encode_records",
-    "encode_values",
     "payload_size",
     "record_size",
     "unsigned_varint",
@@ -35,7 +37,7 @@ __all__ = [
 MAX_RECORD_OVERHEAD = 21
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
-_TABLE_SIZE = 4096
+TABLE_SIZE = 4096
 
 
 class NewRecord(Protocol):
@@ -84,12 +86,12 @@ _NULL = varint(-1)
 _NO_HEADERS = varint(0)
 # Three tables with an entry for each small n: varint(n) alone; varint(n) as offset delta, followed
 # by a null key; and attributes 0, followed by varint(n) as timestamp delta.
-_VARINT: list[bytes] = [unsigned_varint(number << 1) for number in range(_TABLE_SIZE)]
-_OFFSET_NULL_KEY: list[bytes] = [offset + _NULL for offset in _VARINT]
-_ATTRIBUTES_TIME: list[bytes] = [b"\x00" + delta for delta in _VARINT]
+VARINT: list[bytes] = [unsigned_varint(number << 1) for number in range(TABLE_SIZE)]
+_OFFSET_NULL_KEY: list[bytes] = [offset + _NULL for offset in VARINT]
+_ATTRIBUTES_TIME: list[bytes] = [b"\x00" + delta for delta in VARINT]
 
 
-def _encode_headers(headers: Sequence[tuple[str, bytes | None]], names: dict[str, bytes]) -> bytes:
+def encode_headers(headers: Sequence[tuple[str, bytes | None]], names: dict[str, bytes]) -> bytes:
     """Encode a record's header count and headers; ``names`` caches encoded keys, which recur."""
     pieces: list[bytes] = [varint(len(headers))]
     for name, value in headers:
@@ -101,7 +103,7 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]], names: dict[str
             pieces += (encoded_name, _NULL)
         else:
             size = len(value)
-            value_size = _VARINT[size] if size < _TABLE_SIZE else varint(size)
+            value_size = VARINT[size] if size < TABLE_SIZE else varint(size)
             pieces += (encoded_name, value_size, value)
     return b"".join(pieces)
 
@@ -112,8 +114,8 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
     Timestamps are in milliseconds. Without records the result is (b"", 0, -1, -1). A record with
     wrong types or values raises TypeError, ValueError, OverflowError or AttributeError.
     """
-    small = _TABLE_SIZE
-    table = _VARINT
+    small = TABLE_SIZE
+    table = VARINT
     offsets_null_key = _OFFSET_NULL_KEY
     null = _NULL
     no_headers = _NO_HEADERS
@@ -151,7 +153,7 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
             value_size = table[size] if size < small else varint(size)
             size += len(value_size)
         if headers:
-            tail = _encode_headers(headers, names)
+            tail = encode_headers(headers, names)
             size += len(tail)
         else:
             tail = no_headers
@@ -187,56 +189,6 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
     if maximum > _INT64_MAX:
         raise OverflowError(f"the timestamp {maximum} does not fit 64 bits")
     return b"".join(pieces), offset, first, maximum
-
-
-def encode_values(
-    values: Iterable[bytes | None],
-    key: bytes | None = None,
-    headers: Sequence[tuple[str, bytes | None]] = (),
-    first_offset: int = 0,
-    delta_ms: int = 0,
-) -> bytes:
-    """Encode records that differ only in their values, as a part of a record section.
-
-    Args:
-        values: The values, in order.
-        key: The key of all of them.
-        headers: The headers of all of them.
-        first_offset: The offset delta of the first of them; the others follow it.
-        delta_ms: The timestamp delta of all of them, in milliseconds.
-
-    Raises:
-        TypeError: A value, the key or a header has a wrong type.
-        ValueError: ``first_offset`` is negative, or a header key cannot be encoded in UTF-8.
-        OverflowError: ``delta_ms`` does not fit 64 bits.
-    """
-    if first_offset < 0:
-        raise ValueError(f"the offset delta {first_offset} is negative")
-    lead = b"\x00" + varint(delta_ms)
-    key_bytes = _NULL if key is None else varint(len(key)) + key
-    tail = _encode_headers(headers, {})
-    fixed = len(lead) + len(key_bytes) + len(tail)
-    small = _TABLE_SIZE
-    table = _VARINT
-    null = _NULL
-    pieces: list[bytes] = []
-    for offset, value in enumerate(values, first_offset):
-        place = table[offset] if offset < small else varint(offset)
-        size = fixed + len(place)
-        if value is None:
-            size += 1
-            pieces += (
-                table[size] if size < small else varint(size), lead, place, key_bytes, null, tail,
-            )  # fmt: skip
-        else:
-            length = len(value)
-            value_size = table[length] if length < small else varint(length)
-            size += len(value_size) + length
-            pieces += (
-                table[size] if size < small else varint(size),
-                lead, place, key_bytes, value_size, value, tail,
-            )  # fmt: skip
-    return b"".join(pieces)
 
 
 def _nullable_size(data: bytes | None) -> int:

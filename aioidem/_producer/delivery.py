@@ -19,19 +19,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple, overload
-
-import anyio
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
 
 from aioidem._engine.record import Outcome
 from aioidem._network.waiting import Waiter, add_waiter
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
-from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
-from aioidem.structs import DeliveryStatus, RecordMetadata
+from aioidem.errors import InternalError, KafkaError
+from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
 
-__all__ = ["COUNTED_AS_UNSEEN", "Deliveries", "Delivery", "DeliveryContext"]
+__all__ = ["COUNTED_AS_UNSEEN", "Delivery", "DeliveryContext", "stored_at"]
 
 logger = logging.getLogger("aioidem")
 
@@ -124,7 +122,7 @@ class Delivery:
         return result
 
     def _stored_at(self, outcome: Outcome) -> RecordMetadata:
-        """Make the metadata; overridden in `QueuedDelivery`, which has the record's timestamp."""
+        """Make the metadata; a subclass does, which has the record's timestamp."""
         raise InternalError(f"a delivery of {outcome.topic!r} has no record")
 
     def _look(self) -> None:
@@ -185,75 +183,31 @@ class Delivery:
         return f"<Delivery {self.status.value}{where}>"
 
 
+_CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+
+
+def stored_at(outcome: Outcome, place: int, timestamp_ms: int) -> RecordMetadata:
+    """Return where a record is in the log.
+
+    Args:
+        outcome: What it shares with other records.
+        place: Its place among those, from 0 on.
+        timestamp_ms: Its own timestamp, in milliseconds since the epoch.
+    """
+    offset, appended_at = outcome.base_offset, outcome.log_append_time_ms
+    log_start = outcome.log_start_offset
+    return RecordMetadata(
+        outcome.topic,
+        outcome.partition,
+        TopicPartition(outcome.topic, outcome.partition),
+        offset + place if offset >= 0 else -1,
+        appended_at if appended_at >= 0 else timestamp_ms,
+        _LOG_APPEND_TIME if appended_at >= 0 else _CREATE_TIME,
+        log_start if log_start >= 0 else None,
+    )
+
+
 def _own_copy(error: Exception) -> KafkaError:
     """Return a copy of a batch's error for one record."""
     # Raising an exception adds to its traceback, so records must not share one exception.
     return copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
-
-
-class Deliveries(Sequence[Delivery]):
-    """The deliveries of one call with several records, in the order of the records."""
-
-    __slots__ = ("_event", "_home", "_items", "_pending", "watched")
-
-    watched: bool
-    _event: anyio.Event | None
-    _home: HomeLoop
-    _items: list[Delivery]
-    _pending: int
-
-    async def settled(self) -> None:
-        """Wait until every outcome is known.
-
-        Raises:
-            WrongLoopError: A record is pending, and the call comes from another thread or event
-                loop than the producer's.
-            ProducerClosed: A record is pending, and the producer's event loop was closed.
-        """
-        if self._pending:
-            self._home.check(True)
-        self.watched = True
-        try:
-            while self._pending:
-                if self._event is None or self._event.is_set():
-                    self._event = anyio.Event()
-                await self._event.wait()
-        except BaseException:
-            self.watched = False
-            raise
-
-    def count(self, value: object) -> int:
-        """Return how many of the records have this `DeliveryStatus`."""
-        return sum(delivery.status is value for delivery in self._items)
-
-    def raise_for_status(self) -> None:
-        """Raise an error if a record has failed.
-
-        Raises:
-            PartialDeliveryError: At least one record failed; the error's `deliveries` attribute is
-                this object.
-        """
-        failed = [delivery for delivery in self._items if delivery.exception() is not None]
-        if failed:
-            raise PartialDeliveryError(
-                f"{len(failed)} of {len(self._items)} records failed: "
-                f"{self.count(DeliveryStatus.NOT_WRITTEN)} not written, "
-                f"{self.count(DeliveryStatus.UNKNOWN)} unknown; the first: {failed[0].exception()}",
-                deliveries=self,
-            ) from failed[0].exception()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @overload
-    def __getitem__(self, index: int) -> Delivery: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Delivery]: ...
-    def __getitem__(self, index: int | slice) -> Delivery | Sequence[Delivery]:
-        return self._items[index]
-
-    def __iter__(self) -> Iterator[Delivery]:
-        return iter(self._items)
-
-    def __repr__(self) -> str:
-        return f"<Deliveries {len(self._items)} records, {self._pending} pending>"

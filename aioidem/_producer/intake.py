@@ -14,7 +14,8 @@ from __future__ import annotations
 import time
 from asyncio import get_running_loop
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +24,7 @@ from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.record import RecordGroup
+from aioidem._engine.record_block import Columns, RecordBlock
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
@@ -32,12 +34,15 @@ from aioidem._producer.arguments import (
     checked_headers,
     checked_payload,
 )
+from aioidem._producer.deliveries import BulkDeliveries
 from aioidem._producer.delivery import DeliveryContext
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.observer import BatchReporter
-from aioidem._producer.queued import QueuedDeliveries, QueuedDelivery
+from aioidem._producer.pieces import pieces_of
+from aioidem._producer.queued import QueuedBatch, QueuedDelivery
 from aioidem._producer.sender import Sender
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
+from aioidem.structs import Record
 
 __all__ = ["RecordIntake"]
 
@@ -61,7 +66,6 @@ class RecordIntake:
         "_accumulator",
         "_budget",
         "_config",
-        "_context",
         "_core",
         "_life",
         "_most",
@@ -70,6 +74,7 @@ class RecordIntake:
         "_sender",
         "_topics",
         "_wakeup",
+        "context",
     )
 
     def __init__(
@@ -87,7 +92,7 @@ class RecordIntake:
         self._sender = sender
         self._wakeup = sender.wakeup
         self._life = life
-        self._context = DeliveryContext(life.home, sender.unseen)
+        self.context = DeliveryContext(life.home, sender.unseen)
         self._config = config
         self._most = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
         self._most_plain = min(_TWO_BYTE_LENGTH, self._most - _EMPTY_RECORD) - 1
@@ -123,7 +128,7 @@ class RecordIntake:
         if used > budget.capacity or budget.waiting:
             return None
         stamp = round(time.time() * 1000)
-        record = QueuedDelivery(None, value, (), stamp, None, size, self._context)
+        record = QueuedDelivery(None, value, (), stamp, None, size, self.context)
         budget.used = used
         try:
             self._accumulator.append(topic, record, life.clock())
@@ -180,7 +185,7 @@ class RecordIntake:
         partition: int,
         size: int | None,
         block_until: float | None = None,
-    ) -> QueuedDeliveries:
+    ) -> QueuedBatch:
         """Wait for room and queue records of one partition, with no other record between them.
 
         Args:
@@ -198,7 +203,7 @@ class RecordIntake:
         """
         self._life.check_open()
         group = None if size is None else RecordGroup(size)
-        deliveries = QueuedDeliveries(self._life.home)
+        deliveries = QueuedBatch()
         pending: deque[QueuedDelivery] = deque()
         for new in records:
             record = self.record(
@@ -218,6 +223,85 @@ class RecordIntake:
             self._budget.release(sum(record.size for record in pending))
         return deliveries
 
+    def pieces(
+        self,
+        topic: str,
+        values: Iterable[bytes | None] | Iterable[Record],
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Iterator[Columns]:
+        """Check what the records of a call share, and return an iterator that reads the records.
+
+        Raises:
+            RecordError: The topic, partition, a header or the timestamp is illegal.
+            TypeError: An argument has the wrong type. Bad records raise when they are read.
+        """
+        if type(topic) is not str or topic not in self._topics:
+            validate_topic(topic)
+        key = checked_payload("key", key)
+        shared = tuple(checked_headers(headers)) if headers else ()
+        if partition is not None:
+            check_partition(partition)
+        record_size_bound(key, None, shared)  # raises if a header's name cannot be encoded
+        return pieces_of(
+            values,
+            key=key,
+            headers=shared,
+            timestamp_ms=timestamp_ms,
+            most=self._most,
+            too_large=partial(self._too_large, topic),
+        )
+
+    async def queue_piece(
+        self, topic: str, columns: Columns, partition: int | None, deliveries: BulkDeliveries
+    ) -> None:
+        """Queue the records of a piece of a call, as many at a time as there is room for.
+
+        Args:
+            topic: The topic's name.
+            columns: The records.
+            partition: The partition's number; None lets the keys or the partitioner decide.
+            deliveries: Receives their outcomes.
+
+        Raises:
+            KafkaError: There was no room for the next record in time, or as for `queue`. The
+                records that were queued before are counted in `deliveries`.
+        """
+        piece = deliveries.piece(columns.stamps)
+        block = RecordBlock(columns, piece, partition)
+        if partition is None and self._config.partitioner is not None:
+            for index in range(block.count):
+                await self._queue_part(topic, block.part(index, index + 1), deliveries)
+            return
+        while block.count:
+            await self._queue_part(topic, block, deliveries)
+
+    async def _queue_part(self, topic: str, block: RecordBlock, deliveries: BulkDeliveries) -> None:
+        """Queue those first records of a block for which there is room, and at least one."""
+        budget, block_until, size = self._budget, None, 0
+        if budget.waiting or not block.fitting(budget.capacity - budget.used):
+            size = block.first_size
+            block_until = await self.wait_for_bytes(size, topic, block.partition)
+        count = 0
+        if not budget.waiting:
+            count = block.fitting(size + budget.capacity - budget.used)
+        part = block.take(max(count, 1))
+        budget.used += part.size - size
+        count, size = part.count, part.size
+        own = block.partition is None and self._config.partitioner is not None
+        try:
+            if own:
+                self._accumulator.append(topic, part.record(0), self._life.clock(), block_until)
+            else:
+                self._accumulator.append_block(topic, part, self._life.clock(), block_until)
+        except errors.KafkaError:
+            budget.release(size)
+            raise
+        deliveries.queued(count)
+        self._wakeup.set()
+
     def record(
         self,
         topic: str,
@@ -226,7 +310,7 @@ class RecordIntake:
         headers: Headers,
         partition: int | None,
         timestamp_ms: int | None,
-        siblings: QueuedDeliveries | None = None,
+        siblings: QueuedBatch | None = None,
     ) -> QueuedDelivery:
         """Check the arguments of a send and return its record; queue nothing.
 
@@ -262,7 +346,7 @@ class RecordIntake:
         if size > self._most:
             raise self._too_large(topic, size)
         return QueuedDelivery(
-            key, value, headers, timestamp_ms, partition, size, self._context, siblings
+            key, value, headers, timestamp_ms, partition, size, self.context, siblings
         )
 
     def _too_large(self, topic: str, size: int) -> errors.MessageSizeTooLargeError:

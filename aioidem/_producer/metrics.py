@@ -145,7 +145,7 @@ def _partition(core: ProducerCore, state: PartitionState) -> PartitionStatistics
         max_span=state.window.max_span,
         in_flight=state.outstanding,
         in_doubt=state.in_doubt,
-        pending_records=len(state.queue.records),
+        pending_records=state.queue.count,
         leader=-1 if view is None else view.leader_id,
         leader_epoch=-1 if view is None else view.leader_epoch,
         producer_epoch=-1 if identity is None else identity.epoch,

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from aioidem._engine.record import PendingRecord, Settlement
 from aioidem._engine.requests import Entry
+from aioidem._engine.settlement import Settlement
 from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus
 
@@ -110,8 +110,8 @@ class BatchReporter:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        # When each batch was last sent; the key is the batch's first record.
-        self._sent_at: dict[PendingRecord, float] = {}
+        # When each batch was last sent; the key is the ordinal of the batch's first record.
+        self._sent_at: dict[int, float] = {}
 
     def on_dispatched(self, entry: Entry) -> None:
         """Report a batch that was written to a connection."""
@@ -119,7 +119,7 @@ class BatchReporter:
         first = batch.records[0]
         if batch.attempt is None:
             return
-        sent_at = self._sent_at[first] = batch.attempt.sent_at
+        sent_at = self._sent_at[first.ordinal] = batch.attempt.sent_at
         _report(
             self._observer.on_batch_sent,
             SentBatch(
@@ -148,7 +148,7 @@ class BatchReporter:
                 outcome.status,
                 error,
                 first.queued_at,
-                self._sent_at.pop(first, None),
+                self._sent_at.pop(first.ordinal, None),
                 now,
             ),
         )

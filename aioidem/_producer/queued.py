@@ -1,7 +1,7 @@
-"""QueuedDelivery and QueuedDeliveries: deliveries with the methods that settle them.
+"""QueuedDelivery and QueuedBatch: deliveries with the methods that settle them.
 
-The deliveries that callers hold are instances of these classes, but callers see the types
-`Delivery` and `Deliveries`. Methods that only the producer calls are here, so that they are not
+The deliveries that callers hold are instances of these classes, but callers see the type
+`Delivery`. Methods that only the producer calls are here, so that they are not
 among the public ones.
 
 Invariant: a delivery that is settled refers neither to its payload nor to the other records of its
@@ -11,22 +11,20 @@ batch, so callers may keep millions of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import overload
 
 from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
 from aioidem._network.waiting import wake
 from aioidem._producer.delivery import (
     COUNTED_AS_UNSEEN,
-    Deliveries,
     Delivery,
     DeliveryContext,
+    stored_at,
 )
-from aioidem._producer.home import HomeLoop
 from aioidem.errors import InternalError, KafkaError, TransactionAborted
-from aioidem.structs import RecordMetadata, TopicPartition
+from aioidem.structs import RecordMetadata
 
-__all__ = ["QueuedDeliveries", "QueuedDelivery"]
-
-_CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+__all__ = ["QueuedBatch", "QueuedDelivery"]
 
 
 class QueuedDelivery(Delivery, PendingRecord):
@@ -63,7 +61,7 @@ class QueuedDelivery(Delivery, PendingRecord):
         partition: int | None,
         size: int,
         context: DeliveryContext,
-        siblings: QueuedDeliveries | None = None,
+        siblings: QueuedBatch | None = None,
     ) -> None:
         # The attributes of `PendingRecord` are set here, because a call of its constructor
         # would cost as much as all the checks of the arguments. `RecordAccumulator.append` sets the
@@ -105,17 +103,7 @@ class QueuedDelivery(Delivery, PendingRecord):
                 self._call(callback)
 
     def _stored_at(self, outcome: Outcome) -> RecordMetadata:
-        offset, appended_at = outcome.base_offset, outcome.log_append_time_ms
-        log_start = outcome.log_start_offset
-        return RecordMetadata(
-            outcome.topic,
-            outcome.partition,
-            TopicPartition(outcome.topic, outcome.partition),
-            offset + self._place if offset >= 0 else -1,
-            appended_at if appended_at >= 0 else self.timestamp_ms,
-            _LOG_APPEND_TIME if appended_at >= 0 else _CREATE_TIME,
-            log_start if log_start >= 0 else None,
-        )
+        return stored_at(outcome, self._place, self.timestamp_ms)
 
     def _count_if_unseen(self, topic: str, error: Exception) -> None:
         siblings = self._siblings
@@ -128,40 +116,34 @@ class QueuedDelivery(Delivery, PendingRecord):
             self._looking = COUNTED_AS_UNSEEN
 
 
-class QueuedDeliveries(Deliveries):
-    """The deliveries of records that are being queued together.
+class QueuedBatch(Sequence[QueuedDelivery]):
+    """The deliveries of the records of one batch that a caller has built.
 
     Attributes:
         watched: Whether the caller is going to look at every outcome, so that failures need not be
             logged.
     """
 
-    __slots__ = ("_callback",)
+    __slots__ = ("_callback", "_items", "_pending", "watched")
 
-    def __init__(self, home: HomeLoop) -> None:
-        self._home = home
+    def __init__(self) -> None:
         self.watched = False
-        self._callback: Callable[[Deliveries], object] | None = None
-        self._items = []
+        self._callback: Callable[[QueuedBatch], object] | None = None
+        self._items: list[QueuedDelivery] = []
         self._pending = 0
-        self._event = None
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: QueuedDelivery) -> None:
         """Append the delivery of a record that is being queued."""
         self._items.append(delivery)
         self._pending += 1
 
     def one_done(self) -> None:
-        """Count one outcome; after the last one, wake the tasks that wait for all of them."""
+        """Count one outcome; after the last one, call the callback."""
         self._pending -= 1
-        if self._pending:
-            return
-        if self._event is not None:
-            self._event.set()
-        if self._callback is not None:
+        if not self._pending and self._callback is not None:
             self._callback(self)
 
-    def when_settled(self, callback: Callable[[Deliveries], object]) -> None:
+    def when_settled(self, callback: Callable[[QueuedBatch], object]) -> None:
         """Call `callback(self)` when every outcome is known, or now if all are.
 
         Args:
@@ -172,3 +154,13 @@ class QueuedDeliveries(Deliveries):
         self.watched = True
         if not self._pending:
             callback(self)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> QueuedDelivery: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[QueuedDelivery]: ...
+    def __getitem__(self, index: int | slice) -> QueuedDelivery | Sequence[QueuedDelivery]:
+        return self._items[index]

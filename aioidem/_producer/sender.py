@@ -40,7 +40,7 @@ from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.metadata_merge import MetadataMerge
-from aioidem._engine.record import Settlement
+from aioidem._engine.settlement import Settlement
 from aioidem._network.allowed import limited
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client

@@ -20,7 +20,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from aioidem._engine.record import Settlement
+from aioidem._engine.record import Outcome
+from aioidem._engine.record_block import RecordRuns
+from aioidem._engine.settlement import Settlement
 
 __all__ = ["AT_ONCE", "SettledRecords"]
 
@@ -104,6 +106,9 @@ class SettledRecords:
         records = settlement.records
         if begin == 0 and self._announce is not None:
             self._announce(settlement)
+        if type(records) is RecordRuns:
+            self._tell_items(settlement.outcome, records)
+            return
         if begin or (len(records) > self._left and not self._all):
             end = len(records) if self._all else begin + self._left
             records = records[begin:end]
@@ -114,7 +119,30 @@ class SettledRecords:
         finally:
             told = place + 1
             self._left -= told - begin
-            self._told = told
-            if told >= len(settlement.records):
-                self._untold.popleft()
-                self._told = 0
+            self._end_slice(told, len(settlement.records))
+
+    def _tell_items(self, outcome: Outcome, records: RecordRuns) -> None:
+        """Deliver outcomes of a settlement with blocks; a block is told at once and counts as one.
+
+        `_told` is the number of records even so, and an item is told when its first record is due.
+        """
+        place = 0
+        told = self._told
+        try:
+            for item in records.items:
+                if place >= told:
+                    if self._left <= 0 and not self._all:
+                        break
+                    self._left -= 1
+                    told = place + item.count
+                    item.settle(outcome, place)
+                place += item.count
+        finally:
+            self._end_slice(told, len(records))
+
+    def _end_slice(self, told: int, count: int) -> None:
+        """Note that so many of the first settlement's records have been told their outcome."""
+        self._told = told
+        if told >= count:
+            self._untold.popleft()
+            self._told = 0

@@ -58,11 +58,17 @@ class UnseenFailures:
     def __reduce__(self) -> tuple[type[UnseenFailures], tuple[str]]:
         return UnseenFailures, (self._client_id,)  # each process has its own log
 
-    def add(self, topic: str, error: KafkaError) -> None:
-        """Count a record that failed before the caller looked at its outcome."""
+    def add(self, topic: str, error: KafkaError, count: int = 1) -> None:
+        """Count records that failed before the caller looked at their outcome.
+
+        Args:
+            topic: Their topic.
+            error: The error that they share.
+            count: How many they are.
+        """
         failure = topic, type(error).__name__
-        self._unseen[failure] += 1
-        self._new[failure] += 1
+        self._unseen[failure] += count
+        self._new[failure] += count
         if self._first is None:
             self._first = error
         if self._first_ever is None:

@@ -6,7 +6,15 @@ which may be compiled. Other packages import the names below; the modules behind
 
 from __future__ import annotations
 
-from aioidem._hot import NewRecord, payload_size, record_size
+from aioidem._hot import (
+    BinaryColumn,
+    NewRecord,
+    encode_columns,
+    measure_columns,
+    partitions_of,
+    payload_size,
+    record_size,
+)
 from aioidem._records._decode import ReadRecord
 from aioidem._records.builder import (
     BuiltBatch,
@@ -26,6 +34,7 @@ from aioidem._records.compression import (
 from aioidem._records.estimator import ESTIMATION_FACTOR, CompressionRatioEstimator
 from aioidem._records.layout import BATCH_OVERHEAD
 from aioidem._records.reader import DEFAULT_MAX_ITEMS, RecordBatch, read_batches
+from aioidem._records.section import RecordSection
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -33,16 +42,21 @@ __all__ = [
     "DEFAULT_MAX_ITEMS",
     "ESTIMATION_FACTOR",
     "LEVELS",
+    "BinaryColumn",
     "BuiltBatch",
     "Codec",
     "CompressionRatioEstimator",
     "NewRecord",
     "ReadRecord",
     "RecordBatch",
+    "RecordSection",
     "assign_offsets",
     "build_batch",
     "compress",
     "decompress",
+    "encode_columns",
+    "measure_columns",
+    "partitions_of",
     "payload_size",
     "read_batches",
     "record_size",

@@ -20,6 +20,7 @@ from crc32c import crc32c
 from aioidem._hot import MAX_RECORD_OVERHEAD, NewRecord, encode_records, payload_size
 from aioidem._records import layout
 from aioidem._records.compression import Codec, compress
+from aioidem._records.section import RecordSection
 from aioidem.errors import InternalError, ProtocolError, RecordError
 
 
@@ -59,7 +60,7 @@ def record_size_bound(
 
 
 def build_batch(
-    records: Iterable[NewRecord],
+    records: Iterable[NewRecord] | RecordSection,
     *,
     codec: Codec = Codec.NONE,
     level: int | None = None,
@@ -90,7 +91,9 @@ def build_batch(
         InternalError: Producer id, epoch, sequence or append time does not fit its field.
     """
     try:
-        plain, count, first, maximum = encode_records(records)
+        plain, count, first, maximum = (
+            records.encode() if isinstance(records, RecordSection) else encode_records(records)
+        )
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise RecordError(f"a record cannot be encoded: {error}") from error
     if count == 0:

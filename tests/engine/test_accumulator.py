@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -119,7 +119,7 @@ def test_expiry_takes_the_records_whose_deadline_passed_and_no_other() -> None:
 def test_an_emptied_queue_forgets_that_it_was_blocked_or_flushed(how: str) -> None:
     queue = filled(10)
     queue.blocked = queue.flushing = True
-    taking: dict[str, Callable[[], list[PendingRecord]]] = {
+    taking: dict[str, Callable[[], Sequence[PendingRecord]]] = {
         "cut": lambda: queue.cut(1000, 10),
         "expire": lambda: queue.expire(1000.0),
         "empty": queue.empty,

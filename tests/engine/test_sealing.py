@@ -99,6 +99,22 @@ def test_what_piled_up_behind_a_full_window_leaves_as_one_batch() -> None:
     assert bench.seal().count == 100
 
 
+def test_what_a_window_of_batches_cannot_carry_leaves_as_larger_ones() -> None:
+    """A backlog of more than a window of batches needs no full window to leave as one batch.
+
+    The time that a batch costs would otherwise bound the rate of large calls.
+    """
+    bench = Bench(batch_size=1000, max_request_size=100_000)
+    bench.rate(1e9)
+    bench.told(1 << 30)
+    bench.state.queue.bytes = 5000
+    assert bench.limit() == 1000
+    bench.state.queue.bytes = 5001
+    assert bench.limit() == 100_000
+    bench.state.window.learn(20)
+    assert bench.limit() == 1000
+
+
 def test_late_sealing_can_be_turned_off() -> None:
     bench = Bench(batch_size=1000, late_sealing=False)
     bench.rate(1e9)

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from aioidem._hot import encoding, hashing
+from aioidem._hot import columns, encoding, hashing
 
 # Only what the modules list: Hypothesis shows this object, and their tables are long.
+_MODULES = (encoding, columns, hashing)
 PURE: Any = SimpleNamespace(
-    **{name: getattr(module, name) for module in (encoding, hashing) for name in module.__all__}
+    **{name: getattr(module, name) for module in _MODULES for name in module.__all__}
 )
 
 

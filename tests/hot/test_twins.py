@@ -144,52 +144,11 @@ def test_no_reference_is_kept_or_lost(form: Any) -> None:
     records = [Record(value, value, ((name, value),)) for _ in range(50)]
     before = sys.getrefcount(value), sys.getrefcount(name)
     form.encode_records(records)
-    form.encode_values([value] * 50, value, ((name, value),))
+    form.measure_columns((value,) * 50, value, ((name, value),))
+    form.encode_columns((value,) * 50, value, ((name, value),), 0, None, 0, 50, 0, 0)
     form.payload_size(value, value, ((name, value),))
     form.partitions_of([value], 3)
     assert (sys.getrefcount(value), sys.getrefcount(name)) == before
-
-
-@given(
-    before=st.lists(_RECORD, min_size=1, max_size=3),
-    values=st.lists(_DATA, max_size=8),
-    key=_DATA,
-    headers=_HEADERS,
-    delta=st.integers(-70, 9000),
-)
-def test_a_column_of_values_has_the_bytes_of_its_records(
-    form: Any, before: list[Record], values: list[Any], key: Any, headers: Any, delta: int
-) -> None:
-    """`encode_values` gives the part of a section that `encode_records` gives for such records."""
-    first = max(before[0].timestamp_ms % 2**62, 70)
-    before[0] = before[0]._replace(timestamp_ms=first)
-    whole = [*before, *(Record(key, value, headers, first + delta) for value in values)]
-    column = form.encode_values(values, key, headers, len(before), delta)
-    section = form.encode_records(before)[0] + column
-    assert section == form.encode_records(whole)[0]
-
-
-@given(
-    values=st.lists(_ANY_DATA, max_size=4) | st.sampled_from([None, 5, "ab", b"ab"]),
-    key=_ANY_DATA,
-    headers=_HEADERS | _ODD_HEADERS,
-    offset=st.sampled_from([0, 1, 63, 64, 4095, 4096, 8191, 8192, -1, 2**63, None, "1", 1.0]),
-    delta=_TIME | _ODD_TIME,
-)
-def test_bad_columns_are_refused_alike(
-    compiled: Any, pure: Any, values: Any, key: Any, headers: Any, offset: Any, delta: Any
-) -> None:
-    """A column with anything wrong raises the same error, or is encoded the same."""
-    arguments = (values, key, headers, offset, delta)
-    assert outcome(compiled.encode_values, *arguments) == outcome(pure.encode_values, *arguments)
-
-
-def test_a_long_column_is_encoded_alike(compiled: Any, pure: Any) -> None:
-    """Columns of each size of value, and longer than the tables, are the same."""
-    values = [None, *(b"d" * size for size in SIZES)]
-    assert compiled.encode_values(values) == pure.encode_values(values)
-    many = [b"v"] * 8200
-    assert compiled.encode_values(many, b"k") == pure.encode_values(many, b"k")
 
 
 @given(key=_ANY_DATA, value=_ANY_DATA, headers=_HEADERS | _ODD_HEADERS)
@@ -206,13 +165,12 @@ def test_a_record_takes_the_bytes_that_its_size_says(
     form: Any, record: Record, offset: int
 ) -> None:
     """The size of a record at a place of a batch is the length of its bytes."""
-    size = form.record_size(
-        form.payload_size(record.key, record.value, record.headers), offset, record.timestamp_ms
+    stamp = record.timestamp_ms % 2**62
+    payload = form.payload_size(record.key, record.value, record.headers)
+    column = form.encode_columns(
+        (record.value,), record.key, record.headers, stamp, None, 0, 1, offset, 0
     )
-    column = form.encode_values(
-        [record.value], record.key, record.headers, offset, record.timestamp_ms
-    )
-    assert size == len(column)
+    assert form.record_size(payload, offset, stamp) == len(column)
 
 
 _ANY_NUMBER = st.one_of(

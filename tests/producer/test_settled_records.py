@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aioidem._engine.record import Outcome, PendingRecord, Settlement
+from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.settlement import Settlement
 from aioidem._producer.settled_records import SettledRecords
 from aioidem.structs import DeliveryStatus
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -21,6 +21,8 @@ import anyio.to_thread
 import pytest
 
 from aioidem import AIOKafkaProducer, Delivery, DeliveryStatus, Producer, errors
+from aioidem._engine.record_block import Columns
+from aioidem._producer.deliveries import BulkDeliveries
 from aioidem._producer.native import internals
 from aioidem.broker import EmbeddedCluster
 
@@ -55,15 +57,6 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
-
-
-class Datum(NamedTuple):
-    """One record for `enqueue_batch`."""
-
-    value: bytes
-    timestamp_ms: int
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 async def _wait(delivery: Delivery) -> object:
@@ -340,9 +333,10 @@ async def test_a_group_of_deliveries_is_awaited_at_home_only() -> None:
         cluster.create_topic("t")
         async with producer_for(cluster) as producer:
             with pending(cluster, producer):
-                group = await internals(producer).intake.enqueue_batch(
-                    "t", [Datum(b"x", round(time.time() * 1000))], partition=0, size=None
-                )
+                intake = internals(producer).intake
+                group = BulkDeliveries(intake.context)
+                columns = Columns((b"x",), None, (), round(time.time() * 1000))
+                await intake.queue_piece("t", columns, 0, group)
 
                 async def there() -> errors.KafkaError:
                     return await _refused(group.settled())

@@ -102,6 +102,8 @@ class Schedule:
     first_sequence: int = 0
     first_epoch: int = 0
     callbacks: bool = False
+    blocks: bool = False
+    """Whether most calls of one instant for one partition are one call with many records."""
     calls: tuple[Call, ...] = ()
     faults: tuple[Fault, ...] = ()
     glitches: tuple[Glitch, ...] = ()
@@ -370,6 +372,8 @@ class Drawer:
             self.profile,
             faults=tuple(sorted(self.faults, key=lambda fault: fault.at)),
             glitches=tuple(sorted(self.glitches, key=lambda glitch: glitch.request)),
+            # Drawn apart, so that the schedules of all seeds are otherwise what they were.
+            blocks=random.Random(self.seed ^ 0xB10C).random() < 0.5,
             **self.values,
         )
 

@@ -61,6 +61,7 @@ def _simplify(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule
     """Return the schedule with the defaults of all settings that the failure does not need."""
     plain: dict[str, Any] = {
         "callbacks": False,
+        "blocks": False,
         "close_at": None,
         "first_sequence": 0,
         "first_epoch": 0,

@@ -34,7 +34,7 @@ from aioidem._broker.intercept import (
     Rewrite,
 )
 from aioidem._config import ProducerConfig
-from aioidem._engine.record import Settlement
+from aioidem._engine.settlement import Settlement
 from aioidem._network.transport import Connector
 from aioidem._producer.delivery import Delivery
 from aioidem.structs import DeliveryStatus, TopicPartition

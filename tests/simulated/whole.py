@@ -34,7 +34,7 @@ from aioidem import Producer, errors
 from aioidem._broker.intercept import RequestSeen
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
-from aioidem._engine.record import Settlement
+from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
 from aioidem._network.transport import Connector
 from aioidem._producer.intake import RecordIntake
@@ -413,6 +413,8 @@ class Whole:
         # judge about records here (`MissingPartitions.queued`), so it never finds a violation.
         self.missing = MissingPartitions(self.rows)
         self._acked: set[ValueId | None] = set()
+        # The values of `send_many` that may have been queued after those of later calls.
+        self._read_ahead: set[ValueId] = set()
         self.monitor = WireMonitor(
             outcome=self._outcome,  # the producer may find a batch in doubt by reading the log
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
@@ -675,7 +677,7 @@ class Whole:
         made: list[Row] = []
 
         def values() -> Any:
-            for _ in range(3):
+            for _ in range(3 if call.size else 12):
                 row, value = self._row(call)
                 row.outcome = Outcome.UNKNOWN
                 made.append(row)
@@ -694,6 +696,10 @@ class Whole:
             settled += error.deliveries
         except errors.KafkaError:
             settled.clear()
+        if "buffer_memory" in self.schedule.options:
+            # The values were read together. If there was no room for the second one, other calls
+            # may have been queued before it.
+            self._read_ahead |= {row.value for row in made[1:]}
         for row, delivery in zip(made, settled, strict=False):
             self._settle(row, delivery)
         for row in made[len(settled) :]:
@@ -741,7 +747,7 @@ class Whole:
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost,
-            may_reorder=late if schedule.unfenced else frozenset(),
+            may_reorder=(late if schedule.unfenced else frozenset()) | self._read_ahead,
             may_repeat=self.late if forgetful else frozenset(),
         )
         result.violations += check_history(self.rows.values(), self.log(), expect)

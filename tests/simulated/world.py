@@ -18,6 +18,7 @@ import heapq
 import random
 import re
 import traceback
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,7 +34,9 @@ from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
-from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.record import PendingRecord
+from aioidem._engine.record_block import Columns, RecordBlock
+from aioidem._engine.settlement import Settlement
 from aioidem._network.transport import TcpConnector
 from aioidem._network.waiting import Wakeup
 from aioidem._producer.sender import Sender, _Channel
@@ -164,6 +167,40 @@ class SimRecord(PendingRecord):
             row.offset = outcome.base_offset + place
         if self.follow_up is not None and not world.closed:
             world.send(self.follow_up)
+
+
+class SimBlock(RecordBlock):
+    """The records of a call with many of them, each of which is a `SimRecord` where it is shown."""
+
+    __slots__ = ()
+
+    def record(self, index: int) -> PendingRecord:
+        """Return one record."""
+        assert isinstance(self.receiver, SimReceiver)
+        return self.about(index, self.receiver.records[self.row(index)])
+
+
+class SimReceiver:
+    """Tells each record of a block its outcome."""
+
+    def __init__(self, records: list[SimRecord]) -> None:
+        self.records = records
+
+    def take(self, rows: Sequence[int], outcome: SharedOutcome, place: int) -> None:
+        """Tell some records the outcome of their batch."""
+        for index, row in enumerate(rows):
+            self.records[row].settle(outcome, place + index)
+
+
+def _together(schedule: Schedule) -> list[list[Call]]:
+    """Return the calls of a schedule, where those that are to be one call are together."""
+    chance = random.Random(schedule.seed ^ 0xB10C)
+    groups: dict[Any, list[Call]] = {}
+    for number, call in enumerate(schedule.calls):
+        alone = not schedule.blocks or chance.random() < 0.1
+        group: Any = number if alone else (call.at, call.topic, call.partition)
+        groups.setdefault(group, []).append(call)
+    return list(groups.values())
 
 
 class SimCore(ProducerCore):
@@ -661,8 +698,11 @@ class World:
 
     def run(self) -> Result:
         """Run the schedule to its end, and judge the run."""
-        for call in self.schedule.calls:
-            self.at(self.start + call.at, lambda call=call: self._client(lambda: self.send(call)))  # type: ignore[misc]
+        for calls in _together(self.schedule):
+            self.at(
+                self.start + calls[0].at,
+                lambda calls=calls: self._client(lambda: self.send(*calls)),  # type: ignore[misc]
+            )
         for fault in self.schedule.faults:
             self.at(self.start + fault.at, lambda fault=fault: self.injector.inject(fault))  # type: ignore[misc]
         if self.schedule.close_at is not None:
@@ -788,11 +828,22 @@ class World:
 
     # -- the application ----------------------------------------------------------------------
 
-    def send(self, call: Call) -> None:
-        """Make one call of the application to send a record."""
+    def send(self, *calls: Call) -> None:
+        """Make one call of the application to send a record, or several for one partition."""
         if self.closed:
             return
         self._last_call = max(self._last_call, self.now)
+        records = [self._record(call) for call in calls]
+        if len(records) > 1 and self.core.budget.try_take(sum(each.size for each in records)):
+            self._append_block(records)
+            return
+        for call, record in zip(calls, records, strict=True):
+            if self.core.budget.try_take(record.size):
+                self._append(call.topic, record, record.row, self.now + self.config.max_block)
+            else:
+                self._wait_for_room(call.topic, record, record.row)
+
+    def _record(self, call: Call) -> SimRecord:
         number = next(self._calls)
         partition = -1 if call.partition is None else call.partition
         value = ValueId("p", call.topic, partition, number)
@@ -803,10 +854,34 @@ class World:
         record = SimRecord(self, row, call, data, stamp, size)
         if self.schedule.callbacks and number % 5 == 0:
             record.follow_up = call
-        if self.core.budget.try_take(size):
-            self._append(call.topic, record, row, self.now + self.config.max_block)
-        else:
-            self._wait_for_room(call.topic, record, row)
+        return record
+
+    def _append_block(self, records: list[SimRecord]) -> None:
+        """Queue records as one block, as `send_many` does."""
+        topic, partition = records[0].row.topic, records[0].partition
+        columns = Columns(
+            tuple(record.value for record in records),
+            tuple(record.key for record in records),
+            (),
+            array("q", [record.timestamp_ms for record in records]),
+        )
+        block = SimBlock(columns, SimReceiver(records), partition)
+        size = block.size
+        for record in records:
+            record.row.started = self.now
+            self.rows[record.row.value] = record.row
+            self.missing.queued(record.row.value)
+        try:
+            self.core.accumulator.append_block(
+                topic, block, self.now, self.now + self.config.max_block
+            )
+        except errors.KafkaError:
+            self.core.budget.release(size)
+            for record in records:
+                del self.rows[record.row.value]
+            return
+        self.trace(f"queued {records[0].row.value} and {len(records) - 1} more")
+        self.sender.wakeup.set()
 
     def _append(self, topic: str, record: PendingRecord, row: Row, block_until: float) -> None:
         row.started = self.now

@@ -1,0 +1,47 @@
+"""Settlement: some records of one partition, and the outcome that they share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+
+from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.record_block import RecordRuns, records_of
+
+__all__ = ["Settlement"]
+
+_generation_of = attrgetter("generation")
+_size_of = attrgetter("size")
+
+
+class Settlement:
+    """Some records of one partition, and the outcome that they share.
+
+    Args:
+        outcome: what became of them.
+        records: the records.
+    """
+
+    __slots__ = ("outcome", "records")
+
+    def __init__(self, outcome: Outcome, records: Sequence[PendingRecord]) -> None:
+        self.outcome = outcome
+        self.records = records
+
+    @classmethod
+    def of_items(cls, outcome: Outcome, items: Sequence[PendingRecord]) -> Settlement:
+        """Return the settlement of single records and blocks, which did not leave in one batch."""
+        return cls(outcome, records_of(items))
+
+    def size(self) -> int:
+        """Return the bytes that the records have taken from the budget."""
+        records = self.records
+        return records.size if type(records) is RecordRuns else sum(map(_size_of, records))
+
+    def by_generation(self) -> Counter[int]:
+        """Return how many of the records are of each generation (see `begin_flush`)."""
+        records = self.records
+        if type(records) is RecordRuns:
+            return records.by_generation()
+        return Counter(map(_generation_of, records))

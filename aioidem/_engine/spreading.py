@@ -1,0 +1,79 @@
+"""The partitions of a block's records: one call's records are laid on a topic's partitions.
+
+Records with a key go where single records with that key go. Records without one are laid on the
+partitions in runs of a batch's worth, by the sticky partitioner, as single records would be. If the
+block has more than that for each partition, every partition gets one run of the same size instead:
+the batches are as large as they can be, and the partitions get the same number of bytes.
+
+Rejected: runs of a batch's worth for every block. The time that a batch costs would bound the rate
+of large calls, because late sealing finds only one such run in a queue at first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from aioidem._engine.record_block import RecordBlock
+from aioidem._engine.sticky import StickyPartitioner
+from aioidem._engine.topic_view import TopicView
+from aioidem._records import BinaryColumn, partitions_of
+
+__all__ = ["spread"]
+
+
+def spread(
+    block: RecordBlock, sticky: StickyPartitioner, topic: TopicView
+) -> Iterator[tuple[int, RecordBlock]]:
+    """Divide a block among the partitions of a topic; yield (partition, part of the block).
+
+    The block itself has no records afterwards, or is yielded as a whole.
+
+    Args:
+        block: the records, without a partition.
+        sticky: the topic's partitioner for records without a key.
+        topic: the topic, which has a partition.
+    """
+    keys = block.columns.keys
+    if isinstance(keys, tuple | BinaryColumn):
+        yield from _by_keys(block, sticky, topic)
+    elif keys is not None:
+        everything = topic.everything
+        yield everything[partitions_of((keys,), len(everything))[0]], block
+    else:
+        yield from _without_keys(block, sticky, topic)
+
+
+def _without_keys(
+    block: RecordBlock, sticky: StickyPartitioner, topic: TopicView
+) -> Iterator[tuple[int, RecordBlock]]:
+    count = len(topic.available or topic.everything)
+    if block.size > sticky.switch_after * count:
+        share = -(-block.size // count)
+        for index in sticky.round(topic):
+            yield index, block.take(block.reaching(share))
+            if not block.count:
+                return
+    while block.count:
+        index = sticky.choose(0, topic)
+        part = block.take(block.reaching(sticky.left))
+        sticky.left -= part.size
+        yield index, part
+
+
+def _by_keys(
+    block: RecordBlock, sticky: StickyPartitioner, topic: TopicView
+) -> Iterator[tuple[int, RecordBlock]]:
+    everything = topic.everything
+    hashed = block.columns.hashed(len(everything))
+    rows: dict[int, array[int]] = {}
+    for number, row in enumerate(block.chosen):
+        place = hashed[row]
+        # Without a key one by one, because records of one partition keep their order.
+        index = everything[place] if place >= 0 else sticky.choose(block.size_of(number), topic)
+        if index in rows:
+            rows[index].append(row)
+        else:
+            rows[index] = array("q", [row])
+    for index, chosen in rows.items():
+        yield index, block.among(chosen)

@@ -1,0 +1,177 @@
+"""Pieces: the records of a `send_many`, read from its arguments as columns.
+
+An iterable may be endless, or make its values when they are asked for. Therefore a call is read in
+pieces of about a megabyte. A list or tuple exists already, and its pieces are larger.
+
+Invariant: every record before a bad one is in a piece, and the error of the bad one is raised after
+that piece was taken. So is an exception of the iterable itself.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from aioidem import errors
+from aioidem._engine.record_block import Columns, SharedHeaders
+from aioidem._producer.arguments import (
+    Headers,
+    checked_headers,
+    checked_payload,
+    milliseconds,
+)
+from aioidem._records import record_size_bound
+from aioidem.structs import Record
+
+__all__ = ["MOST_ROWS", "pieces_of"]
+
+MOST_ROWS = 10_000
+"""The most records of a piece. It bounds the time for which the event loop is held."""
+
+_FIRST_ROWS = 100
+_PIECE_BYTES = 1 << 20
+
+
+def pieces_of(
+    values: Iterable[bytes | None] | Iterable[Record],
+    *,
+    key: bytes | None,
+    headers: SharedHeaders,
+    timestamp_ms: int | None,
+    most: int,
+    too_large: Callable[[int], errors.KafkaError],
+) -> Iterator[Columns]:
+    """Read the records of a call, piece by piece.
+
+    Args:
+        values: The values, or the records.
+        key: The key of the records that have none of their own; checked.
+        headers: The headers of the records that have none of their own; checked.
+        timestamp_ms: The timestamp of the records that have none of their own, in milliseconds
+            since the epoch; None is now.
+        most: The most bytes that one record may take.
+        too_large: Returns the error of a record that takes so many bytes.
+
+    Raises:
+        TypeError: A part of a record has a wrong type.
+        KafkaError: A part of a record has an illegal value, or the record is too large.
+    """
+    rows = iter(values)
+    wanted = MOST_ROWS if isinstance(values, list | tuple) else _FIRST_ROWS
+    common = _Common(key, headers, timestamp_ms)
+    failure: BaseException | None = None
+    while failure is None:
+        piece: list[Any] = []
+        try:
+            piece.extend(islice(rows, wanted))  # what came before an exception is kept
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failure = error
+        if not piece:
+            break
+        columns, bad = _columns(piece, common)
+        if columns is not None and columns.largest > most:
+            columns, bad = _smaller(columns, most, too_large)
+        if columns is not None:
+            yield columns
+            wanted = max(1, min(MOST_ROWS, _PIECE_BYTES * len(columns) // columns.sizes[-1]))
+        if bad is not None:
+            raise bad
+    if failure is not None:
+        raise failure
+
+
+class _Common:
+    """What the records have that bring nothing of their own."""
+
+    __slots__ = ("headers", "key", "timestamp_ms")
+
+    def __init__(self, key: bytes | None, headers: SharedHeaders, timestamp_ms: int | None) -> None:
+        self.key = key
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+
+    def now(self) -> int:
+        """Return the timestamp of a record without one, in milliseconds since the epoch."""
+        return round(time.time() * 1000) if self.timestamp_ms is None else self.timestamp_ms
+
+
+def _columns(piece: list[Any], common: _Common) -> tuple[Columns | None, Exception | None]:
+    """Return the columns of the records before the first bad one, and the error of that one."""
+    try:
+        return _quickly(piece, common), None
+    except (TypeError, ValueError, AttributeError, errors.KafkaError):
+        return _one_by_one(piece, common)
+
+
+def _quickly(piece: list[Any], common: _Common) -> Columns:
+    """Return the columns of records that need no conversion.
+
+    Raises:
+        TypeError, ValueError, AttributeError, KafkaError: Some record needs one, or is bad.
+    """
+    if type(piece[0]) is not Record:
+        return Columns(tuple(piece), common.key, common.headers, common.now())
+    if set(map(type, piece)) != {Record}:
+        raise TypeError("records and values are mixed")
+    values, keys, headers, times = zip(*piece, strict=True)
+    now = common.now()
+    stamps: array[int] | int = now
+    if any(at is not None for at in times):
+        stamps = array("q", [now if at is None else milliseconds(at) for at in times])
+    one_key: tuple[bytes | None, ...] | bytes | None = common.key
+    if any(key is not None for key in keys):
+        one_key = (
+            keys
+            if common.key is None
+            else tuple(common.key if key is None else key for key in keys)
+        )
+    all_headers: list[Headers] | SharedHeaders = common.headers
+    if any(headers):
+        all_headers = [checked_headers(each) if each else common.headers for each in headers]
+    return Columns(values, one_key, all_headers, stamps)
+
+
+def _one_by_one(piece: list[Any], common: _Common) -> tuple[Columns | None, Exception | None]:
+    """Convert and check each record; the arguments and the result are those of `_columns`."""
+    good: list[tuple[bytes | None, bytes | None, Headers, int]] = []
+    bad: Exception | None = None
+    now = common.now()
+    for each in piece:
+        try:
+            good.append(_checked(each, common, now))
+        except (TypeError, errors.KafkaError) as error:
+            bad = error
+            break
+    if not good:
+        return None, bad
+    values, keys, headers, stamps = zip(*good, strict=True)
+    return Columns(values, keys, list(headers), array("q", stamps)), bad
+
+
+def _checked(
+    each: object, common: _Common, now: int
+) -> tuple[bytes | None, bytes | None, Headers, int]:
+    if not isinstance(each, Record):
+        return checked_payload("value", each), common.key, common.headers, now
+    headers = checked_headers(each.headers) if each.headers else common.headers
+    record_size_bound(None, None, headers)  # raises if a name cannot be encoded
+    key = checked_payload("key", each.key)
+    return (
+        checked_payload("value", each.value),
+        common.key if key is None else key,
+        headers,
+        now if each.timestamp is None else milliseconds(each.timestamp),
+    )
+
+
+def _smaller(
+    columns: Columns, most: int, too_large: Callable[[int], errors.KafkaError]
+) -> tuple[Columns | None, Exception]:
+    """Return the columns of the records before the first too large one, and the error of that."""
+    sizes: Sequence[int] = columns.sizes
+    row = next(row for row in range(len(columns)) if sizes[row + 1] - sizes[row] > most)
+    error = too_large(sizes[row + 1] - sizes[row])
+    return (columns.before(row) if row else None), error
