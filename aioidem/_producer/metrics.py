@@ -8,7 +8,7 @@ from aioidem._engine import ProducerCore
 from aioidem._engine.connections import Connections
 from aioidem._engine.links import Link, LinkState
 from aioidem._engine.partition import PartitionState
-from aioidem._engine.window_limit import window_reason
+from aioidem._engine.window_reason import window_reason
 from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
 
 __all__ = [
