@@ -878,12 +878,15 @@ def grace_without_end(patch: Patch) -> None:
 # -- running them -------------------------------------------------------------------------------
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the mutants that the command line names, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only those whose name contains one of these")
     parser.add_argument("--limit", type=int, default=LIMIT)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
+    unknown = [part for part in asked.names if not any(part in name for name in MUTANTS)]
+    if unknown:
+        parser.error(f"no mutant's name contains {', '.join(map(repr, unknown))}")
     names = [n for n in MUTANTS if not asked.names or any(part in n for part in asked.names)]
     began = time.monotonic()
     caught = 0

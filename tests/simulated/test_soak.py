@@ -234,6 +234,14 @@ def test_each_anomaly_is_planted_somewhere() -> None:
     assert [a.name for a in Anomaly if f"Anomaly.{a.name}" not in text] == []
 
 
+def test_a_name_that_no_mutant_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt name ends the program with status 2 instead of running no mutant with success."""
+    with pytest.raises(SystemExit) as ended:
+        mutants.main(["window", "no such mutant"])
+    assert ended.value.code == 2
+    assert "no mutant's name contains 'no such mutant'" in capsys.readouterr().err
+
+
 def test_there_are_twenty_mutants_and_more() -> None:
     assert len(mutants.MUTANTS) >= 20
 
