@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aioidem._engine.draft import Draft
 from aioidem._engine.idempotence import ProducerIdentity, wire_sequence
 from aioidem._engine.lifecycle import Named, transition
 from aioidem._engine.record import PendingRecord
@@ -193,7 +194,8 @@ class Attempt:
 class Batch:
     """Records of one partition, sealed under one producer id, epoch and base sequence.
 
-    `ordinal` counts the batches of the partition in the order in which they were drained.
+    `ordinal` counts the batches of the partition in the order in which they were drained. `data` is
+    empty while the batch is a part of a divided one that has not been sent yet (see `build`).
     """
 
     __slots__ = (
@@ -206,6 +208,7 @@ class Batch:
         "data",
         "deadline",
         "doubted_at",
+        "draft",
         "first_attempt",
         "forsaken",
         "identity",
@@ -256,6 +259,8 @@ class Batch:
         # Set when the batch was refused for its size and was never appended: its records are sent
         # in smaller batches.
         self.oversized = False
+        # The records, while they are being compressed or wait for the batch to be built; or None.
+        self.draft: Draft | None = None
 
     def move(self, event: BatchEvent) -> None:
         """Change the batch's state as the table says.
@@ -306,6 +311,11 @@ class Batch:
         """Keep the batch until it is split: it was refused for its size, and never appended."""
         self.oversized = True
         self.move(BatchEvent.RETRY)
+
+    def build(self, data: bytes) -> None:
+        """Give the batch its bytes, which a part of a divided batch gets when it is first sent."""
+        self.data = data
+        self.draft = None
 
     def shift(self, places: int) -> None:
         """Raise the ordinal by `places`, because an earlier batch was split into smaller ones."""

@@ -46,6 +46,7 @@ from aioidem._engine.produce import ProduceRequests
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import RequestKind
+from aioidem._records import BatchBody
 
 __all__ = ["ProducerCore"]
 
@@ -92,6 +93,7 @@ class ProducerCore:
             self._effects,
             self.transactions,
         )
+        self._drafts = self.accumulator.drafts
         self._inquiries = BrokerInquiries(config, self._partitions, self._requests, self.outcomes)
         self._identity_request = IdentityRequest(
             config, self.identity, self.metadata, self._requests, backoff()
@@ -210,6 +212,8 @@ class ProducerCore:
         for leaving in self.connections.spare(now):
             self._lost.leave(leaving, now)
         self.wake_at = self._next_wake(active, now)
+        if self._drafts.steps:
+            todo += self._drafts.take_steps()
         return todo
 
     def close(self, now: float) -> list[steps.Step]:
@@ -309,6 +313,10 @@ class ProducerCore:
             case steps.EndTransaction():
                 self.coordination.on_ended(link, answer, now)
         return None
+
+    def on_compressed(self, token: int, result: BatchBody | errors.KafkaError) -> None:
+        """Take the result of a `Compress` step: the records, or why they cannot be compressed."""
+        self.accumulator.on_compressed(token, result)
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
         """Begin the merge of a long Metadata answer; return None for the answers to other requests.

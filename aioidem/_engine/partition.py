@@ -362,7 +362,8 @@ class PartitionState:
         self.recovery.move(RecoveryEvent.RESOLVED)
         for ordinal, batch in enumerate(self.unresolved):
             base = self.ledger.take(batch.count)
-            stamp = restamp(
+            # The part of a divided batch may not have its bytes yet.
+            stamp = batch.data and restamp(
                 batch.data,
                 producer_id=identity.producer_id,
                 producer_epoch=identity.epoch,
@@ -1057,6 +1058,11 @@ class PartitionState:
         if self._skipped is None or batch.base < self._skipped:
             self._skipped = batch.base
         self.settle_records(batch.records, DeliveryStatus.NOT_WRITTEN, error, out)
+
+    def drop(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+        """End a batch as NOT_WRITTEN that cannot be built, and so was never sent."""
+        self._fail(batch, error, out)
+        self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
 
     def _give_up(
         self,

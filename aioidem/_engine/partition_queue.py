@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
 
+from aioidem._engine.draft import Draft
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import BLOCK, RecordBlock, RecordRuns, count_of, items_of
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
@@ -29,7 +30,7 @@ _stamp_of = attrgetter("timestamp_ms")
 class PartitionQueue:
     """Records of one partition that are not sealed yet."""
 
-    __slots__ = ("blocked", "bytes", "flushing", "records")
+    __slots__ = ("blocked", "bytes", "draft", "flushing", "records")
 
     def __init__(self) -> None:
         # Single records, and blocks of them.
@@ -40,6 +41,8 @@ class PartitionQueue:
         self.blocked = False
         # Whether a flush or close waits for these records. If so, they do not linger.
         self.flushing = False
+        # The first records, while they are being compressed or wait for it to be sealed; or None.
+        self.draft: Draft | None = None
 
     def append(self, record: PendingRecord, now: float) -> None:
         """Add a record, or a block, at the tail."""
@@ -176,6 +179,35 @@ class PartitionQueue:
             taken.append(records.popleft())
         return added
 
+    def head(self, limit: int, max_records: int) -> Sequence[PendingRecord]:
+        """Return the records that `cut` would take, and leave them in the queue."""
+        blocked, flushing = self.blocked, self.flushing
+        records = self.cut(limit, max_records)
+        self.put_back(records, flushing=flushing)
+        self.blocked = blocked
+        return records
+
+    def cut_draft(self, draft: Draft) -> Sequence[PendingRecord]:
+        """Take the records of this queue's draft, and end the draft."""
+        records = self.records
+        for _ in draft.items:
+            records.popleft()
+        self.bytes -= draft.size
+        self.draft = None
+        if not records:
+            self.blocked = self.flushing = False
+        return draft.records
+
+    def shorten_draft(self, draft: Draft, keep: int) -> Sequence[PendingRecord]:
+        """End this queue's draft, and return its first `keep` records, which stay in the queue."""
+        blocked, flushing = self.blocked, self.flushing
+        records = self.cut_draft(draft)
+        kept = records[:keep]
+        self.put_back(records[keep:], flushing=flushing)
+        self.put_back(kept, flushing=flushing)
+        self.blocked = blocked
+        return kept
+
     def put_back(self, records: Sequence[PendingRecord], *, flushing: bool) -> None:
         """Put back to the head records that were just cut and did not fit into the batch.
 
@@ -196,6 +228,8 @@ class PartitionQueue:
             record = records.popleft()
             self.bytes -= record.size
             expired.append(record)
+        if expired:
+            self.draft = None
         if not records:
             self.blocked = self.flushing = False
         return expired
@@ -206,6 +240,7 @@ class PartitionQueue:
         self.records.clear()
         self.bytes = 0
         self.blocked = self.flushing = False
+        self.draft = None
         return taken
 
 

@@ -35,7 +35,7 @@ from aioidem._engine.spreading import spread
 from aioidem._engine.sticky_target import StickyTarget
 from aioidem._engine.topics import TopicState
 from aioidem._engine.transactions import Transactions
-from aioidem._records import BATCH_OVERHEAD
+from aioidem._records import BATCH_OVERHEAD, BatchBody
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["MOST_BATCHES", "RecordAccumulator"]
@@ -81,6 +81,7 @@ class RecordAccumulator:
         self._effects = effects
         self._transactions = transactions
         self._sealer = Sealer(config)
+        self.drafts = self._sealer.drafts
         self._assigning = Assigning()
         self._closed = False
         # The number of records given to be queued, and of those that were not.
@@ -356,6 +357,8 @@ class RecordAccumulator:
         batch = state.next_resend(now)
         if batch is not None:
             batch = self._cut_down(state, batch, link, now)
+            if not batch.data and not self._sealer.build(state, batch):
+                return None
             return batch if alone or len(batch.data) <= room else None
         if config.enable_idempotence and state.ledger.identity is None:
             return None
@@ -396,10 +399,30 @@ class RecordAccumulator:
         config = self._config
         for state in states:
             queue = state.queue
-            if not queue.records or queue.blocked:
+            if not queue.records or queue.blocked or queue.draft is not None:
                 continue
             if queue.ready(now, linger=config.linger, batch_size=config.batch_size):
                 queue.hold_back()
+
+    def on_compressed(self, token: int, result: BatchBody | errors.KafkaError) -> None:
+        """Take the result of a `Compress` step.
+
+        If it is an error, the records are settled as NOT_WRITTEN with that error. The result is
+        ignored if the records have ended, or were given to another partition, since the step.
+        """
+        ended = self.drafts.end(token)
+        if ended is None:
+            return
+        state, owner, draft = ended
+        if isinstance(result, BatchBody):
+            draft.body = result
+            if not isinstance(owner, Batch):
+                self._sealer.learn(state.topic, result)
+        elif isinstance(owner, Batch):
+            state.drop(owner, result, self._effects)
+        else:
+            records = state.queue.cut_draft(draft)
+            state.settle_records(records, DeliveryStatus.NOT_WRITTEN, result, self._effects)
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
         """Rebuild a batch without the records at the indexes `culprits`; None if none is left."""

@@ -12,6 +12,8 @@ Invariants: a sealed batch is sent in the same poll, so sequence numbers are tak
 that are sent. On the wire a batch of more than one record is never larger than `Sealer.most`, and
 no batch is larger than the room left in a request that has another batch already. To keep these
 limits, the compression ratio is estimated before a batch is built, and its size is checked after.
+The records of a batch that takes long to compress are compressed before the batch is sealed, and
+outside of the engine (`Draft`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from collections.abc import Collection, Sequence
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.batch import Batch
+from aioidem._engine.draft import Draft
+from aioidem._engine.drafts import Drafts
 from aioidem._engine.idempotence import ProducerIdentity, wire_sequence
 from aioidem._engine.links import Link
 from aioidem._engine.partition import SEQUENCE_CAP, PartitionState
@@ -28,10 +32,12 @@ from aioidem._engine.topics import TopicState
 from aioidem._records import (
     BATCH_OVERHEAD,
     ESTIMATION_FACTOR,
+    BatchBody,
     BuiltBatch,
     Codec,
     CompressionRatioEstimator,
-    build_batch,
+    add_header,
+    build_body,
 )
 from aioidem.partitioner import DefaultPartitioner, Partitioner
 
@@ -48,6 +54,7 @@ class Sealer:
         self._config = config
         self._codec = Codec.from_name(config.compression_type)
         self._estimator = CompressionRatioEstimator()
+        self.drafts = Drafts(config)
         self.partitioner: Partitioner = config.partitioner or DefaultPartitioner()
 
     def most(self, topic: TopicState, link: Link, now: float) -> int:
@@ -87,6 +94,9 @@ class Sealer:
     ) -> Batch | None:
         """Cut, number and build the next batch of a partition that has records waiting.
 
+        If its compression would take long, this method begins a draft (`Draft`) instead. A later
+        call seals the draft's batch.
+
         If the batch has more than one record, it has at most `room` bytes, and no more than the
         leader is known to accept.
 
@@ -99,14 +109,20 @@ class Sealer:
             alone: whether the request is empty so far; a single record may then exceed `room`.
 
         Returns:
-            The batch; None if it does not fit into the room that the request's other batches leave.
-            Its records are put back into the queue then.
+            The batch; None if it is being compressed or waits to be, or does not fit into the room
+            that the request's other batches leave. Its records are in the queue then.
         """
         most = self.most(topic, link, now)
-        limit = min(self.limit(state, link, most), room)
-        if self._codec is not Codec.NONE:
+        if state.queue.draft is not None:
+            return self._seal_draft(state, state.queue.draft, most, room, alone=alone)
+        limit = self.limit(state, link, most)
+        if self._codec is Codec.NONE:
+            limit = min(limit, room)
+        else:
             ratio = self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
-            limit = int(limit / ratio)
+            if self._begin_draft(state, int(limit / ratio)):
+                return None
+            limit = int(min(limit, room) / ratio)
         flushing = state.queue.flushing
         records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room))
         identity = state.ledger.identity
@@ -129,9 +145,49 @@ class Sealer:
             state.ledger.take(built.count)
         return _batch(built, records, identity, base, state.next_ordinal)
 
+    def _begin_draft(self, state: PartitionState, limit: int) -> bool:
+        """Begin a draft if the next batch takes long to compress; return whether it does.
+
+        Args:
+            state: the partition.
+            limit: the largest size of the batch before compression, in bytes with header.
+        """
+        queue, drafts = state.queue, self.drafts
+        if max(min(limit, queue.bytes), queue.first_size) <= drafts.quick:
+            return False
+        if not drafts.full:
+            drafts.begin(state, queue, queue.head(limit, min(_MAX_RECORDS, state.sequence_room)))
+        return True
+
+    def _seal_draft(
+        self, state: PartitionState, draft: Draft, most: int, room: int, *, alone: bool
+    ) -> Batch | None:
+        """Build the batch of a draft, and number it; return None if it cannot be sent now.
+
+        A draft that became too large is replaced by one of fewer records.
+        """
+        body = draft.body
+        if body is None:
+            return None
+        count, size = body.count, body.batch_size
+        if (size > most and count > 1) or count > state.sequence_room:
+            keep = min(int(count * most / size), count - 1, state.sequence_room) or 1
+            self.drafts.begin(state, state.queue, state.queue.shorten_draft(draft, keep))
+            return None
+        if size > room and not alone:
+            return None
+        records = state.queue.cut_draft(draft)
+        identity = state.ledger.identity
+        base = state.ledger.next if identity is not None else 0
+        built = self._add_header(body, identity, base)
+        if identity is not None:
+            state.ledger.take(count)
+        return _batch(built, records, identity, base, state.next_ordinal)
+
     def split(self, state: PartitionState, batch: Batch, most: int) -> list[Batch]:
         """Divide a batch of several records that is too large into at least two smaller batches.
 
+        The parts have no bytes yet: each gets its bytes when it is to be sent (`build`).
         A part of more than one record has at most `batch_size` and at most `most` bytes before
         compression. Together the parts carry the sequence numbers of the whole batch.
         """
@@ -142,30 +198,56 @@ class Sealer:
         parts: list[Batch] = []
         base, ordinal = batch.base, batch.ordinal
         for chunk in _chunks(records, min(self._config.batch_size, most)):
-            built = self._build(chunk, batch.identity, base)
-            parts.append(_batch(built, chunk, batch.identity, base, ordinal))
+            parts.append(_part(batch, chunk, base, ordinal))
             base += len(chunk)
             ordinal += 1
         return parts
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
-        """Rebuild a batch without the records at the indexes `culprits`; None if none is left.
+        """Return a batch without the records at the indexes `culprits`; None if none is left.
 
-        The new batch has the same base sequence, and a lower last sequence.
+        The new batch has the same base sequence, and a lower last sequence. It has no bytes yet.
         """
         left = [record for place, record in enumerate(batch.records) if place not in culprits]
-        if not left:
-            return None
-        built = self._build(left, batch.identity, batch.base)
-        return _batch(built, left, batch.identity, batch.base, batch.ordinal)
+        return _part(batch, left, batch.base, batch.ordinal) if left else None
+
+    def build(self, state: PartitionState, batch: Batch) -> bool:
+        """Build the bytes of a part of a divided batch, which is to be sent now.
+
+        If its compression takes long, this method begins a draft instead.
+
+        Returns:
+            Whether the batch has its bytes now.
+        """
+        draft = batch.draft
+        if draft is None:
+            if sum(record.size for record in batch.records) > self.drafts.quick:
+                if not self.drafts.full:
+                    self.drafts.begin(state, batch, batch.records)
+                return False
+            batch.build(self._build(batch.records, batch.identity, batch.base).data)
+        elif draft.body is None:
+            return False
+        else:
+            batch.build(self._add_header(draft.body, batch.identity, batch.base).data)
+        return True
+
+    def learn(self, topic: str, body: BatchBody) -> None:
+        """Adjust the estimate of a topic's compression ratio to records that were compressed."""
+        ratio = body.batch_size / max(1, body.uncompressed_size)
+        self._estimator.observe(topic, self._codec, ratio)
 
     def _build(
         self, records: Sequence[PendingRecord], identity: ProducerIdentity | None, base: int
     ) -> BuiltBatch:
-        return build_batch(
-            records,
-            codec=self._codec,
-            level=self._config.compression_level,
+        body = build_body(records, self._codec, self._config.compression_level)
+        return self._add_header(body, identity, base)
+
+    def _add_header(
+        self, body: BatchBody, identity: ProducerIdentity | None, base: int
+    ) -> BuiltBatch:
+        return add_header(
+            body,
             producer_id=-1 if identity is None else identity.producer_id,
             producer_epoch=-1 if identity is None else identity.epoch,
             base_sequence=-1 if identity is None else wire_sequence(base),
@@ -193,6 +275,19 @@ def _batch(
         base=base,
         deadline=records[0].deadline,
         max_timestamp_ms=built.max_timestamp_ms,
+    )
+
+
+def _part(whole: Batch, records: Sequence[PendingRecord], base: int, ordinal: int) -> Batch:
+    """Return a batch of some records of a divided batch. It gets its bytes when it is sent."""
+    return Batch(
+        ordinal=ordinal,
+        records=records,
+        data=b"",
+        identity=whole.identity,
+        base=base,
+        deadline=records[0].deadline,
+        max_timestamp_ms=max(record.timestamp_ms for record in records),
     )
 
 

@@ -7,13 +7,15 @@ dataclass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from aioidem._protocol.find_coordinator import CoordinatorKey
 from aioidem._protocol.producer_id import TransactionalIdentity
 from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset
+from aioidem._records import Codec, NewRecord
 
 __all__ = [
     "AddOffsets",
@@ -22,6 +24,7 @@ __all__ = [
     "AskProducers",
     "CloseLink",
     "CommitOffsets",
+    "Compress",
     "CoordinatorStep",
     "DescribeBrokerConfig",
     "DescribeTopicConfig",
@@ -55,6 +58,20 @@ class CloseLink:
 
     link_id: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """The step to encode and compress records without holding up anything else, as in a thread.
+
+    The driver calls `build_body` with these arguments and reports `on_compressed`, at any later
+    time, but not before it has performed the other steps of the same poll.
+    """
+
+    token: int
+    records: Sequence[NewRecord] = field(repr=False)
+    codec: Codec
+    level: int | None
 
 
 class TopicData(NamedTuple):
@@ -250,4 +267,4 @@ Request = (
 )
 """The steps that are requests to a broker: they have a token and get an answer."""
 
-Step = OpenLink | CloseLink | Request
+Step = OpenLink | CloseLink | Compress | Request

@@ -15,6 +15,8 @@ Invariants:
   such as `flush`, do not return either.
 - No answer blocks the event loop for long: a long answer is decoded in a thread, and merged into
   the engine's state in pieces. Later answers of the same connection wait, so their order is kept.
+- Nor does the compression of a large batch: it is done in a thread (`compressing`). The engine
+  keeps the order of batches, whichever thread is the first to finish.
 - If this module or the engine raises an unexpected exception, every record gets an outcome before
   the task ends, so that no caller waits for ever.
 
@@ -48,6 +50,7 @@ from aioidem._network.tls import secured
 from aioidem._network.transport import Connector
 from aioidem._network.waiting import Signal, Wakeup, new_signal
 from aioidem._producer import questions
+from aioidem._producer.compressing import CompressionThreads
 from aioidem._producer.observer import BatchReporter
 from aioidem._producer.questions import Question
 from aioidem._producer.settled_records import SettledRecords
@@ -61,6 +64,7 @@ from aioidem._protocol.produce import (
     encode_produce_request,
 )
 from aioidem._protocol.versions import ApiKey
+from aioidem._records import BatchBody
 
 __all__ = ["LONG_ANSWER", "Alarm", "Sender"]
 
@@ -191,6 +195,9 @@ class Sender:
         self._tasks: TaskGroup | None = None
         # Only one long answer is decoded at a time, over all connections, to limit the CPU time.
         self._reading: anyio.CapacityLimiter | None = None
+        self._threads = CompressionThreads()
+        # With twice as many as there are threads, no thread waits for the next poll.
+        self._accumulator.drafts.at_once = 2 * self._threads.count
         self.ended = False
         # `Producer.start` sets the event loop's own clock here: `anyio.current_time` looks up the
         # loop at each call, a tenth of a request's time. Simulated tests set a virtual clock.
@@ -335,6 +342,9 @@ class Sender:
                     self._tasks.start_soon(self._serve, step)
             case steps.CloseLink(link_id, reason):
                 self._close(link_id, reason)
+            case steps.Compress():
+                if self._tasks is not None:
+                    self._tasks.start_soon(self._compress, step)
             case steps.FetchMetadata():
                 self._ask(step, questions.metadata(step))
             case steps.AskCluster():
@@ -363,6 +373,15 @@ class Sender:
                 self._ask(step, questions.commit_offsets(step))
             case steps.EndTransaction():
                 self._ask(step, questions.end_transaction(step))
+
+    async def _compress(self, step: steps.Compress) -> None:
+        """Compress records in a thread, and report the result to the engine."""
+        self._on_compressed(step, await self._threads.compress(step))
+
+    def _on_compressed(self, step: steps.Compress, result: BatchBody | errors.KafkaError) -> None:
+        self._core.on_compressed(step.token, result)
+        self.deliver()
+        self.wakeup.set()
 
     def _send_produce(self, step: steps.SendProduce) -> None:
         channel = self._channels.get(step.link_id)

@@ -17,9 +17,12 @@ from aioidem._hot import (
 )
 from aioidem._records._decode import ReadRecord
 from aioidem._records.builder import (
+    BatchBody,
     BuiltBatch,
+    add_header,
     assign_offsets,
     build_batch,
+    build_body,
     record_size_bound,
     restamp,
 )
@@ -29,6 +32,7 @@ from aioidem._records.compression import (
     Codec,
     compress,
     decompress,
+    quick_bytes,
     require,
 )
 from aioidem._records.estimator import ESTIMATION_FACTOR, CompressionRatioEstimator
@@ -42,6 +46,7 @@ __all__ = [
     "DEFAULT_MAX_ITEMS",
     "ESTIMATION_FACTOR",
     "LEVELS",
+    "BatchBody",
     "BinaryColumn",
     "BuiltBatch",
     "Codec",
@@ -50,14 +55,17 @@ __all__ = [
     "ReadRecord",
     "RecordBatch",
     "RecordSection",
+    "add_header",
     "assign_offsets",
     "build_batch",
+    "build_body",
     "compress",
     "decompress",
     "encode_columns",
     "measure_columns",
     "partitions_of",
     "payload_size",
+    "quick_bytes",
     "read_batches",
     "record_size",
     "record_size_bound",

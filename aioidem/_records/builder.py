@@ -24,6 +24,45 @@ from aioidem._records.section import RecordSection
 from aioidem.errors import InternalError, ProtocolError, RecordError
 
 
+class BatchBody:
+    """The encoded and compressed records of a batch, which follow its header on the wire.
+
+    Times are in milliseconds since the epoch, sizes in bytes. ``uncompressed_size`` is what the
+    whole batch would take with ``Codec.NONE``, header included.
+    """
+
+    __slots__ = (
+        "codec",
+        "count",
+        "data",
+        "first_timestamp_ms",
+        "max_timestamp_ms",
+        "uncompressed_size",
+    )
+
+    # A dataclass that is frozen would take three times as long to create.
+    def __init__(
+        self,
+        data: bytes,
+        codec: Codec,
+        count: int,
+        first_timestamp_ms: int,
+        max_timestamp_ms: int,
+        uncompressed_size: int,
+    ) -> None:
+        self.data = data
+        self.codec = codec
+        self.count = count
+        self.first_timestamp_ms = first_timestamp_ms
+        self.max_timestamp_ms = max_timestamp_ms
+        self.uncompressed_size = uncompressed_size
+
+    @property
+    def batch_size(self) -> int:
+        """The size of the batch on the wire, header included."""
+        return layout.BATCH_OVERHEAD + len(self.data)
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltBatch:
     """A sealed batch, with times in milliseconds since the epoch and sizes in bytes.
@@ -59,6 +98,38 @@ def record_size_bound(
         raise RecordError(f"a record cannot be encoded: {error}") from error
 
 
+def build_body(
+    records: Iterable[NewRecord] | RecordSection,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+) -> BatchBody:
+    """Encode and compress the records of a batch.
+
+    The result does not depend on who sends the batch, so it may be made in a thread before the
+    batch has a producer id and a sequence.
+
+    Args:
+        records: The records, at least one.
+        codec: The compression.
+        level: The compression level; None is the codec's default.
+
+    Raises:
+        RecordError: There is no record, or a record cannot be encoded.
+        UnsupportedCodecError: The codec's library is not installed.
+        ConfigError: The codec does not have this level.
+    """
+    try:
+        plain, count, first, maximum = (
+            records.encode() if isinstance(records, RecordSection) else encode_records(records)
+        )
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise RecordError(f"a record cannot be encoded: {error}") from error
+    if count == 0:
+        raise RecordError("a batch needs at least one record")
+    body = plain if codec == 0 else compress(codec, plain, level)
+    return BatchBody(body, codec, count, first, maximum, layout.BATCH_OVERHEAD + len(plain))
+
+
 def build_batch(
     records: Iterable[NewRecord] | RecordSection,
     *,
@@ -90,24 +161,42 @@ def build_batch(
         ConfigError: The codec does not have this level.
         InternalError: Producer id, epoch, sequence or append time does not fit its field.
     """
-    try:
-        plain, count, first, maximum = (
-            records.encode() if isinstance(records, RecordSection) else encode_records(records)
-        )
-    except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise RecordError(f"a record cannot be encoded: {error}") from error
-    if count == 0:
-        raise RecordError("a batch needs at least one record")
-    attributes = int(codec)
+    return add_header(
+        build_body(records, codec, level),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        log_append_time_ms=log_append_time_ms,
+    )
+
+
+def add_header(
+    body: BatchBody,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time_ms: int | None = None,
+) -> BuiltBatch:
+    """Build the batch of encoded records; the other arguments are those of `build_batch`.
+
+    Raises:
+        InternalError: Producer id, epoch, sequence or append time does not fit its field.
+    """
+    attributes = int(body.codec)
     if transactional:
         attributes |= layout.TRANSACTIONAL
     if control:
         attributes |= layout.CONTROL
-    stamp = maximum
+    stamp = body.max_timestamp_ms
     if log_append_time_ms is not None:
         attributes |= layout.LOG_APPEND_TIME
         stamp = log_append_time_ms
-    body = plain if codec == 0 else compress(codec, plain, level)
+    data, count, first = body.data, body.count, body.first_timestamp_ms
     try:
         tail = layout.TAIL.pack(
             attributes, count - 1, first, stamp, producer_id, producer_epoch, base_sequence, count
@@ -116,17 +205,17 @@ def build_batch(
         raise InternalError(f"a batch's header cannot be encoded: {error}") from error
     lead = layout.LEAD.pack(
         0,
-        layout.BATCH_OVERHEAD - layout.PREAMBLE.size + len(body),
+        layout.BATCH_OVERHEAD - layout.PREAMBLE.size + len(data),
         layout.NO_LEADER_EPOCH,
         layout.MAGIC,
-        crc32c(body, crc32c(tail)),
+        crc32c(data, crc32c(tail)),
     )
     return BuiltBatch(
-        data=b"".join((lead, tail, body)),
+        data=b"".join((lead, tail, data)),
         count=count,
         first_timestamp_ms=first,
         max_timestamp_ms=stamp,
-        uncompressed_size=layout.BATCH_OVERHEAD + len(plain),
+        uncompressed_size=body.uncompressed_size,
     )
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
@@ -66,6 +67,23 @@ LEVELS: Final[Mapping[Codec, Sequence[int]]] = MappingProxyType(
     }
 )
 
+# By codec, for each range of levels: (the highest level, bytes). A core compresses that many bytes
+# in about half a millisecond, and never in more than a millisecond (`benchmarks/compression.py`).
+_QUICK: Final[Mapping[Codec, Sequence[tuple[float, int]]]] = MappingProxyType(
+    {
+        Codec.GZIP: ((math.inf, 32 * 1024),),
+        Codec.SNAPPY: ((math.inf, 512 * 1024),),
+        Codec.LZ4: ((2, 256 * 1024), (math.inf, 32 * 1024)),
+        Codec.ZSTD: (
+            (-1, 128 * 1024),
+            (3, 64 * 1024),
+            (9, 32 * 1024),
+            (12, 16 * 1024),
+            (math.inf, 4 * 1024),
+        ),
+    }
+)
+
 _LIBRARIES: Final[Mapping[Codec, tuple[str, str]]] = MappingProxyType(
     {
         Codec.SNAPPY: ("cramjam", "aioidem[snappy]"),
@@ -109,6 +127,23 @@ def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
         )
         raise ConfigError(f"compression_level={level}: {codec.name.lower()} takes {allowed}")
     return _COMPRESS[codec](data, level)
+
+
+def quick_bytes(codec: Codec, level: int | None) -> float:
+    """Return how many bytes can be compressed on an event loop without delaying its other tasks.
+
+    That takes about half a millisecond. Handing the bytes to a thread takes a fifth of that, so
+    only longer work is worth a thread.
+
+    Args:
+        codec: The codec.
+        level: The level; None is the codec's default.
+    """
+    if codec is Codec.NONE:
+        return math.inf
+    default = 3 if codec is Codec.ZSTD else 0
+    asked = default if level is None else level
+    return next(nbytes for highest, nbytes in _QUICK[codec] if asked <= highest)
 
 
 def _no_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001

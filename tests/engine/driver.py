@@ -49,7 +49,7 @@ from aioidem._protocol.producer_id import ProducerIdAnswer
 from aioidem._protocol.producers import ProducersAnswer
 from aioidem._protocol.topic_config import TopicConfig
 from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset, TxnOffsetCommitAnswer
-from aioidem._records import read_batches, record_size_bound
+from aioidem._records import build_body, read_batches, record_size_bound
 from aioidem.errors import KafkaConnectionError, KafkaError
 from aioidem.structs import DeliveryStatus
 
@@ -438,11 +438,18 @@ class Rig:
                 self.core.on_answer(step, self.topic_limit, self.now)
             case steps.DescribeBrokerConfig():
                 self.core.on_answer(step, self.facts, self.now)
+            case steps.Compress():
+                self.compressed(step)
             case steps.AskProducers():
                 self.core.on_answer(step, self.producers, self.now)
             case _:
                 assert isinstance(step, CALLS), f"the rig does not know this step: {step}"
                 self.answer_call(step, poll=False)
+
+    def compressed(self, step: steps.Compress) -> None:
+        """Compress a draft's records, and give the engine the result."""
+        body = build_body(step.records, step.codec, step.level)
+        self.core.on_compressed(step.token, body)
 
     def described(self) -> TopicConfig:
         """Return the brokers' answer to DescribeConfigs of a topic."""

@@ -35,7 +35,7 @@ record_accumulator: append, _append, _assign, _choose_partition; partitions: sta
 partition_queue: append;
 producer/sender: _turn; core: poll; produce: send, _route; partition: follow; produce: _send_on;
 record_accumulator: drain, _next_batch; sealing: seal; partition_queue: cut; idempotence: take;
-builder: build_batch; partition: enlist, send; produce: _write;
+builder: build_body, add_header; partition: enlist, send; produce: _write;
 producer/sender: _perform, _send_produce; connection: write;
 producer/sender: _on_frame, _answered; core: on_answer; produce: on_answer, _on_partition;
 partition: on_ack, _settle_ack; outcomes: settle;

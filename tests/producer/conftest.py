@@ -14,8 +14,14 @@ import importlib.util
 import os
 from typing import Any, Literal
 
+import anyio
 import pytest
 import trio.testing
+
+from aioidem import errors
+from aioidem._engine.steps import Compress
+from aioidem._producer.compressing import CompressionThreads, compressed
+from aioidem._records import BatchBody
 
 _REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "asyncio": ("asyncio", {"use_uvloop": False}),
@@ -24,11 +30,21 @@ _REAL: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+async def _without_thread(
+    _threads: CompressionThreads, step: Compress
+) -> BatchBody | errors.KafkaError:
+    await anyio.lowlevel.checkpoint()
+    return compressed(step)
+
+
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Return the event loop of the test's world, as anyio's pytest plugin wants it."""
     world = getattr(request, "param", "virtual")
     if world == "virtual":
+        # While a thread works, every task may wait, and the clock would jump.
+        patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+        patch.setattr(CompressionThreads, "compress", _without_thread)
         return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
     if importlib.util.find_spec(world) is None and os.environ.get("CI", "").lower() != "true":
         pytest.skip(f"{world} is not installed")

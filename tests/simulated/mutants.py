@@ -15,6 +15,7 @@ words. A mutant's name is the name of its function, with spaces instead of under
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import sys
 import time
@@ -47,12 +48,14 @@ from aioidem._engine.links import Link
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState, Refusal
+from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import BrokerMemory, RetentionEvidence, Witness
 from aioidem._engine.route import Route
+from aioidem._engine.sealing import Sealer
 from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
@@ -850,6 +853,41 @@ def missing_partition_refused_by_old_metadata(patch: Patch) -> None:
         wait(self, until, -1, record)
 
     patch(UnassignedRecords, "wait", hasty)
+
+
+# -- drafts -------------------------------------------------------------------------------------
+
+
+@mutant("records that expire while a thread compresses them are in no batch")
+def drafts_outlive_their_records(patch: Patch) -> None:
+    expire = PartitionQueue.expire
+
+    def naive(self: PartitionQueue, now: float) -> list[PendingRecord]:
+        draft, expired = self.draft, expire(self, now)
+        self.draft = draft if self.records else None
+        return expired
+
+    patch(PartitionQueue, "expire", naive)
+
+
+@mutant("while a thread compresses records, none behind them is sent")
+def records_overtake_a_draft(patch: Patch) -> None:
+    seal = Sealer.seal
+
+    def naive(self: Sealer, state: PartitionState, *args: Any, **more: Any) -> Batch | None:
+        queue = state.queue
+        draft = queue.draft
+        if draft is None or draft.body is not None or queue.bytes == draft.size:
+            return seal(self, state, *args, **more)
+        held = queue.cut_draft(draft)
+        quick, self.drafts.quick = self.drafts.quick, math.inf
+        batch = seal(self, state, *args, **more)
+        self.drafts.quick = quick
+        queue.put_back(held, flushing=True)
+        queue.draft = draft
+        return batch
+
+    patch(Sealer, "seal", naive)
 
 
 # -- time ---------------------------------------------------------------------------------------

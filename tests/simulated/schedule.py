@@ -12,6 +12,7 @@ ones.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -149,6 +150,21 @@ class Schedule:
         """
         r = random.Random(f"pieces {self.seed}")
         return r.choice((2, 5, 20, AT_ONCE)), r.choice((2, 5, 20, SLICE))
+
+    @property
+    def threads(self) -> tuple[float, tuple[float, ...]]:
+        """How many bytes are compressed at once, and how long threads take for more, in seconds.
+
+        No seed has batches that take long to compress, so small ones go to threads here, which
+        take a time drawn from the second part. A separate random generator draws both.
+        """
+        r = random.Random(f"threads {self.seed}")
+        takes: tuple[float, ...] = (0.0, 0.0005)
+        if self.work:  # a transaction must be committed in the end, whatever its timeouts
+            takes = (0.0, 0.001, 0.02)
+        elif not (self.all_acked or self.round_trips or self.noticed or self.wide_at_end):
+            takes = r.choice((takes, (0.0, 0.01, 0.2), (0.0, 0.001, self.rtt, 2.0)))
+        return r.choice((0, 0, 250, math.inf)), takes
 
     @property
     def most_partitions(self) -> dict[str, int]:

@@ -12,6 +12,8 @@ from aioidem._engine import transactions as transactions_module
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.coordinator import CallKind, Verdict
 from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.partition_queue import PartitionQueue
+from aioidem._engine.record import PendingRecord
 from aioidem._engine.transactions import (
     Call,
     OffsetCommit,
@@ -242,6 +244,18 @@ def concurrent_taken_for_fatal(patch: Patch) -> None:
 @rule("an end answered by a code that nobody knows may have been carried out")
 def unlisted_end_taken_for_refused(patch: Patch) -> None:
     patch(transactions_module, "is_listed", lambda _kind, _code: True)
+
+
+@rule("records that an abort ends while a thread compresses them are in no later batch")
+def drafts_outlive_an_abort(patch: Patch) -> None:
+    empty = PartitionQueue.empty
+
+    def naive(self: PartitionQueue) -> list[PendingRecord]:
+        draft, taken = self.draft, empty(self)
+        self.draft = draft
+        return taken
+
+    patch(PartitionQueue, "empty", naive)
 
 
 @rule("one call to a coordinator at a time (KAFKA-17754)")

@@ -37,6 +37,7 @@ from aioidem._engine import ProducerCore, steps
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
 from aioidem._network.transport import Connector
+from aioidem._producer.compressing import compressed
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
@@ -286,7 +287,9 @@ class _TapSender(Sender):
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.wall)
         self.settled.at_once = whole.schedule.at_once[0]
+        core.accumulator.drafts.at_once = 3  # on every machine
         self._whole = whole
+        self._thread_times = random.Random(whole.schedule.seed ^ 0x7EAD)
 
     def deliver(self) -> None:
         """Deliver as usual, but write the producer's events to the trace instead of the log."""
@@ -299,6 +302,12 @@ class _TapSender(Sender):
         self.deliver()
         self._whole.trace_step(step)
         super()._perform(step)
+
+    async def _compress(self, step: steps.Compress) -> None:
+        """Compress records after a virtual time, which real threads would not know."""
+        takes = self._thread_times.choice(self._whole.schedule.threads[1])
+        await until(self._whole.now + takes)
+        self._on_compressed(step, compressed(step))
 
     def _send_produce(self, step: steps.SendProduce) -> None:
         if step.link_id in self._channels and self._config.acks:

@@ -39,6 +39,7 @@ from aioidem._engine.record_block import Columns, RecordBlock
 from aioidem._engine.settlement import Settlement
 from aioidem._network.transport import TcpConnector
 from aioidem._network.waiting import Wakeup
+from aioidem._producer.compressing import compressed
 from aioidem._producer.sender import Sender, _Channel
 from aioidem._protocol.frames import FrameLimit
 from aioidem._protocol.messages import correlation_id_of, decode_request
@@ -209,6 +210,7 @@ class SimCore(ProducerCore):
     def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
         super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
         self.accumulator.assigned_at_once = schedule.at_once[1]
+        self.accumulator.drafts.quick = schedule.threads[0]
         self._world = world
         self._epochs: dict[tuple[str, int], int] = {}
         self._ids: dict[str, Any] = {}
@@ -464,6 +466,7 @@ class SimSender(Sender):
         super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
         self.clock = lambda: world.now
         self.settled.at_once = world.schedule.at_once[0]
+        core.accumulator.drafts.at_once = 3  # on every machine
         self.wakeup: _Raised = _Raised()
         self._world = world
         self._cancelled: set[int] = set()
@@ -502,6 +505,8 @@ class SimSender(Sender):
             case steps.CloseLink(link_id, _):
                 self._cancelled.add(link_id)
                 super()._perform(step)
+            case steps.Compress():
+                self._world.compress(step)
             case _:
                 super()._perform(step)
 
@@ -511,6 +516,10 @@ class SimSender(Sender):
             connection: Any = channel.connection
             connection.upcoming = step
         super()._send_produce(step)
+
+    def compressed(self, step: steps.Compress) -> None:
+        """Report to the engine what a thread has compressed."""
+        self._on_compressed(step, compressed(step))
 
     def link_refused(self, link_id: int, error: errors.KafkaError) -> None:
         """Handle the failure of an attempt to connect."""
@@ -575,6 +584,7 @@ class World:
         self.incarnations = dict.fromkeys(range(schedule.brokers), 0)
         self._tracing = trace
         self._random = random.Random(schedule.seed ^ 0xACE)
+        self._thread_times = random.Random(schedule.seed ^ 0x7EAD)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._calls = count()
@@ -882,6 +892,11 @@ class World:
             return
         self.trace(f"queued {records[0].row.value} and {len(records) - 1} more")
         self.sender.wakeup.set()
+
+    def compress(self, step: steps.Compress) -> None:
+        """Let a thread compress records, which takes a time that its schedule draws."""
+        done = self.now + self._thread_times.choice(self.schedule.threads[1])
+        self.at(done, lambda: self._client(lambda: self.sender.compressed(step)))
 
     def _append(self, topic: str, record: PendingRecord, row: Row, block_until: float) -> None:
         row.started = self.now

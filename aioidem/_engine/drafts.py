@@ -1,0 +1,87 @@
+"""Drafts: which batches are compressed in threads, and how many of them at once.
+
+A batch is compressed at once, on the event loop, if that takes half a millisecond at most
+(`quick_bytes`): handing it to a thread and back would take about as long. A larger one becomes a
+`Draft`. The records of a draft are chosen as late as possible, so that a batch may grow until then:
+only so many drafts are begun at once as keep the driver's threads busy.
+
+Rejected: compressing every batch in a thread (a batch of 16 kB would take twice the CPU time);
+several drafts of one partition at once (the second would be chosen before it can be sent, and an
+oversized first one would make it useless).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioidem._config import ProducerConfig
+from aioidem._engine.batch import Batch
+from aioidem._engine.draft import Draft
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.partition_queue import PartitionQueue
+from aioidem._engine.record import PendingRecord
+from aioidem._engine.steps import Compress
+from aioidem._records import Codec, quick_bytes
+
+__all__ = ["Drafts"]
+
+
+class Drafts:
+    """The drafts of one producer that are being compressed.
+
+    Args:
+        config: validated options, for codec and level.
+
+    Attributes:
+        quick: how many bytes of records are compressed without a draft.
+        at_once: how many drafts are compressed at once. The driver sets it to suit its threads.
+        steps: the steps of the drafts begun since the last poll.
+    """
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._codec = Codec.from_name(config.compression_type)
+        self._level = config.compression_level
+        self._under_way: dict[int, tuple[PartitionState, PartitionQueue | Batch, Draft]] = {}
+        self._next_token = 1
+        self.quick = quick_bytes(self._codec, self._level)
+        self.at_once = 4
+        self.steps: list[Compress] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether no draft should begin before another has been compressed."""
+        return len(self._under_way) >= self.at_once
+
+    def begin(
+        self, state: PartitionState, owner: PartitionQueue | Batch, records: Sequence[PendingRecord]
+    ) -> None:
+        """Let records be compressed.
+
+        Args:
+            state: the partition.
+            owner: the partition's queue, if these are its first records, which stay there; or the
+            batch that consists of the records.
+            records: the records.
+        """
+        draft = owner.draft = Draft(records)
+        token = self._next_token
+        self._next_token += 1
+        self._under_way[token] = state, owner, draft
+        self.steps.append(Compress(token, records, self._codec, self._level))
+
+    def end(self, token: int) -> tuple[PartitionState, PartitionQueue | Batch, Draft] | None:
+        """Take out the draft of a `Compress` step that was performed, with partition and owner.
+
+        Returns:
+            None if no record waits for it any more: they have their outcome, or the partition has a
+            new state.
+        """
+        state, owner, draft = self._under_way.pop(token)
+        if owner.draft is not draft or (isinstance(owner, Batch) and owner.settled):
+            return None
+        return state, owner, draft
+
+    def take_steps(self) -> list[Compress]:
+        """Take the list of steps, and begin a new one."""
+        taken, self.steps = self.steps, []
+        return taken

@@ -1,0 +1,73 @@
+"""CompressionThreads: compress records for the engine without holding up the event loop.
+
+The libraries of all codecs release the interpreter's lock while they compress, so a thread leaves
+the event loop its time. With pure Python's encoder the thread holds the lock for as long as it
+encodes the records; Python then lets the event loop run every 5 ms (`sys.setswitchinterval`).
+
+Rejected: a pool of processes (the records would be copied twice, and a process started by a library
+is a surprise); threads of a pool of our own (anyio's end with the event loop).
+"""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+import anyio.to_thread
+
+from aioidem import errors
+from aioidem._engine.steps import Compress
+from aioidem._records import BatchBody, build_body
+
+__all__ = ["CompressionThreads", "compressed"]
+
+
+class CompressionThreads:
+    """The threads in which one producer compresses records.
+
+    Attributes:
+        count: The most threads at once: as many as there are cores, but one, which is left to the
+            event loop.
+    """
+
+    __slots__ = ("_limiter", "count")
+
+    def __init__(self) -> None:
+        self.count = max(1, _cores() - 1)
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def compress(self, step: Compress) -> BatchBody | errors.KafkaError:
+        """Perform a step in a thread, and return its result, or the error that prevents it.
+
+        If this is cancelled, the thread is abandoned. It ends by itself, because the records take a
+        limited time.
+        """
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self.count)
+        try:
+            return await anyio.to_thread.run_sync(
+                compressed, step, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except RuntimeError as error:  # the system permits no more threads
+            return _told(error)
+
+
+def compressed(step: Compress) -> BatchBody | errors.KafkaError:
+    """Perform a step here, and return its result, or the error that prevents it."""
+    try:
+        return build_body(step.records, step.codec, step.level)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it concerns these records alone
+        return _told(error)
+
+
+def _told(error: Exception) -> errors.KafkaError:
+    if isinstance(error, errors.KafkaError):
+        return error
+    return errors.InternalError(f"the records of a batch could not be compressed: {error!r}")
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
