@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-WAYS = ("await", "one", "queue", "bulk", "paced", "start", "idle")
+WAYS = ("await", "one", "queue", "bulk", "table", "paced", "start", "idle")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DISTINCT = 1000
 """How many different records there are at most; each run sends them in turn."""

@@ -34,6 +34,7 @@ MEANINGS = {
     "one": "the same with one task: each record is a request of its own, and its latency counts",
     "queue": "one task queues records; at most `--queued` are unacknowledged",
     "bulk": "many records per call: 10,000 for aioidem and confluent-kafka, a batch for aiokafka",
+    "table": "the same, with an Arrow table of 10,000 rows per call for aioidem",
     "paced": "an open loop at half of the client's own peak rate, or at `--rate`; latencies count "
     "from the time at which a record was due",
     "start": "from the start of the process to the first acknowledgement",
@@ -149,6 +150,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *_varied("await"),
         *_varied("queue"),
         *_varied("bulk"),
+        "table",
+        "table+keys",
         *("one", "one+1000B", "paced", "paced+1000B", "start", "idle"),
         *(f"{LONG}+{rtt}ms" for rtt in LINKS),
         f"{LONG}+150ms+100Mbit",

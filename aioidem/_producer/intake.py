@@ -24,7 +24,7 @@ from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.record import RecordGroup
-from aioidem._engine.record_block import Columns, RecordBlock
+from aioidem._engine.record_block import Columns, RecordBlock, SharedHeaders
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
@@ -41,6 +41,7 @@ from aioidem._producer.observer import BatchReporter
 from aioidem._producer.pieces import pieces_of
 from aioidem._producer.queued import QueuedBatch, QueuedDelivery
 from aioidem._producer.sender import Sender
+from aioidem._producer.table import TableColumns
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.structs import Record
 
@@ -238,13 +239,8 @@ class RecordIntake:
             RecordError: The topic, partition, a header or the timestamp is illegal.
             TypeError: An argument has the wrong type. Bad records raise when they are read.
         """
-        if type(topic) is not str or topic not in self._topics:
-            validate_topic(topic)
         key = checked_payload("key", key)
-        shared = tuple(checked_headers(headers)) if headers else ()
-        if partition is not None:
-            check_partition(partition)
-        record_size_bound(key, None, shared)  # raises if a header's name cannot be encoded
+        shared = self._shared(topic, key, headers, partition)
         return pieces_of(
             values,
             key=key,
@@ -253,6 +249,49 @@ class RecordIntake:
             most=self._most,
             too_large=partial(self._too_large, topic),
         )
+
+    def table_pieces(
+        self,
+        topic: str,
+        table: object,
+        value: str,
+        key: str | bytes | None,
+        headers: str | Headers,
+        partition: int | None,
+        timestamp: str | int | None,
+    ) -> Iterator[Columns]:
+        """Check the columns of a table, and return an iterator that reads its records.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            RecordError: The topic, partition, a header, a column's name or a timestamp is illegal.
+            TypeError: An argument or a column has the wrong type.
+        """
+        key = key if isinstance(key, str) else checked_payload("key", key)
+        alone = None if isinstance(key, str) else key
+        named = headers if isinstance(headers, str) else None
+        shared = self._shared(topic, alone, () if isinstance(headers, str) else headers, partition)
+        columns = TableColumns(
+            table, value=value, key=key, headers=named or shared, timestamp=timestamp
+        )
+        return columns.pieces(self._most, partial(self._too_large, topic))
+
+    def _shared(
+        self, topic: str, key: bytes | None, headers: Headers, partition: int | None
+    ) -> SharedHeaders:
+        """Check what the records of a call share, and return the headers that they share.
+
+        Raises:
+            RecordError: The topic, partition or a header is illegal.
+            TypeError: An argument has the wrong type.
+        """
+        if type(topic) is not str or topic not in self._topics:
+            validate_topic(topic)
+        shared = tuple(checked_headers(headers)) if headers else ()
+        if partition is not None:
+            check_partition(partition)
+        record_size_bound(key, None, shared)  # raises if a header's name cannot be encoded
+        return shared
 
     async def queue_piece(
         self, topic: str, columns: Columns, partition: int | None, deliveries: BulkDeliveries

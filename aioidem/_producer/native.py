@@ -409,6 +409,55 @@ class Producer(TransactionCalls):
         pieces = self._intake.pieces(topic, values, key, headers, partition, timestamp_ms)
         return await self._send_pieces(topic, pieces, partition)
 
+    async def send_table(
+        self,
+        topic: str,
+        table: object,
+        *,
+        value: str = "value",
+        key: str | bytes | None = None,
+        headers: str | Headers = (),
+        partition: int | None = None,
+        timestamp: str | float | None = None,
+    ) -> Deliveries:
+        """Send each row of an Arrow table as a record, and wait for all outcomes.
+
+        The records are encoded from the table's buffers, without an object for each row (except for
+        a column of headers), and queued in order as by `send_many`. This needs pyarrow, from the
+        extra `arrow`.
+
+        Args:
+            topic: The topic's name.
+            table: A `pyarrow.Table` or `pyarrow.RecordBatch`, or an object with
+                `__arrow_c_stream__`, such as a data frame.
+            value: The name of the column of payloads, binary or string; null is a tombstone.
+            key: The name of the column of keys, binary or string, or as bytes the key of every
+                record. A null key, like None, leaves the choice of the partition to the
+                partitioner.
+            headers: The name of the column of headers, lists of (name, value) structs or maps of
+                string to binary; or the headers of every record.
+            partition: The partition's number; None lets the key or the partitioner decide.
+            timestamp: The name of the column of timestamps, where null is now; or that of every
+                record, in seconds since the epoch; None is now.
+
+        Returns:
+            The deliveries, in the order of the rows, all of them acknowledged.
+
+        Raises:
+            PartialDeliveryError: Some records failed, or the call had to stop before the last one
+                (no room within `max_block`, a row that is too large). The error's `deliveries` has
+                the outcome of each record that was queued.
+            RecordError: The table lacks a column, or as for `send`; nothing was queued.
+            KafkaError: As for `send`; nothing was queued.
+            TypeError: An argument or a column has the wrong type; nothing was queued.
+            ImportError: pyarrow is not installed.
+        """
+        self._life.check_open()
+        if timestamp is not None and not isinstance(timestamp, str):
+            timestamp = milliseconds(timestamp)
+        pieces = self._intake.table_pieces(topic, table, value, key, headers, partition, timestamp)
+        return await self._send_pieces(topic, pieces, partition)
+
     async def _send_pieces(
         self, topic: str, pieces: Iterator[Columns], partition: int | None
     ) -> Deliveries:

@@ -26,7 +26,7 @@ from aioidem._producer.arguments import (
 from aioidem._records import record_size_bound
 from aioidem.structs import Record
 
-__all__ = ["MOST_ROWS", "pieces_of"]
+__all__ = ["MOST_ROWS", "before_too_large", "pieces_of"]
 
 MOST_ROWS = 10_000
 """The most records of a piece. It bounds the time for which the event loop is held."""
@@ -73,7 +73,7 @@ def pieces_of(
             break
         columns, bad = _columns(piece, common)
         if columns is not None and columns.largest > most:
-            columns, bad = _smaller(columns, most, too_large)
+            columns, bad = before_too_large(columns, most, too_large)
         if columns is not None:
             yield columns
             wanted = max(1, min(MOST_ROWS, _PIECE_BYTES * len(columns) // columns.sizes[-1]))
@@ -167,7 +167,7 @@ def _checked(
     )
 
 
-def _smaller(
+def before_too_large(
     columns: Columns, most: int, too_large: Callable[[int], errors.KafkaError]
 ) -> tuple[Columns | None, Exception]:
     """Return the columns of the records before the first too large one, and the error of that."""

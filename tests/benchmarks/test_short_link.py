@@ -54,6 +54,8 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
         ("one", ("aioidem-drop-in", "kafka-python")),
         ("queue+1000B+1p+zstd", ("aioidem", "confluent-aio")),
         ("bulk", ("aioidem-drop-in", "confluent-kafka")),
+        ("bulk+keys", ("aioidem", "confluent-kafka")),
+        ("table+keys", ("aioidem", "confluent-kafka")),
     ],
 )
 def test_each_client_has_figures(tmp_path: Path, way: str, clients: tuple[str, ...]) -> None:

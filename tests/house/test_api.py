@@ -112,7 +112,7 @@ def test_a_producer_shows_users_only_what_is_for_them() -> None:
     """Public attributes of producers and deliveries are for users; others have an underscore."""
     assert _members(aioidem.Producer) == {
         *("start", "stop", "close", "flush", "config", "statistics", "set_sasl_credentials"),
-        *("send", "send_nowait", "send_many", "wait_for_room", "partitions_for"),
+        *("send", "send_nowait", "send_many", "send_table", "wait_for_room", "partitions_for"),
         *("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"),
         *("transaction", "send_offsets_to_transaction"),
     }

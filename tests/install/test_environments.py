@@ -16,6 +16,7 @@ from .tools import ROOT, Built, Environment
 
 _CLI = {"hdrh", "javaproperties", "rich", "typer"}
 EXTRAS: dict[str, set[str]] = {
+    "arrow": {"pyarrow"},
     "aws": {"botocore"},
     "cli": _CLI,
     "compat": {"aiokafka"},

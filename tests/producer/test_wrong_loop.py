@@ -35,6 +35,7 @@ Awaiting = Callable[[Producer, Delivery], Awaitable[object]]
 AWAITED: dict[str, Awaiting] = {
     "send": lambda p, _: p.send("t", b"x"),
     "send_many": lambda p, _: p.send_many("t", [b"x"]),
+    "send_table": lambda p, _: p.send_table("t", object()),
     "flush": lambda p, _: p.flush(),
     "close": lambda p, _: p.close(),
     "stop": lambda p, _: p.stop(),
