@@ -5,8 +5,10 @@ Invariant: ``murmur2`` returns what Java's ``Utils.murmur2`` does, and a record 
 ones: a key must keep its partition when a broker goes down, and have the same one in every client.
 
 Rejected: Python's ``hash`` and CRC-32 (librdkafka's default), which send keys to other partitions
-than Java's producer does. The sticky choice for records without a key depends on batches and is in
-the engine.
+than Java's producer does.
+
+`Producer` chooses one partition for several records without a key in a row (sticky). That choice
+depends on batches, and is made in `aioidem._engine`.
 """
 
 from __future__ import annotations

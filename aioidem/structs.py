@@ -35,7 +35,7 @@ class DeliveryStatus(enum.Enum):
     """The outcome is not known yet: the record is queued, in flight or in doubt."""
 
     ACKED = "acked"
-    """The record is in the log: the broker acknowledged its batch, or a later one that proves it.
+    """The record is in the log: the broker acknowledged its batch, or a later one, which proves it.
     With ``acks=1`` it is in the leader's log only, and an election may remove it."""
 
     NOT_WRITTEN = "not written"

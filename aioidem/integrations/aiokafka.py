@@ -4,10 +4,10 @@ This `AIOKafkaProducer` raises aiokafka's exceptions and returns aiokafka's stru
 `except aiokafka.errors.KafkaError` and `isinstance` keep working. `install` puts this
 class in place of aiokafka's, for frameworks that make the producer themselves.
 
-Invariants: an exception is of aiokafka's class of the same name or, where aiokafka has no such
-class, of that of the nearest ancestor. Its `status` says NOT_WRITTEN or UNKNOWN, and its
-`__cause__` is aioidem's own exception. The constructor's errors are ValueError and TypeError in
-both libraries and are not translated.
+Invariants: an exception is of aiokafka's class of the same name. Where aiokafka has no such class,
+the nearest ancestor that aiokafka has takes its place. The exception's `status` says NOT_WRITTEN or
+UNKNOWN, and its `__cause__` is aioidem's own exception. The constructor's errors are ValueError and
+TypeError in both libraries and are not translated.
 
 Rejected: exceptions that belong to both class trees (their `str` and `__reduce__` would be those of
 one tree, and `type(error)` would be a class of neither).
@@ -139,7 +139,7 @@ async def committed(
 
 
 def install() -> None:
-    """Replace `aiokafka.AIOKafkaProducer` by this class, for the whole process.
+    """Replace `aiokafka.AIOKafkaProducer` by this module's, for the whole process.
 
     The name is also replaced in every loaded module that has imported it. So `install` may be
     called before or after a framework is imported, but must be called before the framework makes

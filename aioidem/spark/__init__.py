@@ -60,7 +60,7 @@ def end_open_transactions(
     Readers of committed data would otherwise wait until the transactions time out. The call blocks.
 
     Args:
-        spark: the session that reads the checkpoint.
+        spark: a session that can read the checkpoint.
         checkpoint: the query's `checkpointLocation`.
         options: the options of the query's sink. Values `env:NAME` and `file:PATH` are looked up on
             the driver, which connects to the cluster.

@@ -1,9 +1,10 @@
 """Tools to test a Kafka producer: history checker, wire monitor, fault proxy, real brokers.
 
 They work with aioidem and with any other Kafka client. The checkers need no event loop and no
-broker: a history is a list of plain rows, a log is a list of plain records from any reader. A
-`FaultProxy` is placed in front of a broker, and applies the actions (`Cut`, `Hold`, ...) that its
-hooks return for a frame. `KafkaCluster` runs real brokers. See docs/testing.md.
+broker: a history (the records that were sent, with their outcomes) is a list of plain rows, and
+a log is a list of plain records from any reader. A `FaultProxy` is placed in front of a broker, and
+applies the actions (`Cut`, `Hold`, ...) that its hooks return for a frame. `KafkaCluster` runs real
+brokers. See docs/testing.md.
 """
 
 from __future__ import annotations
@@ -86,4 +87,4 @@ __all__ = [
 ]
 
 KafkaUnavailableError = KafkaInstallError
-"""The name that `KafkaInstallError` had at first."""
+"""An earlier name of `KafkaInstallError`, kept for code that imports it."""

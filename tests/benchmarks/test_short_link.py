@@ -1,4 +1,4 @@
-"""The runner for the short link works with every client that is installed, and reads its arguments.
+"""`benchmarks/short_link.py` runs every client that is installed, and checks its arguments.
 
 The runs are short and on the embedded broker. Their figures are not checked, because that would
 take a quiet machine.
@@ -88,7 +88,7 @@ def test_the_pure_form_runs_without_extensions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_paced_and_idle(tmp_path: Path) -> None:
-    """An open loop has percentiles and the rate that was asked; an idle client has a CPU share."""
+    """A paced run reports percentiles and the rate asked for; an idle run reports the CPU share."""
     found = rows(tmp_path, "--scenarios", "paced", "--clients", "aioidem", "--rate", "500")
     [figures] = found["aioidem"]["rounds"]
     assert figures["asked_rate"] == 500
@@ -153,7 +153,7 @@ def test_a_file_of_something_else_is_refused(
 
 @pytest.mark.slow
 def test_a_long_link(tmp_path: Path) -> None:
-    """A long link's rows are those of `long_link.py`, with each window, sealed and late."""
+    """A long link has the rows of `long_link.py`: each window, without and with late sealing."""
     flags = ("--scenarios", "long-link+20ms+100Mbit", "--link-seconds", "0.5")
     run("--embedded", "--busy", *flags, "--json", str(tmp_path / "found.json"))
     [table] = json.loads((tmp_path / "found.json").read_text())["tables"]
@@ -184,7 +184,7 @@ def test_a_busy_machine_is_refused(
 
 
 def reported() -> Any:
-    """Make a report of two clients over three rounds, of which one can do nothing."""
+    """Make a report of four clients, of which one cannot run the scenario and one has failed."""
     from machine import Machine
     from short_link_job import Figures
     from short_link_report import Report, Row, Table
@@ -258,7 +258,7 @@ def test_a_busy_machine_is_in_the_table() -> None:
 
 @pytest.mark.usefixtures("scripts")
 def test_a_report_is_read_back_and_put_into_a_document(tmp_path: Path) -> None:
-    """JSON has everything: the tables and the picture are the same from it."""
+    """A report that is read back from JSON gives the same tables and the same picture."""
     from short_link_report import BEGIN, END, Report, into_document, markdown
 
     report = reported()

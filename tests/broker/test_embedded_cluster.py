@@ -1,4 +1,8 @@
-"""The embedded cluster on real connections, on every event loop, over TCP and in memory."""
+"""The embedded cluster on real connections, on every event loop, over TCP and in memory.
+
+A span is the number of a producer's batches from its oldest one without a definite answer to its
+newest.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ TRANSPORTS: list[Transport] = ["tcp", "memory"]
 
 
 def batch_time() -> float:
-    """Return the time of the tests' batches, in epoch seconds: none has expired at that time."""
+    """Return the timestamp of the tests' batches in epoch seconds, so that no producer expires."""
     return START_MS / 1000
 
 
@@ -54,7 +58,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 async def test_a_batch_goes_in_and_is_seen(transport: Transport) -> None:
-    """A broker stores a produced batch; the span counts the batch, until the answer only."""
+    """A broker stores a produced batch, and counts it in the span only until the answer."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")

@@ -1,7 +1,7 @@
 """The classic group protocol of the embedded broker, on a virtual clock.
 
-Rebalances, sessions, fencing and descriptions of groups. The differential test of groups sends such
-requests to real Kafka, too, and compares the answers; here no real time passes.
+Rebalances, sessions, fencing and descriptions of groups. `test_differential_groups.py` sends
+requests of the same kinds to real Kafka, too, and compares the answers; here no real time passes.
 """
 
 from __future__ import annotations

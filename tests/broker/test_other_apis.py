@@ -330,7 +330,7 @@ def test_every_version_of_every_api_is_answered_without_an_error(
 
 
 def test_every_api_is_tried_in_every_version() -> None:
-    """The requests above cover every API that is served, except Produce and authentication."""
+    """`REQUESTS` covers every API that is served, except Produce and authentication."""
     produce, authentication = {0}, {17, 36}
     assert set(REQUESTS) | produce | authentication == set(VERSIONS) == set(HANDLERS)
 

@@ -1,9 +1,9 @@
 """Clients of other projects produce to the embedded cluster and read back from it.
 
 aiokafka, kafka-python and confluent-kafka (librdkafka) were written independently. Each writes
-keys, headers, tombstones and empty values in every codec, and another one reads them, so that a
-misunderstanding of the embedded cluster would have to be shared by three projects. All three also
-read what aioidem writes.
+keys, headers, tombstones and empty values in every codec, and another one reads them. So a
+misreading of the protocol in the embedded cluster stays unnoticed only if these projects share it.
+All three also read what aioidem writes.
 """
 
 from __future__ import annotations

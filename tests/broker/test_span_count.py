@@ -1,4 +1,8 @@
-"""The broker's span: the number of batches from a producer's oldest unresolved to its newest."""
+"""The broker's span: how many batches a producer is ahead of its oldest unresolved one.
+
+A batch is unresolved until it has a definite answer. The span counts the batches from the oldest
+unresolved one to the newest one.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +127,7 @@ def test_an_answer_to_something_never_read_changes_nothing() -> None:
 def test_the_span_is_newest_minus_oldest_open_for_any_history(
     history: list[tuple[int, Verdict | None]],
 ) -> None:
-    """In any history the span is 0 only without unresolved batches, and counts each of those."""
+    """The span is 0 only if no batch is unresolved, and is at least the number of such batches."""
     spans = Spans()
     newest, open_, doubted = -1, set[int](), set[int]()
     for choice, verdict in history:

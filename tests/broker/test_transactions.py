@@ -525,7 +525,7 @@ def test_a_transaction_that_was_ended_in_time_is_let_be(cluster: VirtualCluster)
     ],
 )
 def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: ErrorCode) -> None:
-    """Requests are answered the coordinator's error; without it the transaction can end."""
+    """While a coordinator fails, requests get its error; afterwards the transaction can end."""
     producer = begun(cluster)
     cluster.state.coordinator_faults |= {"tx": code, "g": code}
     assert producer.end(commit=True) is code

@@ -1,7 +1,7 @@
 """Transactional clients of other projects write to the embedded cluster, and others read it.
 
 The clients speak transactions v1 to clusters with ``transaction.version`` 0 and 2. Each writes
-three transactions, of which the second is aborted, and each transaction has an offset of a group.
+three transactions, of which the second is aborted; each transaction also has an offset of a group.
 """
 
 from __future__ import annotations

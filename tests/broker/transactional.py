@@ -67,7 +67,7 @@ def batch(
 
 
 class Transactor:
-    """A producer of a transactional id; it keeps its producer id, its epoch and its sequences."""
+    """A producer with a transactional id, which keeps its producer id, epoch and sequences."""
 
     def __init__(self, cluster: VirtualCluster, name: str = "tx", speech: Speech = MODERN) -> None:
         self.cluster = cluster

@@ -140,7 +140,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, ins
 def test_a_missing_module_that_is_no_extra_is_not_blamed_on_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ModuleNotFoundError for a module that is not of an extra reaches the caller unchanged."""
+    """ModuleNotFoundError for a module that belongs to no extra reaches the caller unchanged."""
 
     def run(_: list[str]) -> int:
         raise ModuleNotFoundError("No module named 'kio'", name="kio")

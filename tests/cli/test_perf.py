@@ -35,7 +35,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 class SilentScreen:
-    """A screen that keeps what it would show."""
+    """A stand-in for the command's terminal output, which keeps what it would show."""
 
     interval = 0.01
 
@@ -71,7 +71,7 @@ class SilentScreen:
         pass
 
 
-# --- one run, with a producer of our own ----------------------------------------------------------
+# --- one run, with a stand-in for the producer ----------------------------------------------------
 
 
 def statistics(topic: str = "t", window: int = 7, max_span: int = 6) -> ProducerStatistics:
@@ -348,7 +348,7 @@ def test_records_that_are_not_acknowledged_make_the_status_1(
 
 
 def test_the_files_and_the_lines_of_a_run_agree(capsys: Captured, tmp_path: Path) -> None:
-    """The JSON file has the same figures for two runs as the lines that are printed."""
+    """The JSON file of two runs agrees with the lines that the command prints."""
     path = tmp_path / "out.json"
     words = "perf --rtt 20 --retain 20 --in-flight 1,20 --num-records 400 --print-metrics --json"
     assert main([*words.split(), str(path)]) == 0

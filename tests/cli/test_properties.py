@@ -138,7 +138,7 @@ def test_what_is_not_name_and_value_is_counted_and_not_shown(item: str) -> None:
     "text", [CANARY, f"{CANARY}\n", f"acks=1\n{CANARY}", f"\x01{CANARY}=1", f"{CANARY}\x80 x"]
 )
 def test_a_file_that_is_no_properties_file_is_not_quoted(text: str, tmp_path: Path) -> None:
-    """The error for a malformed properties file does not quote it: it may hold just a password."""
+    """The error for a malformed properties file does not quote it, as it may be just a password."""
     file = private(tmp_path / "f", text)
     message = f"--command-config: {file} has a line that is not name=value"
     assert refusal(file=file) == message

@@ -228,7 +228,7 @@ _TEXTS = ["client_id", "transactional_id", "sasl_kerberos_service_name", *_SASL_
 
 
 def _refused() -> list[tuple[str, Any]]:
-    """Return pairs of an option and a value that the option must refuse, also for its type."""
+    """Return pairs of an option and a value that it must refuse for the value's range or type."""
     rows: list[tuple[str, Any]] = []
     times: list[Any] = [-1, -0.001, math.nan, math.inf, -math.inf, 2**31, 10**400, "1", True, b""]
     rows += [(name, value) for name in _SECONDS_FROM_0 + _SECONDS_ABOVE_0 for value in times]

@@ -26,7 +26,7 @@ def behaviour(function: Behaviour) -> Behaviour:
 
 
 def producer_of(world: World, **arguments: Any) -> Any:
-    """Return a producer with the transactional id of this world."""
+    """Return a producer whose transactional id is made of the world's topic."""
     return world.producer(**{"transactional_id": f"of-{world.topic}"} | arguments)
 
 
@@ -92,7 +92,7 @@ async def has_committed(world: World, group: str, *, wanted: dict[int, int]) -> 
 
 
 def seen_to(producer: Any) -> None:
-    """Retrieve the error of aiokafka's transaction, which asyncio would log in another test."""
+    """Retrieve the error of aiokafka's transaction; else asyncio would log it in a later test."""
     waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
     if waiter is not None and waiter.done():
         waiter.exception()
@@ -211,7 +211,7 @@ async def a_newer_producer_fences_the_older(world: World) -> None:
                 await old.send_and_wait(world.topic, b"old", partition=0)
 
         assert name_of_class(await raised(goes_on())) == "ProducerFenced"
-        await raised(goes_on())  # for good
+        await raised(goes_on())  # it stays fenced
         seen_to(old)
         async with new.transaction():
             await new.send_and_wait(world.topic, b"newer", partition=0)
@@ -288,7 +288,7 @@ async def records_belong_into_a_transaction(world: World) -> None:
         await both_are_refused()
         await committing
         await both_are_refused()
-        async with producer.transaction():  # nothing was queued, and no room is lost
+        async with producer.transaction():  # the refused calls queued nothing
             await producer.send_batch(batch, world.topic, partition=0)
     await reads(world, wanted=[b"in", b"batch"])
 
@@ -306,11 +306,11 @@ async def calls_that_are_cancelled_leave_a_usable_producer(world: World) -> None
     async with producer_of(world) as producer:
         await producer.partitions_for(world.topic)
         assert await cancelled(producer.begin_transaction())
-        await producer.begin_transaction()  # for it has not begun
+        await producer.begin_transaction()  # allowed, because the cancelled call began nothing
         await producer.send_and_wait(world.topic, b"committed", partition=0)
         assert await cancelled(producer.commit_transaction())
         async with asyncio.timeout(10):
-            while await committed(world) != [b"committed"]:  # for it has not stopped
+            while await committed(world) != [b"committed"]:  # the commit goes on
                 pass
         await begun(producer)
         await producer.send_and_wait(world.topic, b"aborted", partition=0)
@@ -332,7 +332,7 @@ async def begun(producer: Any) -> None:
         return False
 
     async with asyncio.timeout(10):
-        while not await begins():  # noqa: ASYNC110 - theirs has no event
+        while not await begins():  # noqa: ASYNC110 - aiokafka has no event
             await asyncio.sleep(0.01)
 
 

@@ -71,7 +71,7 @@ async def test_a_closed_batch_is_neither_mixed_nor_torn(
 
 
 async def test_a_full_batch_is_not_torn(cluster: EmbeddedCluster) -> None:
-    """A full BatchBuilder is sent as one batch, although the producer's queue overrates its size.
+    """A full BatchBuilder is sent as one batch, although the producer's queue overestimates it.
 
     The BatchBuilder counts bytes exactly; the queue calculates an upper bound of a batch's size.
     """

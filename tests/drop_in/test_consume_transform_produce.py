@@ -128,10 +128,10 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
         async with assigned, producer:
             assigned.assign([aiokafka.TopicPartition("numbers", each) for each in range(3)])
             await assigned.seek_to_beginning()
-            # The group has one member, which is not this consumer, as after a rebalance without it.
+            # The group's only member is another consumer, as after a rebalance without this one.
             cluster.set_group("g", 7, {"somebody": None})
             assert group_metadata(assigned) == ("g", -1, "", None)
-            assigned._coordinator.generation = 6  # noqa: SLF001 - as if it had been one
+            assigned._coordinator.generation = 6  # noqa: SLF001 - as if it had been a member
             assigned._coordinator.member_id = "somebody"  # noqa: SLF001
             copier = example.Copier(assigned, producer, "squares")
             assert await copier.copy_some() == 0
@@ -258,7 +258,7 @@ async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
             one.cancel()
             cluster.intercept(listen)
             two = member(example, cluster, 2)
-            # The new member asks for stable offsets first; a wrong one would copy records again.
+            # The new member must first ask for stable offsets; else it would copy records again.
             await until(lambda: bool(asked), pause=0.02)
             cluster.release_markers()
             await fill(cluster, range(500, NUMBERS))

@@ -172,7 +172,7 @@ async def test_flush_does_not_linger(cluster: EmbeddedCluster) -> None:
             await producer.send("t", b"x", partition=0)
             return await within(1, producer.flush())
 
-    assert not await flushed(THEIRS)  # in one of the two seconds it lingers
+    assert not await flushed(THEIRS)  # it waits for the end of linger_ms (2 s)
     assert await flushed(AIOKafkaProducer)
 
 
@@ -302,7 +302,7 @@ async def test_a_batch_is_sent_once(cluster: EmbeddedCluster) -> None:
     async with made(cluster, THEIRS) as producer:
         batch = producer.create_batch()
         batch.append(timestamp=None, key=None, value=b"x")
-        for _ in range(2):  # an error in its sender, or the records once more
+        for _ in range(2):  # the second time, it fails or sends the records again
             future = await producer.send_batch(batch, "theirs", partition=0)
             await asyncio.wait([future], timeout=2)
     assert cluster.log_end_offset("t") == 1
@@ -510,7 +510,7 @@ async def test_a_transaction_with_a_failed_record_is_not_committed(
                 pass
             return error
 
-    assert await committed(THEIRS) is None  # half of it
+    assert await committed(THEIRS) is None  # it commits without the record
     assert isinstance(await committed(AIOKafkaProducer), errors.InvalidTimestampError)
 
 
@@ -526,12 +526,12 @@ async def test_a_failed_transaction_says_why(cluster: EmbeddedCluster) -> None:
             await producer.begin_transaction()
             offsets = {aiokafka.TopicPartition("t", 0): 1}
             refused = await raised(producer.send_offsets_to_transaction(offsets, "group"))
-            assert type(refused).__name__ == "GroupAuthorizationFailedError"  # both
+            assert type(refused).__name__ == "GroupAuthorizationFailedError"  # with both clients
             assert type(await raised(producer.send("t", b"x"))) is expected
             again = producer.send_offsets_to_transaction(offsets, "group")
             assert type(await raised(again)) is expected
             refused = await raised(producer.commit_transaction())
-            assert type(refused).__name__ == "GroupAuthorizationFailedError"  # both
+            assert type(refused).__name__ == "GroupAuthorizationFailedError"  # with both clients
             await producer.abort_transaction()
 
 
@@ -571,7 +571,7 @@ async def test_the_end_of_a_transaction_has_a_deadline(cluster: EmbeddedCluster)
             if producer is ours:
                 assert isinstance(await raised(ends[0]), errors.KafkaTimeoutError)
                 cluster.intercept(None)
-                await producer.commit_transaction()  # asks what became of it
+                await producer.commit_transaction()  # asks for the outcome
             else:
                 assert not await within(1.5, asyncio.shield(ends[1]))
                 cluster.intercept(None)
@@ -586,7 +586,7 @@ async def test_stop_aborts_an_open_transaction(cluster: EmbeddedCluster) -> None
             await producer.begin_transaction()
             await producer.send_and_wait(topic, b"x", partition=0)
         open_at = cluster.last_stable_offset(topic)
-        assert (open_at == cluster.log_end_offset(topic)) is ended  # or readers wait for a minute
+        assert (open_at == cluster.log_end_offset(topic)) is ended  # if open, readers wait a minute
 
 
 async def test_a_block_that_cannot_commit_aborts(cluster: EmbeddedCluster) -> None:
@@ -625,7 +625,7 @@ async def test_a_fatal_error_is_raised_by_every_call(cluster: EmbeddedCluster) -
             await old.begin_transaction()
             await raised(old.send_and_wait("t", b"old"))
             with suppress(AssertionError, errors.KafkaError):
-                await old.abort_transaction()  # it may be too early for it to know
+                await old.abort_transaction()  # `old` may not know yet that it is fenced
             calls = [old.begin_transaction(), old.send("t", b"x"), old.commit_transaction()]
             assert [type(await raised(call)) for call in calls] == expected
 
@@ -642,7 +642,7 @@ async def test_offsets_are_numbers_from_zero(cluster: EmbeddedCluster) -> None:
         sending = asyncio.ensure_future(
             producer.send_offsets_to_transaction({place: ("5", "")}, "theirs")
         )
-        assert type(await raised(sending)) is aiokafka.errors.KafkaError  # of its dead sender
+        assert type(await raised(sending)) is aiokafka.errors.KafkaError  # its sender task is dead
     async with transactional(cluster, AIOKafkaProducer) as producer, producer.transaction():
         for offset, expected in ((-5, errors.RecordError), (("5", ""), TypeError)):
             sending = producer.send_offsets_to_transaction({place: offset}, "ours")
@@ -704,7 +704,7 @@ async def test_a_transaction_that_timed_out_can_be_aborted(cluster: EmbeddedClus
                 while cluster.last_stable_offset("t") < cluster.log_end_offset("t"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             refused = await raised(producer.send_and_wait("t", b"too late"))
-            assert type(refused).__name__ == "ProducerFenced"  # both
+            assert type(refused).__name__ == "ProducerFenced"  # with both clients
             try:
                 await producer.abort_transaction()
             except (AssertionError, aiokafka.errors.KafkaError):

@@ -1,4 +1,4 @@
-"""`aioidem.integrations.aiokafka` uses aiokafka's exceptions and structs, and can replace it."""
+"""`aioidem.integrations.aiokafka` raises aiokafka's exceptions, and can replace its producer."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def has_an_aiokafka_error(ours: type[errors.KafkaError], arguments: tuple[str, .
     assert type(theirs).__module__ == "aiokafka.errors"
     assert theirs.status is DeliveryStatus.UNKNOWN
     assert theirs.__cause__ is error
-    assert str(theirs) or not arguments  # as theirs: some say nothing without arguments
+    assert str(theirs) or not arguments  # without arguments, some of aiokafka's are empty
     named = getattr(aiokafka.errors, ours.__name__, None)
     if isinstance(named, type) and ours is not errors.BrokerResponseError:
         assert type(theirs) is named
@@ -153,10 +153,10 @@ def test_it_takes_aiokafkas_place_and_gives_it_back() -> None:
             assert aiokafka.AIOKafkaProducer is AIOKafkaProducer
             assert aiokafka.producer.AIOKafkaProducer is AIOKafkaProducer
             assert early.AIOKafkaProducer is AIOKafkaProducer
-            install()  # again: nothing more
+            install()  # a second call changes nothing
         for module in (aiokafka, aiokafka.producer, aiokafka.producer.producer, early):
             assert module.AIOKafkaProducer is THEIRS
-        uninstall()  # again: nothing more
+        uninstall()  # a second call changes nothing
         assert face.AIOKafkaProducer is not THEIRS
         assert sys.modules[__name__].__dict__["AIOKafkaProducer"] is AIOKafkaProducer
     finally:

@@ -192,7 +192,7 @@ def test_a_rate_is_that_of_whole_windows(
 ) -> None:
     """The measured rate is one window of batches per round trip, however the answers are spread.
 
-    A window's answers come at once or one by one, and the sending time ends within a window.
+    The answers to a window come at once or one by one, and sending may end within a window.
     """
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from long_link import BurstTally
@@ -261,7 +261,7 @@ def test_transactions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_faults_of_connections_and_brokers(tmp_path: Path) -> None:
-    """aioidem's records are all acknowledged, and the script finds them once and in order."""
+    """aioidem's records are all acknowledged, and each is in the log once and in order."""
     faults = ("lost-response", "clean-restart", "broker-down")
     rows = rows_of_faults(tmp_path, faults, "--seconds", "1", "--down", "3")
     assert all(row["acked"] == row["sent"] for row in rows if row["client"] == "aioidem")
@@ -281,8 +281,8 @@ def test_faults_of_records(tmp_path: Path) -> None:
 class Wire:
     """A stand-in for a cluster and its proxy.
 
-    At each wait and each move of a leader, the hook ``on_answer`` sees one Produce answer to each
-    of the chosen clients.
+    Whenever a fault waits, moves a leader or stops a broker, the hook ``on_answer`` sees one
+    Produce answer to each of the chosen clients.
     """
 
     def __init__(self, *clients: str) -> None:
@@ -370,7 +370,7 @@ def test_a_row_says_if_its_records_were_no_fault(
     logged: int,
     note: str | None,
 ) -> None:
-    """A row's note says if its records did not cause the fault: none too large, or no wrap."""
+    """A row's note says so if no record was too large, or if the sequence numbers did not wrap."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from faults import FAULTS, unreached
     from workers import Sent

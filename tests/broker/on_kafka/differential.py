@@ -7,8 +7,8 @@ test fails.
 
 Invariants
     The steps of one `do` are pipelined on one connection, so a broker serves them in order.
-    A step that may end the connection (``alone``, and every Produce with acks=0) is followed by a
-    probe, because whether the broker closes the connection is a part of its answer.
+    A step that may end the connection (``alone``, and every Produce with acks=0) is followed by an
+    ApiVersions request, because whether the broker closes the connection is a part of its answer.
     Everything is compared except the wording of messages (only whether there is one), addresses,
     throttle times and the order of topics and partitions. A time within minutes of the present
     counts as "now"; the records' own timestamps are chosen outside of that range.
@@ -293,7 +293,7 @@ class Side:
         return answers
 
     async def _probed(self, step: Step, frame: bytes) -> Answer:
-        """Run a step that may end the connection, and a probe that shows whether it did."""
+        """Run a step that may end the connection, and an ApiVersions that shows whether it did."""
         probe = Step(_API_VERSIONS, 0, {})
         first = self._correlation
         try:

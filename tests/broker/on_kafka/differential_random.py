@@ -4,8 +4,9 @@
 sequence, or one near it. Answers to DescribeProducers correct the guesses now and then. The same
 seed makes the same steps as long as Kafka gives the same answers.
 
-Only the scripts, not this module, send timestamps so old that a broker expires the producer (each
-broker checks for that at its own times), and batches whose records contradict their headers.
+Two kinds of batches are left to the scripts: those with timestamps so old that a broker expires the
+producer, because each broker checks for that at its own times, and those whose records contradict
+their headers.
 """
 
 from __future__ import annotations

@@ -847,7 +847,7 @@ async def others(b: Bench) -> None:
 
 
 async def leader_epochs(b: Bench) -> None:
-    """Ask where leader epochs end, of epochs that a partition has, had not yet, and cannot have."""
+    """Ask for the end of leader epochs that a partition has, does not have yet, and cannot have."""
     await b.topic("epochs", 2)
     w = Writer(b, "epochs")
     for version in range(2, 5):
@@ -869,7 +869,7 @@ async def leader_epochs(b: Bench) -> None:
 async def coordinators(b: Bench) -> None:
     """Look for the coordinators of groups and transactional ids, one by one and several at once.
 
-    Kafka creates the topics of its coordinators at the first request, so it comes last.
+    Kafka creates the topics of its coordinators at the first such request, so this script is last.
     """
     for kind in (0, 1):
         await b.pair.until(

@@ -40,7 +40,11 @@ KAFKAS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A real broker, and the newest versions of the APIs that are sent to it."""
+    """A real broker, and the newest versions of the APIs that are sent to it.
+
+    ``retain`` is the number of batches that a patched broker remembers of each producer, and None
+    for a stock broker.
+    """
 
     name: str
     kafka: str
@@ -285,7 +289,7 @@ class Bench:
         version: int = 4,
         label: str = "",
     ) -> Step:
-        """Make an OffsetForLeaderEpoch request for one partition, as a reader of it."""
+        """Make an OffsetForLeaderEpoch request for one partition, as a consumer sends it."""
         part = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
         body = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [part]}]}
         return Step(23, version, body, label=label)

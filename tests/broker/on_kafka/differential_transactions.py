@@ -39,8 +39,8 @@ _PATIENCE: Final = 60.0
 _FOR_EVER: Final = frozenset({"concurrent_transactions"})
 _FOR_A_WHILE: Final = 3.0
 _TIMEOUT: Final = timedelta(seconds=60)
-# In Kafka not a group takes part in a transaction, but the partition that stores its offsets. With
-# two partitions, each of the two groups in the random requests has a partition of its own.
+# In Kafka it is the partition that stores a group's offsets that takes part in a transaction, and
+# not the group. With two partitions, each of the two groups in the random requests has its own.
 _OFFSETS: Final = {"offsets.topic.num.partitions": "2"}
 _SOON: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
@@ -288,7 +288,7 @@ class Transactions:
     def listed(
         self, producer: tuple[int, int], *states: str, version: int = 0, **filters: Any
     ) -> Step:
-        """Make a ListTransactions request for one producer id, as the brokers know others, too."""
+        """Make a ListTransactions request for one producer id; the brokers know others, too."""
         wanted = {"state_filters": list(states), "producer_id_filters": [producer[0]]}
         label = f"list {producer[0]} {states} {filters} v{version}"
         return Step(66, version, wanted | filters, label=label)

@@ -33,7 +33,7 @@ TOPIC: Final = "chaos"
 PARTITIONS: Final = 3
 GROUPS: Final = ("chaos-a", "chaos-b")
 NAMES: Final = ("red", "green", "blue")
-# Longer than a run, so that none passes: each coordinator checks for timeouts at its own times.
+# Longer than a run: no transaction may time out, because each coordinator checks at its own times.
 _TIMEOUT: Final = timedelta(minutes=15)
 _TRANSACTIONAL: Final = 0x10
 _REMEMBERED: Final = 12

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "3000"))
-# The error codes that Kafka answers with any seed, if there are at least the default steps.
+# The error codes that Kafka gives whatever the seed is, in at least the default number of steps.
 _ALWAYS = {
     "corrupt_message",
     "invalid_producer_epoch",
@@ -112,8 +112,8 @@ async def test_a_planted_difference_is_found(
         await asked(made)
         codes = [each for each in pair.unexpected if each.path.endswith("error_code")]
         assert [bool(codes), bool(pair.unexpected)] == [not alike, not alike]
-        # Of the random requests only the first difference is checked: then the brokers' states
-        # differ.
+        # Of the random requests only the first difference is checked, because from then on the
+        # brokers' states differ.
         first = codes[:1] if asked is any_sequences else codes
         assert all(each.real == "out_of_order_sequence_number" for each in first)
         await pair.hang_up()

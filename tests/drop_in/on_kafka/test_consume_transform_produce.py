@@ -59,7 +59,7 @@ async def test_members_of_a_group_copy_each_record_once() -> None:
         async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
             for number in range(NUMBERS):
                 await producer.send("numbers", b"%d" % number, partition=number % PARTITIONS)
-                if number % 100 == 0:  # slowly: there is always something to be killed in
+                if number % 100 == 0:  # slowly, so that members are killed while copying
                     await asyncio.wait(members, timeout=0.6)
         while sum((found := await copied()).values()) < NUMBERS:
             await asyncio.wait(members, timeout=1)
