@@ -187,8 +187,11 @@ _BATCHES: Final = {
 _TIME_AND_MEMORY: Final = {
     "buffer_memory": Option(
         Count(1),
-        "The bytes of records that may be queued or in flight at once. While there is no room, "
-        "send() waits for up to max_block, and send_nowait() raises BufferFullError.",
+        "The memory in bytes that records without an outcome may take. A record counts with its "
+        "bytes and about 450 more for its object (100 in send_many), and 128 for each header, "
+        "until it has its outcome. A quarter is kept for the encoded batches in flight; if they "
+        "take more, records get less. While there is no room, send() waits for up to max_block, "
+        "and send_nowait() raises BufferFullError.",
         "buffer.memory",
     ),
     "max_block": Option(

@@ -34,7 +34,7 @@ from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity
 from aioidem._engine.identity_request import IdentityRequest
 from aioidem._engine.links import Leaving
 from aioidem._engine.lost_links import LostLinks
-from aioidem._engine.memory import ByteBudget
+from aioidem._engine.memory import COPIES_SHARE, ByteBudget
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.metadata_requests import MetadataRequests
@@ -66,7 +66,7 @@ class ProducerCore:
         self.config = config
         self.wake_at: float | None = None
         # Parts that hold state; they never call the parts that are created below.
-        self.budget = ByteBudget(config.buffer_memory)
+        self.budget = ByteBudget(config.buffer_memory, config.buffer_memory // COPIES_SHARE)
         self.cluster = ClusterView()
         self.connections = Connections(config, random)
         self.identity = IdentityLedger()
@@ -74,7 +74,7 @@ class ProducerCore:
         self.transactions = transactions_of(config, self.identity, backoff())
         self.outcomes = Outcomes(self.budget, self.transactions)
         self.counters = self.outcomes.counters
-        self._requests = RequestLedger(self.connections)
+        self._requests = RequestLedger(self.connections, self.budget)
         accusations = Accusations()
         self._effects = Effects(
             self.outcomes, self.metadata, self.identity, self.transactions, accusations

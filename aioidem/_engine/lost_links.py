@@ -86,6 +86,7 @@ class LostLinks:
         self._home.lost(link)
         self._transactions.on_node_lost(link.node_id)
         for request in self._connections.drop(link, error, now):
+            self._requests.lost(request)
             self.lose(request, written=request.token not in unwritten, now=now)
 
     def lose(self, request: Outstanding, *, written: bool, now: float) -> None:

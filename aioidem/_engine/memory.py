@@ -1,9 +1,17 @@
 """ByteBudget: the memory that records without an outcome may take (`buffer_memory`).
 
-The budget covers a record from its append until it is settled. Callers that find no room wait in a
-FIFO queue, and no caller overtakes one that waits. A release of bytes wakes only the waiter at the
-head, if its record fits. So a release costs O(1), however many callers wait; in aiokafka it costs
-O(N), and N waiting callers cost O(N^2).
+The budget covers a record from its append until it is settled: its bytes, its object and what
+belongs to that (`PendingRecord.charge`). It also covers the encoded copies of batches while their
+requests are in flight. A copy is made when records already fill the budget, so a part of the
+budget (`reserve`) is kept from records. If the copies take more than that, records get less from
+then on. Until then the budget is exceeded, by at most what the connections may have in flight:
+`max_in_flight_requests_per_connection` times `max_request_size` for each broker, less the reserve.
+The reserve also pays for what nothing counts: the copies of one batch that exist while it is built
+and framed, and what the C library keeps of freed blocks.
+
+Callers that find no room wait in a FIFO queue, and no caller overtakes one that waits. A release of
+bytes wakes only the waiter at the head, if its record fits. So a release costs O(1), however many
+callers wait; in aiokafka it costs O(N), and N waiting callers cost O(N^2).
 
 Between the wake-up of a waiter and its next step, another task may ask for room (and trio runs
 woken tasks in any order). So a waiter that was granted room keeps its place at the head until it
@@ -17,8 +25,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Final
 
-__all__ = ["ByteBudget", "MemoryWaiter"]
+__all__ = ["COPIES_SHARE", "ByteBudget", "MemoryWaiter"]
+
+COPIES_SHARE: Final = 4
+"""A producer keeps one in so many bytes of its budget for the copies of batches in flight."""
 
 
 class MemoryWaiter:
@@ -38,17 +50,52 @@ class MemoryWaiter:
 
 
 class ByteBudget:
-    """The bytes of records without an outcome (`buffer_memory`), with FIFO waiters."""
+    """The memory of records without an outcome (`buffer_memory`), with FIFO waiters.
 
-    __slots__ = ("_granted", "_waiters", "capacity", "used", "waiting")
+    Args:
+        capacity: bytes, for records and copies together.
+        reserve: the part of these bytes that is kept for copies.
 
-    def __init__(self, capacity: int) -> None:
+    Attributes:
+        used: the bytes that records have taken.
+        copies: the bytes of encoded batches in flight.
+        limit: the bytes that records may take at present.
+        waiting: how many callers wait for room.
+    """
+
+    __slots__ = (
+        "_granted",
+        "_reserve",
+        "_waiters",
+        "capacity",
+        "copies",
+        "limit",
+        "used",
+        "waiting",
+    )
+
+    def __init__(self, capacity: int, reserve: int = 0) -> None:
         self.capacity = capacity
+        self._reserve = reserve
         self.used = 0
+        self.copies = 0
+        self.limit = capacity - reserve
         self.waiting = 0
         self._waiters: deque[MemoryWaiter] = deque()
         # The one waiter that was granted room and has not claimed it yet.
         self._granted: MemoryWaiter | None = None
+
+    @property
+    def in_use(self) -> int:
+        """The bytes of records and copies together."""
+        return self.used + self.copies
+
+    def usage(self) -> str:
+        """Return how many bytes records use, and how many they may use, for an error's message."""
+        return (
+            f"records use {self.used} of the {max(self.limit, 0)} bytes that buffer_memory "
+            f"({self.capacity}) has for them at present"
+        )
 
     def try_take(self, size: int) -> bool:
         """Take `size` bytes now if there is room and no caller waits; return whether it did."""
@@ -59,9 +106,21 @@ class ByteBudget:
 
     def fits(self, size: int) -> bool:
         """Return whether there is room for `size` bytes, not counting callers that wait."""
-        # Records that are queued together may exceed the whole budget; they are admitted if the
-        # budget is empty. A single record of that size was refused before it came here.
-        return self.used + size <= self.capacity or self.used == 0
+        # Records that are queued together may exceed the whole budget, and so may a single record
+        # together with its object; they are admitted if the budget is empty. A record whose bytes
+        # alone exceed the budget was refused before it came here.
+        return self.used + size <= self.limit or self.used == 0
+
+    def add_copy(self, size: int) -> None:
+        """Count the `size` bytes of an encoded batch, whether or not there is room for them."""
+        self.copies += size
+        self.limit = self.capacity - max(self.copies, self._reserve)
+
+    def drop_copy(self, size: int) -> None:
+        """Cease to count an encoded batch, and grant room to the waiter at the head if it fits."""
+        self.add_copy(-size)
+        if self._waiters:
+            self._grant()
 
     def wait(self, size: int, wake: Callable[[], None]) -> MemoryWaiter:
         """Queue a waiter for `size` bytes, and return it.

@@ -99,7 +99,7 @@ class Outcomes:
             error = outcome.error
             self._transactions.fail(error if isinstance(error, errors.KafkaError) else None)
         self._settled.append(settlement)
-        self._budget.release(size)
+        self._budget.release(size + settlement.overhead())
 
     def _count_for_flushes(self, settlement: Settlement) -> None:
         left = self._left

@@ -180,7 +180,8 @@ class ProduceRequests:
         if self._dispatched is not None:
             self._dispatched.extend(chosen)
         token = self._requests.next_token()
-        link.add(
+        self._requests.carry(
+            link,
             Outstanding(
                 token,
                 RequestKind.PRODUCE,
@@ -189,7 +190,7 @@ class ProduceRequests:
                 names=names,
                 nbytes=nbytes,
                 version=version,
-            )
+            ),
         )
         config = self._config
         self._requests.add(

@@ -29,7 +29,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, Protocol, Self, final, overload
 
-from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
+from aioidem._engine.record import (
+    BLOCK_MEMORY,
+    HEADER_MEMORY,
+    Outcome,
+    PendingRecord,
+    RecordGroup,
+)
 from aioidem._records import (
     BinaryColumn,
     RecordSection,
@@ -178,6 +184,8 @@ class RecordBlock(PendingRecord):
 
     __slots__ = ("base", "begin", "columns", "count", "end", "receiver", "rows", "sizes")
 
+    memory = BLOCK_MEMORY
+
     def __init__(
         self,
         columns: Columns,
@@ -301,6 +309,19 @@ class RecordBlock(PendingRecord):
         """The size of the first record, in bytes."""
         return self.sizes[self.begin + 1] - self.sizes[self.begin]
 
+    def charge(self) -> int:
+        """Return the bytes that the records take from the memory budget."""
+        return self.size + self.overhead()
+
+    def overhead(self) -> int:
+        """Return the bytes that the records take in memory besides their `size`."""
+        headers = self.columns.headers
+        if isinstance(headers, tuple):
+            number = len(headers) * self.count
+        else:
+            number = sum(len(headers[row]) for row in self.chosen)
+        return self.count * self.memory + number * HEADER_MEMORY
+
     def record(self, index: int) -> PendingRecord:
         """Make an object of one record; `index` counts the block's records from 0."""
         return self.about(index, BlockRecord(self, self.row(index), self.size_of(index)))
@@ -350,6 +371,8 @@ class BlockRecord(PendingRecord):
     """One record of a block, made where a single record is needed."""
 
     __slots__ = ("_receiver", "_row")
+
+    memory = BLOCK_MEMORY
 
     def __init__(self, block: RecordBlock, row: int, size: int) -> None:
         columns = block.columns
@@ -451,6 +474,10 @@ class RecordRuns(Sequence[PendingRecord], RecordSection):
             maximum = max(maximum, latest)
             offset += item.count
         return pieces[0] if len(pieces) == 1 else b"".join(pieces), offset, first, maximum
+
+    def overhead(self) -> int:
+        """Return the bytes that the records take in memory besides their `size`."""
+        return sum(item.overhead() for item in self.items)
 
     def by_generation(self) -> Counter[int]:
         """Return how many of the records are of each generation."""

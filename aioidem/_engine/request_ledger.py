@@ -9,6 +9,7 @@ from __future__ import annotations
 from aioidem._engine.batch_limits import BatchLimit
 from aioidem._engine.connections import Connections
 from aioidem._engine.links import Link
+from aioidem._engine.memory import ByteBudget
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.steps import CloseLink, Step
@@ -21,12 +22,14 @@ class RequestLedger:
 
     Args:
         connections: the connections, which keep their outstanding requests.
+        budget: has the bytes of the batches in outstanding requests, which are copies of records.
     """
 
-    __slots__ = ("_connections", "_next_token", "_steps")
+    __slots__ = ("_budget", "_connections", "_next_token", "_steps")
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, budget: ByteBudget) -> None:
         self._connections = connections
+        self._budget = budget
         self._next_token = 1
         self._steps: list[Step] = []
 
@@ -79,6 +82,15 @@ class RequestLedger:
         link.add(Outstanding(token, kind, now, subject=subject, topic_limit=topic_limit))
         return token
 
+    def carry(self, link: Link, request: Outstanding) -> None:
+        """Record a request that carries batches, and take their bytes from the memory budget."""
+        link.add(request)
+        self._budget.add_copy(request.nbytes)
+
+    def lost(self, request: Outstanding) -> None:
+        """Give back the memory of a request whose connection has ended."""
+        self._budget.drop_copy(request.nbytes)
+
     def answered(self, link_id: int, token: int, now: float) -> tuple[Link, Outstanding] | None:
         """Take out the request that was answered, with its connection.
 
@@ -89,7 +101,11 @@ class RequestLedger:
         if link is None:
             return None
         request = link.take(token, now)
-        return None if request is None else (link, request)
+        if request is None:
+            return None
+        if request.nbytes:
+            self._budget.drop_copy(request.nbytes)
+        return link, request
 
     def withdrawn(self, link_id: int, token: int) -> tuple[Link, Outstanding] | None:
         """Take out a request that was not written or gets no answer, with its connection.
@@ -101,4 +117,7 @@ class RequestLedger:
         if link is None:
             return None
         request = link.withdraw(token)
-        return None if request is None else (link, request)
+        if request is None:
+            return None
+        self._budget.drop_copy(request.nbytes)
+        return link, request

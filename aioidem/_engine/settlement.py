@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 
-from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.record import HEADER_MEMORY, Outcome, PendingRecord
 from aioidem._engine.record_block import RecordRuns, records_of
 
 __all__ = ["Settlement"]
 
 _generation_of = attrgetter("generation")
+_headers_of = attrgetter("headers")
+_memory_of = attrgetter("memory")
 _size_of = attrgetter("size")
 
 
@@ -35,9 +37,18 @@ class Settlement:
         return cls(outcome, records_of(items))
 
     def size(self) -> int:
-        """Return the bytes that the records have taken from the budget."""
+        """Return the most bytes that the records have on the wire, before compression."""
         records = self.records
         return records.size if type(records) is RecordRuns else sum(map(_size_of, records))
+
+    def overhead(self) -> int:
+        """Return the bytes that the records take in memory besides their `size`."""
+        records = self.records
+        if type(records) is RecordRuns:
+            return records.overhead()
+        headers: int = sum(map(len, map(_headers_of, records)))
+        memory: int = sum(map(_memory_of, records))
+        return memory + headers * HEADER_MEMORY
 
     def by_generation(self) -> Counter[int]:
         """Return how many of the records are of each generation (see `begin_flush`)."""

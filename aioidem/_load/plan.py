@@ -27,6 +27,8 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from aioidem._config import ProducerConfig, validate_topic
+from aioidem._engine.memory import COPIES_SHARE
+from aioidem._engine.record import RECORD_MEMORY
 from aioidem._load.properties import gather_properties
 from aioidem._load.usage import UsageError, one_line, reason, shown
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
@@ -161,10 +163,12 @@ class PerfPlan:
         value = max(self.values, key=len)
         encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
         per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
-        # The buffer counts each record with the upper bound of its size, a batch with its size.
-        batch = per_batch * record_size_bound(None, value, ())
+        # `buffer.memory` limits the records' memory, `batch.size` their bytes.
+        batch = per_batch * (record_size_bound(None, value, ()) + RECORD_MEMORY)
         batches = 2 * config.max_in_flight_requests_per_connection
-        return min(config.buffer_memory, batches * batch * self.partitions)
+        records = batches * batch * self.partitions
+        # The rest of the buffer is kept for batches in flight.
+        return min(config.buffer_memory, -(-records * COPIES_SHARE // (COPIES_SHARE - 1)))
 
 
 def parse_in_flight(text: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ import anyio.lowlevel
 from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
-from aioidem._engine.record import RecordGroup
+from aioidem._engine.record import RECORD_MEMORY, RecordGroup
 from aioidem._engine.record_block import Columns, RecordBlock, SharedHeaders
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
@@ -125,8 +125,8 @@ class RecordIntake:
         if size > self._most_plain:
             return None
         size += _EMPTY_RECORD if size < _ONE_BYTE_LENGTH else _EMPTY_RECORD + 1
-        used = budget.used + size
-        if used > budget.capacity or budget.waiting:
+        used = budget.used + size + RECORD_MEMORY
+        if used > budget.limit or budget.waiting:
             return None
         stamp = round(time.time() * 1000)
         record = QueuedDelivery(None, value, (), stamp, None, size, self.context)
@@ -134,7 +134,7 @@ class RecordIntake:
         try:
             self._accumulator.append(topic, record, life.clock())
         except errors.KafkaError:
-            budget.release(size)
+            budget.release(size + RECORD_MEMORY)
             if self._core.fatal_error is None:
                 raise
             return None
@@ -173,8 +173,9 @@ class RecordIntake:
         record = self.record(topic, value, key, headers, partition, timestamp_ms)
         if may_be_cancelled():
             await anyio.lowlevel.checkpoint_if_cancelled()
-        if not self._budget.try_take(record.size):
-            block_until = await self.wait_for_bytes(record.size, topic, partition, block_until)
+        charge = record.charge()
+        if not self._budget.try_take(charge):
+            block_until = await self.wait_for_bytes(charge, topic, partition, block_until)
         self.queue(topic, record, block_until)
         return record
 
@@ -214,14 +215,14 @@ class RecordIntake:
             pending.append(record)
             deliveries.add(record)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        total = sum(record.size for record in pending)
+        total = sum(record.charge() for record in pending)
         if not self._budget.try_take(total):
             block_until = await self.wait_for_bytes(total, topic, partition, block_until)
         try:
             while pending:
                 self.queue(topic, pending.popleft(), block_until)
         finally:
-            self._budget.release(sum(record.size for record in pending))
+            self._budget.release(sum(record.charge() for record in pending))
         return deliveries
 
     def pieces(
@@ -319,16 +320,16 @@ class RecordIntake:
 
     async def _queue_part(self, topic: str, block: RecordBlock, deliveries: BulkDeliveries) -> None:
         """Queue those first records of a block for which there is room, and at least one."""
-        budget, block_until, size = self._budget, None, 0
-        if budget.waiting or not block.fitting(budget.capacity - budget.used):
-            size = block.first_size
-            block_until = await self.wait_for_bytes(size, topic, block.partition)
+        budget, block_until, taken = self._budget, None, 0
+        if budget.waiting or not block.fitting(budget.limit - budget.used, -block.memory):
+            taken = block.part(0, 1).charge()
+            block_until = await self.wait_for_bytes(taken, topic, block.partition)
         count = 0
         if not budget.waiting:
-            count = block.fitting(size + budget.capacity - budget.used)
+            count = block.fitting(taken + budget.limit - budget.used, -block.memory)
         part = block.take(max(count, 1))
-        budget.used += part.size - size
-        count, size = part.count, part.size
+        count, charge = part.count, part.charge()
+        budget.used += charge - taken
         own = block.partition is None and self._config.partitioner is not None
         try:
             if own:
@@ -336,7 +337,7 @@ class RecordIntake:
             else:
                 self._accumulator.append_block(topic, part, self._life.clock(), block_until)
         except errors.KafkaError:
-            budget.release(size)
+            budget.release(charge)
             raise
         deliveries.queued(count)
         self._wakeup.set()
@@ -403,7 +404,7 @@ class RecordIntake:
 
         Args:
             topic: The topic's name.
-            record: The record, whose bytes have been taken from the budget.
+            record: The record, whose charge has been taken from the budget.
             block_until: When the wait for the topic's metadata ends, on the event loop's clock;
                 None if `max_block` begins now.
 
@@ -414,7 +415,7 @@ class RecordIntake:
         try:
             self._accumulator.append(topic, record, self._life.clock(), block_until)
         except errors.KafkaError:
-            self._budget.release(record.size)
+            self._budget.release(record.charge())
             raise
         self._wakeup.set()
 
@@ -458,7 +459,7 @@ class RecordIntake:
             budget.abandon(waiter)
             raise errors.KafkaTimeoutError(
                 f"no room for {size} bytes within max_block ({self._config.max_block:g} s): "
-                f"{budget.used} of {budget.capacity} are in use; nothing was queued"
+                f"{budget.usage()}; nothing was queued"
             )
         # From `claim` until the record is queued nothing is awaited, so that records keep the order
         # of the calls.
@@ -477,7 +478,8 @@ class RecordIntake:
         """
         self._life.check_open()
         budget = self._budget
-        wanted = max(nbytes + record_size_bound(None, None, ()), budget.capacity // 4)
+        record = nbytes + record_size_bound(None, None, ()) + RECORD_MEMORY
+        wanted = max(record, budget.limit // 4)
 
         def has_room() -> bool:
             return self._life.closed or (not budget.waiting and budget.fits(wanted))

@@ -102,6 +102,7 @@ class ProducerStatistics:
     data_loss_events: int
     """How often a broker turned out to have lost acknowledged records or this producer's state."""
     buffer_bytes_used: int
+    """The bytes of `buffer_memory` in use: records with their objects, and batches in flight."""
     buffer_waiters: int
     """How many calls wait for room in the buffer."""
     partitions: tuple[PartitionStatistics, ...]
@@ -125,7 +126,7 @@ def snapshot(core: ProducerCore) -> ProducerStatistics:
         batches_split=counters.batches_split,
         epoch_bumps=core.epoch_bumps,
         data_loss_events=counters.data_loss_events,
-        buffer_bytes_used=budget.used,
+        buffer_bytes_used=budget.in_use,
         buffer_waiters=budget.waiting,
         partitions=tuple(_partition(core, state) for state in partitions.values()),
         connections=tuple(_connection(connections, link) for link in connections.links.values()),

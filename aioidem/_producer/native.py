@@ -358,9 +358,9 @@ class Producer(TransactionCalls):
         self._life.check_open(False)
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
-        if not self._budget.try_take(record.size):
+        if not self._budget.try_take(record.charge()):
             raise errors.BufferFullError(
-                f"{self._budget.used} of {self.config.buffer_memory} bytes are in use"
+                f"{self._budget.usage()}; the record needs {record.charge()}"
             )
         self._intake.queue(topic, record)
         return record

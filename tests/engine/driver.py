@@ -333,12 +333,12 @@ class Rig:
             outcome = Outcome(len(self.outcomes))
             body = (b"%08d" % outcome.number).ljust(size, b".") if value is None else value
             room = record_size_bound(key, body, ())
-            assert self.core.budget.try_take(room)
             record = SinkRecord(key, body, (), self.stamp(), partition, room, outcome)
+            assert self.core.budget.try_take(record.charge())
             try:
                 self.core.accumulator.append(topic, record, self.now, block_until)
             except KafkaError:
-                self.core.budget.release(room)
+                self.core.budget.release(record.charge())
                 raise
             self.outcomes.append(outcome)
             made.append(outcome)
@@ -401,7 +401,7 @@ class Rig:
                 record.sink.at = self.now
         self.events.extend(self.core.outcomes.take_events())
         budget = self.core.budget
-        assert budget.used >= 0
+        assert budget.used >= 0 <= budget.copies
         assert self.core.unsettled == sum(o.status is PENDING for o in self.outcomes)
 
     # -- steps
@@ -867,7 +867,7 @@ class Rig:
         """Assert that each record has its outcome and that no memory or request is left over."""
         core = self.core
         assert core.unsettled == 0
-        assert core.budget.used == 0
+        assert core.budget.in_use == 0
         assert core.budget.waiting == 0
         for state in core.partitions.values():
             assert not state.unresolved

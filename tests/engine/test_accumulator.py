@@ -214,6 +214,23 @@ def test_no_call_overtakes_a_waiter_that_was_granted_room() -> None:
     assert budget.try_take(90)
 
 
+def test_records_get_what_the_copies_of_batches_leave() -> None:
+    """A part of the budget is kept for copies; beyond that, they take room from records."""
+    budget = ByteBudget(100, 25)
+    assert budget.try_take(70)
+    assert not budget.try_take(6)
+    budget.add_copy(20)  # within the part that is kept for them
+    assert budget.try_take(5)
+    budget.add_copy(40)  # there is no room for it, and it counts nevertheless
+    assert (budget.in_use, budget.limit) == (135, 40)
+    budget.release(40)
+    waiters = Waiters(budget)
+    waiter = waiters.wait(10)
+    assert not waiter.granted  # records use 35 of the 40 that are left
+    budget.drop_copy(20)
+    assert waiter.granted
+
+
 def lines_that_serve(count: int) -> int:
     """Count the lines of Python that run while `count` waiters are served."""
     budget = ByteBudget(1000)

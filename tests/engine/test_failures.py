@@ -625,6 +625,19 @@ def test_memory_is_given_back_by_every_way_to_end() -> None:
     assert rig.core.budget.used == 0
 
 
+def test_batches_in_flight_count_as_copies_of_their_records() -> None:
+    """A batch takes memory beside its records while its request is unanswered, however it ends."""
+    rig, requests = pipelined(4)
+    rig.send(3)
+    budget = rig.core.budget
+    sizes = [len(batch.data) for batch in rig.core.partitions["t", 0].unresolved]
+    assert budget.copies == sum(sizes) > 0
+    rig.ack(requests[0], poll=False)
+    assert budget.copies == sum(sizes[1:])
+    rig.lose(poll=False)
+    assert budget.copies == 0
+
+
 # -- what a flush counts
 
 

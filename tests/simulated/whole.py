@@ -762,7 +762,7 @@ class Whole:
         result.violations += check_history(self.rows.values(), self.log(), expect)
         result.violations += check_counters(
             {
-                "buffer_bytes_used": core.budget.used,
+                "buffer_bytes_used": core.budget.in_use,
                 "buffer_waiters": core.budget.waiting,
                 "records_queued": core.unsettled,
                 "connections": len(core.connections.links),

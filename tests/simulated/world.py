@@ -175,6 +175,8 @@ class SimBlock(RecordBlock):
 
     __slots__ = ()
 
+    memory = SimRecord.memory
+
     def record(self, index: int) -> PendingRecord:
         """Return one record."""
         assert isinstance(self.receiver, SimReceiver)
@@ -191,6 +193,17 @@ class SimReceiver:
         """Tell some records the outcome of their batch."""
         for index, row in enumerate(rows):
             self.records[row].settle(outcome, place + index)
+
+
+def _block(records: list[SimRecord]) -> SimBlock:
+    """Return records of one partition as a block."""
+    columns = Columns(
+        tuple(record.value for record in records),
+        tuple(record.key for record in records),
+        (),
+        array("q", [record.timestamp_ms for record in records]),
+    )
+    return SimBlock(columns, SimReceiver(records), records[0].partition)
 
 
 def _together(schedule: Schedule) -> list[list[Call]]:
@@ -844,11 +857,13 @@ class World:
             return
         self._last_call = max(self._last_call, self.now)
         records = [self._record(call) for call in calls]
-        if len(records) > 1 and self.core.budget.try_take(sum(each.size for each in records)):
-            self._append_block(records)
-            return
+        if len(records) > 1:
+            block = _block(records)
+            if self.core.budget.try_take(block.charge()):
+                self._append_block(block, records)
+                return
         for call, record in zip(calls, records, strict=True):
-            if self.core.budget.try_take(record.size):
+            if self.core.budget.try_take(record.charge()):
                 self._append(call.topic, record, record.row, self.now + self.config.max_block)
             else:
                 self._wait_for_room(call.topic, record, record.row)
@@ -866,17 +881,9 @@ class World:
             record.follow_up = call
         return record
 
-    def _append_block(self, records: list[SimRecord]) -> None:
+    def _append_block(self, block: RecordBlock, records: list[SimRecord]) -> None:
         """Queue records as one block, as `send_many` does."""
-        topic, partition = records[0].row.topic, records[0].partition
-        columns = Columns(
-            tuple(record.value for record in records),
-            tuple(record.key for record in records),
-            (),
-            array("q", [record.timestamp_ms for record in records]),
-        )
-        block = SimBlock(columns, SimReceiver(records), partition)
-        size = block.size
+        topic, charge = records[0].row.topic, block.charge()
         for record in records:
             record.row.started = self.now
             self.rows[record.row.value] = record.row
@@ -886,7 +893,7 @@ class World:
                 topic, block, self.now, self.now + self.config.max_block
             )
         except errors.KafkaError:
-            self.core.budget.release(size)
+            self.core.budget.release(charge)
             for record in records:
                 del self.rows[record.row.value]
             return
@@ -905,7 +912,7 @@ class World:
         try:
             self.core.accumulator.append(topic, record, self.now, block_until)
         except errors.KafkaError:
-            self.core.budget.release(record.size)
+            self.core.budget.release(record.charge())
             del self.rows[row.value]
             return
         self.trace(f"queued {row.value}")
@@ -929,7 +936,7 @@ class World:
                 self.core.budget.abandon(waiter)
 
         waiter = self.core.budget.wait(
-            record.size, lambda: self.at(self.now, lambda: self._client(end, always=True))
+            record.charge(), lambda: self.at(self.now, lambda: self._client(end, always=True))
         )
         self.at(block_until, lambda: self._client(end, always=True))
 
@@ -1196,7 +1203,7 @@ class World:
         result.lost = len((acked & self.lost) - there)
         result.violations += check_counters(
             {
-                "buffer_bytes_used": core.budget.used,
+                "buffer_bytes_used": core.budget.in_use,
                 "buffer_waiters": core.budget.waiting,
                 "records_queued": core.unsettled,
                 "connections": len(core.connections.links),
