@@ -8,6 +8,7 @@ Invariants
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from aioidem import errors
 from aioidem._engine.flushing import FlushCount
@@ -155,8 +156,15 @@ class Outcomes:
 
     # -- the driver's side
 
-    def take_settled(self) -> list[Settlement]:
+    @property
+    def has_texts(self) -> bool:
+        """Whether there are messages for the operator that were not taken yet."""
+        return bool(self._events or self._notes)
+
+    def take_settled(self) -> Sequence[Settlement]:
         """Take out the outcomes kept since the last call, oldest first."""
+        if not self._settled:
+            return ()
         settled, self._settled = self._settled, []
         return settled
 

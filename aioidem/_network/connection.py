@@ -502,9 +502,13 @@ class Connection:
                 if self._authentication is not None and self._authentication.due:
                     await self._renew(self._authentication, on_progress)
                 data = self._start_next()
+                if len(data) <= _SEND_BYTES:
+                    await self._stream.send(data)
+                    on_progress(len(data), 0)
+                    continue
                 for at in range(0, len(data), _SEND_BYTES):
                     # A long frame is sent in pieces so that its progress can be reported.
-                    piece = data[at : at + _SEND_BYTES] if len(data) > _SEND_BYTES else data
+                    piece = data[at : at + _SEND_BYTES]
                     await self._stream.send(piece)
                     on_progress(len(piece), 0)
             if self._handed and self._direct is not None:
@@ -541,16 +545,24 @@ class Connection:
 
     def _start_next(self) -> bytes:
         """Take at least one queued frame, as many as fit into one write, and mark them started."""
-        taken: list[bytes] = []
-        size = 0
-        while self._queue and (not taken or size + len(self._queue[0][0]) <= _SEND_BYTES):
-            frame, correlation_id, limit = self._queue.popleft()
-            self._unstarted.discard(correlation_id)
-            if limit is not None:
-                self._due.append((correlation_id, limit))
+        queue = self._queue
+        first = self._start(queue.popleft())
+        if not queue:
+            return first
+        taken, size = [first], len(first)
+        while queue and size + len(queue[0][0]) <= _SEND_BYTES:
+            frame = self._start(queue.popleft())
             taken.append(frame)
             size += len(frame)
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return b"".join(taken)
+
+    def _start(self, queued: tuple[bytes, int, FrameLimit | None]) -> bytes:
+        """Mark a queued request as started, and return its frame."""
+        frame, correlation_id, limit = queued
+        self._unstarted.discard(correlation_id)
+        if limit is not None:
+            self._due.append((correlation_id, limit))
+        return frame
 
     async def _receive(self, on_frame: OnFrame, on_progress: OnProgress) -> None:
         try:

@@ -110,27 +110,27 @@ class Wakeup:
         raised: Whether the flag is up; then `set` does nothing.
     """
 
-    __slots__ = ("_signal", "raised")
+    __slots__ = ("_waiter", "raised")
 
     def __init__(self) -> None:
         self.raised = False
-        self._signal: Signal | None = None
+        self._waiter: Waiter | None = None
 
     def set(self) -> None:
         """Raise the flag."""
         if not self.raised:
             self.raised = True
-            if self._signal is not None:
-                self._signal.set()
+            if self._waiter is not None:
+                wake(self._waiter)
 
     async def wait(self) -> None:
         """Wait until the flag is raised, and lower it; other tasks always get to run meanwhile."""
         if self.raised:
             await anyio.lowlevel.checkpoint()
         else:
-            self._signal = new_signal()
+            waiter = self._waiter = add_waiter(None)
             try:
-                await self._signal.wait()
+                await (waiter if isinstance(waiter, asyncio.Future) else waiter.wait())
             finally:
-                self._signal = None
+                self._waiter = None
         self.raised = False

@@ -276,12 +276,17 @@ class Sender:
             return
         if self.unseen.due_at is not None and not self._accumulator.assigning:
             self.unseen.report(self.clock())
+        if self._outcomes.has_texts:
+            self._log_texts()
+        if self._watchers:
+            self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
+
+    def _log_texts(self) -> None:
+        """Log the engine's messages for the operator."""
         for event in self._outcomes.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
         for note in self._outcomes.take_notes():
             logger.info("%s: %s", self._config.client_id, note)
-        if self._watchers:
-            self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
 
     def _announce(self, settlement: Settlement) -> None:
         if self._observer is not None:
@@ -495,8 +500,7 @@ class Sender:
         cause: Exception | None = None
         try:
             cause = await connection.run(
-                lambda correlation_id, frame: self._on_frame(channel, correlation_id, frame),
-                lambda _written, _read: self._on_progress(channel),
+                partial(self._on_frame, channel), partial(self._on_progress, channel)
             )
         finally:
             del self._channels[step.link_id]
@@ -553,7 +557,7 @@ class Sender:
         if isinstance(asked.step, steps.SendProduce):
             self._core.on_undecodable(channel.link_id, asked.step.version, error, self.clock())
 
-    def _on_progress(self, channel: _Channel) -> None:
+    def _on_progress(self, channel: _Channel, _written: int = 0, _read: int = 0) -> None:
         now = self.clock()
         self._core.on_progress(channel.link_id, now)
         while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):

@@ -17,7 +17,7 @@ work, and no test could predict it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aioidem._engine.record import Outcome
@@ -51,7 +51,7 @@ class SettledRecords:
 
     def __init__(
         self,
-        take_settled: Callable[[], list[Settlement]],
+        take_settled: Callable[[], Sequence[Settlement]],
         announce: Callable[[Settlement], None] | None = None,
     ) -> None:
         self._take_settled = take_settled
@@ -89,14 +89,16 @@ class SettledRecords:
         """
         if self._telling:
             return False
+        self._untold += self._take_settled()
+        if not self._untold:
+            return True
         self._telling = True
         try:
-            while True:
+            while self._untold and (self._left > 0 or self._all):
+                self._tell_first()
                 # Callbacks may have caused more records to be settled.
                 self._untold += self._take_settled()
-                if not self._untold or (self._left <= 0 and not self._all):
-                    return not self._untold
-                self._tell_first()
+            return not self._untold
         finally:
             self._telling = False
 

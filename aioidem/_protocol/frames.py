@@ -116,11 +116,18 @@ class FrameSplitter:
         if self._error is not None:
             raise self._error
         buffer = self._buffer
+        if not buffer and len(data) > _LENGTH.size:
+            # The common case: the bytes are exactly one frame.
+            length: int = _LENGTH.unpack_from(data)[0]
+            limit = self._limit() if limit_of is None else limit_of(0)
+            if length == len(data) - _LENGTH.size and length <= limit.max_bytes:
+                self._frames += 1
+                return [bytes(data[_LENGTH.size :])]
         buffer += data
         frames: list[bytes] = []
         at = 0
         while len(buffer) - at >= 4:
-            length: int = _LENGTH.unpack_from(buffer, at)[0]
+            length = _LENGTH.unpack_from(buffer, at)[0]
             limit = self._limit() if limit_of is None else limit_of(len(frames))
             if length <= 0 or length > limit.max_bytes:
                 self._error = self._refusal(length, limit, bytes(buffer[at : at + 64]))

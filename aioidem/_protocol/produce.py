@@ -70,6 +70,11 @@ _ANSWER_END: Final = Struct(">iB")
 # a healthy broker's answer lacks (but for KIP-1269's tagged field).
 _PLAIN_PARTITION: Final = Struct(">ihqqqBBB")
 _RETAINED_TAG: Final = b"\x01\x04"
+# A whole answer from v13 on for one partition, in the order of the three structs above, with the
+# topic's id and its number of partitions plus one, and with the count of the topic's tagged fields.
+_PLAIN_ALONE: Final = Struct(">iBB16sBihqqqBBBBiB")
+_PLAIN_COUNTS: Final = (0, 2, 2, 0, 1, 0, 0, 0, 0)
+"""What such an answer has in the fields that are counts, and as its error code."""
 _LAST_MOMENT_MS: Final = 253_402_300_799_999
 """The latest moment that a `datetime` can represent; the schema decoder refuses later ones."""
 
@@ -171,6 +176,10 @@ def decode_produce_response(version: int, frame: bytes) -> tuple[int, ProduceAns
         ProtocolError: The response is malformed or contradicts itself.
     """
     if FIRST_FLEXIBLE_VERSION <= version <= LAST_VERSION:
+        if version >= FIRST_VERSION_WITH_TOPIC_IDS and len(frame) == _PLAIN_ALONE.size:
+            alone = _plain_alone(frame)
+            if alone is not None:
+                return alone
         plain = _plain_response(version, frame)
         if plain is not None:
             return plain
@@ -189,8 +198,8 @@ def decode_by_schema(version: int, frame: bytes) -> tuple[int, ProduceAnswer]:
 def _add_topics(chunks: list[bytes], topics: list[TopicBatches], *, by_id: bool) -> None:
     chunks.append(_uvarint(len(topics) + 1))
     for name, topic_id, batches in topics:
-        chunks.append(_topic_id(name, topic_id) if by_id else _text(name, True))
-        chunks.append(_uvarint(len(batches) + 1))
+        where = _topic_id(name, topic_id) if by_id else _text(name, True)
+        chunks += (where, _uvarint(len(batches) + 1))
         for index, records in batches:
             chunks += (_INT32.pack(index), _uvarint(len(records) + 1), records, b"\x00")
         chunks.append(b"\x00")
@@ -221,12 +230,35 @@ def _text(text: str | None, flexible: bool) -> bytes:
 def _uvarint(value: int) -> bytes:
     if value < 0x80:
         return value.to_bytes(1, "big")
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _plain_alone(frame: bytes) -> tuple[int, ProduceAnswer] | None:
+    """Return a healthy broker's answer for one partition; None if the frame may be another answer.
+
+    This is the short way of `_plain_response` for the commonest answer, and accepts no other ones.
+    """
+    (
+        correlation_id, head_tags, topics, raw_id, partitions, index, error, offset, appended,
+        start, no_errors, no_text, tags, topic_tags, throttle, end_tags,
+    ) = _PLAIN_ALONE.unpack(frame)  # fmt: skip
+    counts = (
+        head_tags, topics, partitions, error, no_errors, no_text, tags, topic_tags, end_tags,
+    )  # fmt: skip
+    if counts != _PLAIN_COUNTS or index < 0 or offset < -1:
+        return None
+    topic_id = uuid_of(raw_id)
+    if topic_id is None or not -1 <= appended <= _LAST_MOMENT_MS:
+        return None
+    answer = PartitionAnswer(None, topic_id, index, 0, offset, appended, max(start, -1))
+    return correlation_id, ProduceAnswer((answer,), throttle_ms(throttle) if throttle else 0)
 
 
 def _plain_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer] | None:
