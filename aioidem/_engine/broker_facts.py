@@ -79,7 +79,8 @@ class BrokerInquiries:
     def ask(self, link: Link, state: PartitionState, now: float) -> None:
         """Send the leader of a partition the questions that are due now."""
         self._discover(link, state, now)
-        self._ask_about_itself(link, now)
+        if not link.asked_broker:
+            self._ask_about_itself(link, now)
         self._ask_limit(link, state, now)
 
     def _discover(self, link: Link, state: PartitionState, now: float) -> None:
@@ -95,12 +96,7 @@ class BrokerInquiries:
     def _ask_about_itself(self, link: Link, now: float) -> None:
         """Request the broker's config, once per connection (KIP-854, KIP-758)."""
         config = self._config
-        if (
-            link.asked_broker
-            or not config.enable_idempotence
-            or not link.admits(now)
-            or link.node_id < 0
-        ):
+        if not config.enable_idempotence or not link.admits(now) or link.node_id < 0:
             return
         link.note_asked_broker()
         if config.producer_id_expiration is None or config.broker_dedup == "range":

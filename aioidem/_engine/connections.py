@@ -41,13 +41,15 @@ wrong.
 class Connections:
     """The broker addresses (nodes) of the cluster, and the connections (links) to them."""
 
-    __slots__ = ("_config", "_next_link_id", "_random", "_refused", "links", "nodes")
+    __slots__ = ("_config", "_next_link_id", "_random", "_refused", "astray", "links", "nodes")
 
     def __init__(self, config: ProducerConfig, random: Callable[[], float]) -> None:
         self._config = config
         self._random = random
         self._next_link_id = 1
         self._refused = 0
+        # Whether a connection may lead to another cluster than that of the producer.
+        self.astray = False
         self.links: dict[int, Link] = {}
         self.nodes: dict[int, Node] = {}
         for number, (host, port) in enumerate(config.bootstrap_servers, start=1):
@@ -186,6 +188,8 @@ class Connections:
         if at_home:
             node.backoff.reset()
             node.last_error = node.misrouted_to = None
+        else:
+            self.astray = True
 
     def strangers(self, home: str | None) -> list[Link]:
         """Return the connections that lead to a cluster other than the known one.
@@ -193,11 +197,13 @@ class Connections:
         Args:
             home: id of the known cluster.
         """
-        return [
+        strangers = [
             link
             for link in self.links.values()
             if link.identified and link.cluster_id is not None and link.cluster_id != home
         ]
+        self.astray = bool(strangers)
+        return strangers
 
     def at_home(self, home: str | None) -> bool:
         """Return whether any connection leads to the known cluster, whose id is `home`."""
@@ -215,35 +221,34 @@ class Connections:
         """Forget the brokers of the old cluster, but not the bootstrap addresses."""
         self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
 
-    def overdue(self, now: float) -> list[Leaving]:
+    def overdue(self, now: float) -> Sequence[Leaving]:
         """Return the connections to close because their oldest request has timed out."""
         timeout, longest = self._config.request_timeout, self._config.delivery_timeout
-        due = [
-            link
-            for link in self.links.values()
-            if link.outstanding
-            and (at := link.timeout_at(timeout, longest)) is not None
-            and now >= at
-        ]
+        due: list[Link] = []
+        for link in self.links.values():
+            if link.outstanding:
+                at = link.timeout_at(timeout, longest)
+                if at is not None and now >= at:
+                    due.append(link)
         if not due:
-            return []
+            return ()
         reason = f"no answer within request_timeout ({timeout:g} s)"
         return [Leaving(link, reason, errors.KafkaConnectionError(reason)) for link in due]
 
-    def spare(self, now: float) -> list[Leaving]:
+    def spare(self, now: float) -> Sequence[Leaving]:
         """Return the connections to close because they are not needed.
 
         These are the idle ones, and those to bootstrap addresses once a broker from metadata is
         connected.
         """
-        idle_after = self._config.connections_max_idle
         quiet = [
             link
             for link in self.links.values()
-            if link.state is LinkState.READY and not link.outstanding
+            if not link.outstanding and link.state is LinkState.READY
         ]
         if not quiet:
-            return []
+            return ()
+        idle_after = self._config.connections_max_idle
         proper = any(
             link.node_id >= 0 and link.state is LinkState.READY and link.identified
             for link in self.links.values()
@@ -340,11 +345,13 @@ class Connections:
         first = math.inf
         config = self._config
         for link in self.links.values():
-            at = link.timeout_at(config.request_timeout, config.delivery_timeout)
-            if at is not None:
-                first = min(first, at)
+            at = None
+            if link.outstanding:
+                at = link.timeout_at(config.request_timeout, config.delivery_timeout)
             elif link.state is LinkState.READY and config.connections_max_idle is not None:
-                first = min(first, link.last_progress + config.connections_max_idle)
+                at = link.last_progress + config.connections_max_idle
+            if at is not None and at < first:
+                first = at
             if now < link.throttled_until < first:
                 first = link.throttled_until
         for node in self.nodes.values():

@@ -186,8 +186,9 @@ class ProducerCore:
         todo = self._requests.begin_poll()  # the parts called below add their steps to this list
         self._doubt.see_clock(wall_ms, now)
         self.coordination.follow()
-        for leaving in self._home.leave_strangers(now):
-            self._lost.leave(leaving, now)
+        if self.connections.astray:
+            for leaving in self._home.leave_strangers(now):
+                self._lost.leave(leaving, now)
         if self._effects.fatal_error is not None:
             self.accumulator.abandon(self._effects.fatal_error)
         if self.accumulator.assigning:
@@ -201,8 +202,9 @@ class ProducerCore:
         self._doubt.read_on(now)
         for state in active:
             self._doubt.prepare(state, now)
-            if self.identity.current is not None:
-                state.adopt(self.identity.current)
+            identity = self.identity.current
+            if identity is not None and state.ledger.identity is not identity:
+                state.adopt(identity)
         self._metadata_requests.ask(now)
         self._metadata_requests.ask_clusters(now)
         self._identity_request.ask(now)
@@ -243,12 +245,16 @@ class ProducerCore:
         at = self.accumulator.awaits(now)
         if at is not None and at < first:
             first = at
+        retired = self._partitions.retired
         grace, linger = self.config.request_timeout, self.config.linger
-        for state in [*active, *self._partitions.retired]:
-            first = min(first, state.next_wake(now, grace, linger))
-            at = self._doubt.awaits(state) if state.outstanding else None
-            if at is not None and at < first:
+        for state in [*active, *retired] if retired else active:
+            at = state.next_wake(now, grace, linger)
+            if at < first:
                 first = at
+            if state.outstanding:
+                at = self._doubt.awaits(state)
+                if at is not None and at < first:
+                    first = at
         return None if first == math.inf else first
 
     # -- what happened -----------------------------------------------------------------------------

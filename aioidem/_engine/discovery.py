@@ -212,8 +212,11 @@ class Discovery:
 
     def due(self, now: float) -> bool:
         """Return whether `begin` has something to do."""
+        state = self.state
+        if state is DiscoveryState.HEARD:
+            return False
         again_at = self.again_at()
-        return self.state is DiscoveryState.UNASKED or (again_at is not None and now >= again_at)
+        return state is DiscoveryState.UNASKED or (again_at is not None and now >= again_at)
 
     def begin(self) -> bool:
         """Begin to ask for a topic's config, or use v14 at once if that is not needed.

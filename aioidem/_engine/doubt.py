@@ -98,10 +98,12 @@ class DoubtResolution:
 
         Decisions wait until no batch of the partition is outstanding.
         """
-        route = state.route
-        link = None if route is None else self._links.get(route.link_id)
         if self._wall_ahead is not None:
             state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration)
+        if state.untroubled:
+            return
+        route = state.route
+        link = None if route is None else self._links.get(route.link_id)
         state.advance(
             now,
             self._effects,

@@ -243,11 +243,11 @@ class Link:
 
         The timeout of outstanding requests is counted from the end of the throttle time.
         """
-        self.last_throttle = min(max(throttle_ms, 0) / 1000.0, MAX_THROTTLE)
-        if throttle_ms > 0:
-            self.throttled_until = max(
-                self.throttled_until, now + min(throttle_ms / 1000.0, MAX_THROTTLE)
-            )
+        if throttle_ms <= 0:
+            self.last_throttle = 0.0
+            return
+        self.last_throttle = min(throttle_ms / 1000.0, MAX_THROTTLE)
+        self.throttled_until = max(self.throttled_until, now + self.last_throttle)
 
     def timeout_at(self, request_timeout: float, longest: float) -> float | None:
         """Return when the oldest outstanding request times out; None if there is none.

@@ -184,6 +184,23 @@ class PartitionState:
         return bool(self.queue.records) or any(batch.due for batch in self.unresolved)
 
     @property
+    def untroubled(self) -> bool:
+        """Whether there is nothing to resolve: no rung of the ladder, suspicion or other client."""
+        return (
+            self.recovery.rung is Rung.CLEAR
+            and not self.suspicion.suspect
+            and self.disowned is None
+        )
+
+    def past_deadline(self, now: float) -> bool:
+        """Return whether the deadline of a queued record or of a batch has passed."""
+        records = self.queue.records
+        if records and records[0].deadline <= now:
+            return True
+        unresolved = self.unresolved
+        return bool(unresolved) and any(batch.deadline <= now for batch in unresolved)
+
+    @property
     def where(self) -> str:
         """The partition's name in messages: topic, dash, number."""
         return f"{self.topic}-{self.partition}"
@@ -403,7 +420,9 @@ class PartitionState:
             knows_us=self.idempotent
             and not self.suspicion.suspect
             and ((probing and not self.gate.questioned) or self._gate_passed),
-            earlier_link=earlier_link(batch, (route.leader_id, route.leader_epoch)),
+            earlier_link=None
+            if batch.attempt is None
+            else earlier_link(batch, (route.leader_id, route.leader_epoch)),
         )
         batch.send(attempt)
         self._evidence.sent(batch, self.next_ordinal - batch.ordinal)
@@ -444,7 +463,7 @@ class PartitionState:
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)
-        if self.idempotent:
+        if self.idempotent and (below or self._skipped is not None):
             self._imply(batch, below, attempt, out)
         self._hear_none(batch, attempt, now)
         if current:
@@ -458,6 +477,8 @@ class PartitionState:
             )
 
     def _note_recognised(self, batch: Batch, now: float, out: Effects) -> None:
+        if self._evidence.none:
+            return
         self._evidence.recognised(batch, self.log.ordinal - batch.ordinal + 1)
         self._judge_memory(now, out)
 
@@ -1025,7 +1046,11 @@ class PartitionState:
             if now < lingers_until < first:
                 first = lingers_until
         for batch in self.unresolved:
-            first = min(first, _next_expiry(batch.deadline, now, grace))
+            at = batch.deadline
+            if at <= now:
+                at += grace  # what is past its deadline waits only for the end of the grace
+            if at < first:
+                first = at
         if now < self.retry_at < first:
             first = self.retry_at
         if self.recovery.rung is Rung.PROBING and now < self.recovery.pass_not_before < first:

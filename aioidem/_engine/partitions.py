@@ -146,7 +146,7 @@ class Partitions:
     def expire(self, now: float) -> None:
         """Settle records and batches past their deadline; drop retired states that are finished."""
         for state in self._unfinished():
-            if state.active:
+            if state.past_deadline(now):
                 link = self.link_of(state)
                 answered = None if link is None else link.answered_at
                 state.expire(now, self._config.request_timeout, answered, self._effects)

@@ -98,20 +98,27 @@ class ProduceRequests:
 
     def send(self, active: list[PartitionState], now: float) -> None:
         """Send the due batches of these partitions, as far as connections and windows admit."""
-        by_link: dict[Link, list[PartitionState]] = {}
         if len(active) > 1:
-            # Each poll begins with another partition: if a connection admits only some batches, the
-            # same partitions would otherwise be served each time.
-            self._turn += 1
-            offset = self._turn % len(active)
-            active = [*active[offset:], *active[:offset]]
-        for state in active:
+            self._send_all(active, now)
+        elif active:
+            link = self._route(active[0], now)
+            if link is not None:
+                self._send_on(link, active, now)
+        self._accumulator.hold_back(active, now)
+
+    def _send_all(self, active: list[PartitionState], now: float) -> None:
+        """Send the due batches of several partitions, by connection."""
+        # Each poll begins with another partition: if a connection admits only some batches, the
+        # same partitions would otherwise be served each time.
+        self._turn += 1
+        offset = self._turn % len(active)
+        by_link: dict[Link, list[PartitionState]] = {}
+        for state in [*active[offset:], *active[:offset]]:
             link = self._route(state, now)
             if link is not None:
                 by_link.setdefault(link, []).append(state)
         for link, states in by_link.items():
             self._send_on(link, states, now)
-        self._accumulator.hold_back(active, now)
 
     def _route(self, state: PartitionState, now: float) -> Link | None:
         """Return the connection to a partition's leader, if the partition may use it now."""

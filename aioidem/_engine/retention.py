@@ -123,6 +123,11 @@ class RetentionEvidence:
         self._recognised: dict[int, list[Witness]] = {}
         self._refused: dict[int, list[int]] = {}
 
+    @property
+    def none(self) -> bool:
+        """Whether no retry is unanswered, and none was refused: there is nothing to judge."""
+        return not (self._awaited or self._refused)
+
     def clear(self) -> None:
         """Forget all evidence: the connection, leader or identity changed, or ordinals shifted."""
         self._awaited.clear()
