@@ -26,7 +26,7 @@ def behaviour(function: Behaviour) -> Behaviour:
 
 
 def producer_of(world: World, **arguments: Any) -> Any:
-    """Return a producer whose transactional id is made of the world's topic."""
+    """Return a producer whose transactional id is made from the name of the topic."""
     return world.producer(**{"transactional_id": f"of-{world.topic}"} | arguments)
 
 
@@ -337,7 +337,7 @@ async def begun(producer: Any) -> None:
 
 
 def at(world: World, partition: int) -> aiokafka.TopicPartition:
-    """Return a partition of the world's topic as aiokafka's `TopicPartition`."""
+    """Return a partition of the topic under test as aiokafka's `TopicPartition`."""
     return aiokafka.TopicPartition(world.topic, partition)
 
 

@@ -36,7 +36,7 @@ def stored(cluster: EmbeddedCluster) -> list[Any]:
 
 
 def scripted(cluster: EmbeddedCluster, api_key: int, *actions: Action) -> list[Action]:
-    """Answer requests of one API with these actions in turn, and return the list of those left."""
+    """Answer requests of one API with these actions in turn; return the list of actions left."""
     left = list(actions)
 
     def hook(seen: RequestSeen) -> Action | None:

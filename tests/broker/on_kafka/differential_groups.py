@@ -666,7 +666,7 @@ async def groups_on(
 
 @asynccontextmanager
 async def group_bench(world: World) -> AsyncIterator[Groups]:
-    """Start both brokers of a world, and yield `Groups` on them."""
+    """Start real Kafka and an embedded cluster, and yield `Groups` on both."""
     properties = OF_GROUPS | KAFKAS | _OFFSETS
     async with (
         KafkaCluster(world.kafka, properties=properties) as kafka,

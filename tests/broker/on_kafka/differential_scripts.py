@@ -930,5 +930,5 @@ SCRIPTS: Final[Sequence[Script]] = (
     leader_epochs,
     cluster,
     expiry,
-    coordinators,  # last, because the other scripts expect a Kafka without coordinators
+    coordinators,  # last, because the other scripts expect a Kafka that has no coordinators yet
 )

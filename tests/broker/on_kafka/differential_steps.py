@@ -1,4 +1,4 @@
-"""Requests as steps for two brokers, and the worlds in which they are sent.
+"""Requests as steps for two brokers, and the versions of Kafka to which they are sent.
 
 A `World` is a version of Kafka, stock or patched. A `Bench` is one real broker and one embedded
 one, with equal settings, and a `Pair` of connections to both. A bench makes the requests, and also
@@ -499,7 +499,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(world: World, allowed: Sequence[Allowed]) -> AsyncIterator[Bench]:
-    """Start both brokers of a world, and yield a bench of them."""
+    """Start real Kafka and an embedded cluster, and yield a `Bench` of both."""
     async with (
         KafkaCluster(world.kafka, retain=world.retain, properties=SETTINGS | KAFKAS) as kafka,
         EmbeddedCluster(

@@ -34,7 +34,8 @@ _BUSY: Final = frozenset(
         "not_coordinator",
     }
 )
-# Enough for a slow machine. For requests that are answered as busy for ever, see `stay_busy`.
+# Seconds until a busy answer must have changed, on a slow machine, too. For requests that are
+# answered as busy for ever, see `stay_busy`.
 _PATIENCE: Final = 60.0
 _FOR_EVER: Final = frozenset({"concurrent_transactions"})
 _FOR_A_WHILE: Final = 3.0
@@ -68,13 +69,13 @@ TRANSACTIONAL_WORLDS: Final = (
 
 
 class Transactions:
-    """The steps of transactions on a bench, in the request versions of protocol v1 or v2."""
+    """Transactional requests to both brokers, in the versions of transactions v1 or v2."""
 
     def __init__(self, bench: Bench, asked: TransactionalWorld) -> None:
         self.b = bench
         self.modern = asked.level >= 2
         self.newest_end = asked.newest_end
-        # The versions that a client of the world's protocol uses.
+        # The request versions that a client uses with this cluster's transaction protocol.
         self.produce_version = bench.world.produce if self.modern else min(11, bench.world.produce)
         self.end_version = 5 if self.modern else 4
         self.commit_version = 5 if self.modern else 4
@@ -369,7 +370,7 @@ async def commits_and_aborts(t: Transactions) -> None:
 
 
 async def ends_in_and_out_of_turn(t: Transactions) -> None:
-    """Send EndTxn when nothing is open, again, with the other result, and by wrong producers."""
+    """Send EndTxn without a transaction, twice, with the other result, and by wrong producers."""
     await t.b.topic("turns", 1)
     for version in range(4, t.newest_end + 1):
         name = f"turns{version}"
@@ -451,7 +452,7 @@ async def fencing(t: Transactions) -> None:
 
 
 async def other_epochs_within(t: Transactions) -> None:
-    """Write with another epoch than that of the transaction that is open in the partition."""
+    """Write with an epoch that is not the one of the partition's open transaction."""
     await t.b.topic("within", 1)
     await t.start("within")
     answer = await t.ask(t.init("within"))
@@ -673,7 +674,7 @@ SCRIPTS: Final[Sequence[Script]] = (
 async def transactional_bench(
     asked: TransactionalWorld, allowed: Sequence[Allowed]
 ) -> AsyncIterator[Transactions]:
-    """Start both brokers of a world, and yield `Transactions` on them."""
+    """Start real Kafka and an embedded cluster, and yield `Transactions` on both."""
     world = asked.world
     async with (
         KafkaCluster(

@@ -48,7 +48,7 @@ def _aborted_behind(found: Difference) -> bool:
 
 
 def _named(aborted: Plain) -> set[str]:
-    """Return the aborted transactions that one side of a difference lists, each as its text."""
+    """Return the aborted transactions that one of the two answers lists, each as its text."""
     match aborted:
         case {"first_offset": _}:
             return {str(aborted)}
