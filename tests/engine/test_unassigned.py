@@ -37,7 +37,7 @@ class Counting:
 def waiting(count: int = MANY, **options: Any) -> tuple[Rig, Counting]:
     """Make a rig with `count` records that wait for the first metadata of their topic.
 
-    `on_metadata(rig)` lets the engine request that metadata, and answers.
+    After that, `on_metadata(rig)` makes the engine request that metadata and answers the request.
     """
     counting = Counting()
     rig = Rig(partitions=PARTITIONS, partitioner=counting, batch_size=1 << 20, **options)
@@ -208,7 +208,7 @@ def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
     assert unassigned.next_end() is None
     unassigned.wait(10.0, 0, first)
     unassigned.wait(11.0, 0, second)
-    unassigned.wait(9.5, 0, third)  # its caller had waited for room before
+    unassigned.wait(9.5, 0, third)  # its caller has already waited 0.5 s for buffer space
     unassigned.wait(10.0, 0, fourth)
     unassigned.wait(10.5, 0, fifth)
     unassigned.wait(10.0, 0, sixth)

@@ -1,8 +1,9 @@
-"""Error codes that `classify` does not list: of newer brokers (KIP-1279), or not of Produce.
+"""Produce answers with an error code that `classify` does not list.
 
-Such a code leaves the batch in doubt. The batch is retried until its deadline only if the code is
-documented as retriable, or if the broker's message says that the cause may pass. Otherwise the
-batch soon ends UNKNOWN, and its error has the number of the code.
+It is a code of newer brokers (KIP-1279), or one that Kafka defines for other requests than Produce.
+Such a code leaves the batch in doubt: it may have been written. The batch is retried until its
+deadline only if the code is documented as retriable, or if the broker's message says that the cause
+may pass. Otherwise the batch soon ends UNKNOWN, and its error has the number of the code.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def test_a_window_of_batches_ends_long_before_its_deadline() -> None:
     rig, requests = pipelined(5)
     for request in requests:
         rig.fail(request, READ_ONLY, poll=False)
-    assert attempts(rig, READ_ONLY, seconds=5.0) == 5  # one probe each
+    assert attempts(rig, READ_ONLY, seconds=5.0) == 5  # each batch is resent once
     assert rig.statuses == [ACKED, *[UNKNOWN] * 5]
     assert rig.core.counters.data_loss_events == 0
     rig.assert_drained()
@@ -90,11 +91,11 @@ def test_a_window_of_batches_ends_long_before_its_deadline() -> None:
 
 def test_a_copy_that_may_still_be_on_its_way_has_a_second_pass() -> None:
     rig, requests = pipelined(1)
-    rig.answer(requests[0], [])  # its partition is left out
+    rig.answer(requests[0], [])  # an answer without the batch's partition
     assert attempts(rig, READ_ONLY, seconds=10.0) == 2
     assert rig.statuses == [ACKED, PENDING]
     rig.tick(rig.config.request_timeout)
-    rig.ack_all()  # it has turned up
+    rig.ack_all()  # by now the late copy has been appended
     assert rig.statuses == [ACKED, ACKED]
     rig.assert_drained()
 

@@ -1,7 +1,8 @@
-"""The windows (KIP-1269): how the producer learns them, what resets them to five, what they limit.
+"""The windows of KIP-1269: how the producer learns them, what resets them, and what they limit.
 
-The first tests are of the two classes of windows.py, the others of the engine. The same rules over
-the wire are in tests/producer/test_windows.py.
+A partition's window limits how many batches the broker must remember, and a connection's window how
+many requests are in flight. The first tests are of the two classes of windows.py, the others of the
+engine. The same rules over the wire are in tests/producer/test_windows.py.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def test_a_connection_window_counts_requests() -> None:
 def test_an_unanswered_batch_holds_the_window_although_later_ones_are_acknowledged() -> None:
     """An unanswered batch holds the window although later ones are acknowledged (KAFKA-9199).
 
-    The window limits the span (see also KAFKA-18905, fluss #2826): b1 is unanswered, b2 to b5 are
-    acknowledged, and appending b6 would push b1 out of the broker's cache of five batches.
+    The window limits the span, from the oldest unanswered batch to the newest sent one. Here b1 is
+    unanswered and b2 to b5 are acknowledged. Appending b6 would push b1 out of the broker's cache
+    of five batches (see also KAFKA-18905, fluss #2826).
     """
     rig, requests = pipelined(5)
     rig.send(2)
@@ -227,7 +229,7 @@ def test_a_reconnect_resets_the_window() -> None:
 
 
 def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
-    """The window in an answer is ignored if the leader epoch is newer than its request."""
+    """The window in an answer is ignored if the leader has changed since the request was sent."""
     rig = discovered(None, brokers=2)
     rig.send(2)
     assert len(rig.outstanding()) == 2

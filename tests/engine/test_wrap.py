@@ -1,7 +1,7 @@
 """Where numbers end: sequences that wrap to 0, and the last epoch of a producer id.
 
-The broker is that of `test_schedules`, which appends by Kafka's rules, so it stores what a log
-would hold.
+The simulated broker is that of `test_schedules`. It appends by Kafka's rules, so it stores what a
+real log would hold.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
 
 
 def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_resolved() -> None:
-    """A partition takes the new producer id only when its doubt is resolved (librdkafka #3720).
+    """A partition keeps the old producer id while it has a batch in doubt (librdkafka #3720).
 
     The epochs of the old id are used up. Partition 1 has a batch in doubt and stays with the old
     id, while partition 0 goes on under the new one.

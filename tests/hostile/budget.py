@@ -50,8 +50,8 @@ class Budget:
     Attributes:
         seconds: of processor time, for any length.
         seconds_per_byte: additional time per byte.
-        memory: bytes held at once, for any length: copies of the 1 MiB to which the targets limit
-            decompression.
+        memory: bytes held at once, for any length. This is enough for some copies of the 1 MiB to
+            which the targets limit decompression.
         memory_per_byte: additional memory per byte.
     """
 
@@ -135,7 +135,7 @@ def growth(run: Callable[[], object]) -> int:
 
 
 def resident() -> int:
-    """Return the resident size in bytes; elsewhere than on Linux its peak so far."""
+    """Return the resident size in bytes; on systems other than Linux, its peak so far."""
     try:
         # Not `ru_maxrss`: on Linux it includes the peak of the parent, from which this process
         # forked.

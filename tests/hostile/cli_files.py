@@ -34,14 +34,17 @@ __all__ = ["cli_files", "files"]
 
 _SECRET: Final = "c4n4rySecret"
 _NO_AUTHORITIES: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
-"""Replaces the system's authorities, whose loading takes ten times as long as an input."""
+"""Environment variables that hide the system's certificate authorities from the library `ssl`.
+
+Loading the authorities would take ten times as long as running an input.
+"""
 _VARIABLE: Final = "AIOIDEM_FUZZED"
 _PERF: Final = ("perf", "--bootstrap-server", "h:1", "--num-records", "1", "--topic", "t")
 _SECURE: Final = ("security.protocol=SASL_SSL", "sasl.username=me")
 
 
 _parser: Final = functools.cache(typer.main.get_command)
-"""Made once, because making it takes ten times as long as parsing with it."""
+"""Makes the command-line parser, once: making it takes ten times as long as parsing with it."""
 
 
 class _Command(NamedTuple):

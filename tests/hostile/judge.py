@@ -2,8 +2,8 @@
 
 Processor time above the budget or above that of the slowest input so far is measured three times,
 as is memory above the budget. The lowest measurement counts, because an import, a garbage
-collection or a busy machine slows one run down, but hardly three. So the slowest input takes as
-long again whenever it is replayed.
+collection or a busy machine slows one run down, but hardly three. So a replay of the
+slowest input takes about as long as the judge has noted.
 """
 
 from __future__ import annotations

@@ -88,7 +88,11 @@ def check_text(text: str) -> None:
 
 
 def frames(data: bytes) -> None:
-    """Split a stream into frames; byte 0 is the size of its pieces, byte 1 the frame limit / 64."""
+    """Split a stream into frames, as it arrives in pieces.
+
+    Byte 0 of the input is the size of each piece in bytes, and byte 1 the largest frame that is
+    allowed, in units of 64 bytes. The stream follows.
+    """
     piece, limit, stream = (*data[:1], 1)[0] or 1, 64 * ((*data[1:2], 1)[0] or 1), data[2:]
     splitter = FrameSplitter(limit)
     came, passed = bytearray(), 0
@@ -265,7 +269,7 @@ def scram_server(data: bytes) -> None:
 
 
 def _signature(name: str, server_first: str, client_final: str) -> bytes:
-    """Compute the server's signature (`v=` of RFC 5802) without scramp, which is tested."""
+    """Compute the server's signature (`v=` of RFC 5802) without scramp, which the client uses."""
     hash_name = name.removeprefix("SCRAM-").replace("-", "").lower()
     fields = dict(each.split("=", 1) for each in server_first.split(","))
     salted = hashlib.pbkdf2_hmac(
@@ -306,7 +310,10 @@ class _Context:
 
 
 def sasl(data: bytes) -> None:
-    """Run a mechanism other than SCRAM, or read an OpenID provider's answer, by the first byte."""
+    """Run a SASL mechanism other than SCRAM, or read an OpenID provider's answer.
+
+    The first byte of the input selects one of them.
+    """
     if not data:
         return
     made = _mechanisms()

@@ -1,4 +1,4 @@
-"""The corpus, and a few hundred mutations of it, pass: a long run of `fuzz` in seconds.
+"""The corpus and a few hundred mutations of it pass: this is `make fuzz` cut down to seconds.
 
 Each input is judged as in a long run: documented errors only, text that is safe to log, bounded
 time, and memory, which is traced for every input here.

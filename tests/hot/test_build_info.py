@@ -1,4 +1,4 @@
-"""`build_info` says what runs in this process."""
+"""`build_info` says whether the hot loops of this process are compiled or pure Python."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Both forms of each hot loop do what the field says, and the compiled one does what the pure does.
+"""The compiled form of each hot loop does the same as its pure twin, and both are right.
 
-"The same" is the same result, or an error of the same class with the same message.
+"The same" is the same result, or an error of the same class with the same message. A table
+holds the varints of small numbers, which the pure form looks up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 NOW = 1_795_250_000_000
 SIZES = sorted({n + i for n in (0, 64, 4096, 8192, 2**20) for i in range(-12, 13) if n + i >= 0})
-"""Sizes around each one at which a varint grows by a byte, or a table of the pure form ends."""
+"""Sizes in bytes around each one at which a varint grows by a byte or a table ends."""
 
 
 class Record(NamedTuple):
@@ -30,17 +31,17 @@ class Record(NamedTuple):
 
 
 class Bytes(bytes):
-    """A kind of bytes whose length is not what its storage says."""
+    """A subclass of bytes whose `len` is not the number of its bytes."""
 
     def __len__(self) -> int:
         return 3
 
 
 class Number(int):
-    """A kind of int."""
+    """A subclass of int."""
 
 
-# Larger ones have tests of their own: Hypothesis shows its examples.
+# Larger data is in tests without Hypothesis, because Hypothesis prints its examples.
 _DATA = st.one_of(st.none(), st.binary(max_size=80), st.integers(0, 300).map(lambda n: b"d" * n))
 _HEADERS = st.lists(st.tuples(st.text(max_size=80), _DATA), max_size=4).map(tuple)
 _TIME = st.one_of(
@@ -79,13 +80,13 @@ def outcome(call: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[An
 @given(records=st.lists(_RECORD, max_size=12))
 @example(records=[Record(timestamp_ms=t) for t in (NOW, NOW - 1, NOW - 70, NOW + 8192, NOW)])
 def test_records_are_encoded_alike(compiled: Any, pure: Any, records: list[Record]) -> None:
-    """Records of every legal kind have the same bytes, counts and timestamps."""
+    """Both forms give records of every legal kind the same bytes, counts and timestamps."""
     assert outcome(compiled.encode_records, records) == outcome(pure.encode_records, records)
 
 
 @pytest.mark.parametrize("field", ["key", "value", "header", "header name"])
 def test_records_are_encoded_alike_at_each_boundary(compiled: Any, pure: Any, field: str) -> None:
-    """Records are the same around each size at which one of their varints grows."""
+    """Both forms give the same bytes around each size at which a varint grows."""
     for size in SIZES:
         data = b"d" * size
         record = {
@@ -100,7 +101,7 @@ def test_records_are_encoded_alike_at_each_boundary(compiled: Any, pure: Any, fi
 def test_a_batch_of_more_records_than_the_tables_have_is_encoded_alike(
     compiled: Any, pure: Any
 ) -> None:
-    """Offset deltas of one, two and three bytes are the same."""
+    """Both forms encode offset deltas of one, two and three bytes alike."""
     records = [Record(None, b"v")] * 8200
     assert compiled.encode_records(records) == pure.encode_records(records)
 
@@ -115,12 +116,12 @@ def test_bad_records_are_refused_alike(compiled: Any, pure: Any, records: list[A
 def test_what_is_no_sequence_of_records_is_refused_alike(
     compiled: Any, pure: Any, records: Any
 ) -> None:
-    """Other arguments than records raise the same error, or give an empty section."""
+    """Arguments other than records raise the same error in both forms, or give the same bytes."""
     assert outcome(compiled.encode_records, records) == outcome(pure.encode_records, records)
 
 
 def test_records_may_come_from_an_iterator(form: Any) -> None:
-    """An iterator gives the bytes of the list, also if one record needs the pure form."""
+    """Records from an iterator are encoded as from a list, even if one needs the pure form."""
     for odd in ((), [("a", b"1")]):
         records = [Record(b"k", b"v"), Record(None, b"w", odd), Record(None, b"x")]
         given_one_by_one: Iterator[Record] = iter(records)
@@ -164,7 +165,7 @@ def test_a_payload_has_the_same_size_or_error(
 def test_a_record_takes_the_bytes_that_its_size_says(
     form: Any, record: Record, offset: int
 ) -> None:
-    """The size of a record at a place of a batch is the length of its bytes."""
+    """`record_size` returns the length of the bytes that the record has at an offset of a batch."""
     stamp = record.timestamp_ms % 2**62
     payload = form.payload_size(record.key, record.value, record.headers)
     column = form.encode_columns(
@@ -198,7 +199,7 @@ def test_murmur2_is_that_of_other_clients(form: Any, key: bytes) -> None:
 
 @given(key=_ANY_DATA)
 def test_murmur2_of_anything_is_alike(compiled: Any, pure: Any, key: Any) -> None:
-    """Whatever is hashed, the hash or the error is the same."""
+    """Both forms return the same hash of any object, or raise the same error."""
     assert outcome(compiled.murmur2, key) == outcome(pure.murmur2, key)
 
 
@@ -210,12 +211,12 @@ def test_murmur2_of_anything_is_alike(compiled: Any, pure: Any, key: Any) -> Non
     | st.sampled_from([2**31, 2**31 + 1, 2**80, None, "1", 1.5, True]),
 )
 def test_partitions_of_a_column_are_alike(compiled: Any, pure: Any, keys: Any, count: Any) -> None:
-    """The column's partitions, or the error, are the same."""
+    """Both forms choose the same partitions for a list of keys, or raise the same error."""
     assert outcome(compiled.partitions_of, keys, count) == outcome(pure.partitions_of, keys, count)
 
 
 def test_a_column_is_hashed_key_by_key(form: Any) -> None:
-    """Each key has the partition of its own hash, and none has no partition."""
+    """Each key gets the partition of its own hash, and a missing key (None) gets -1."""
     keys = [b"", b"a", None, b"abcd" * 100, None]
     expected = [-1 if key is None else (form.murmur2(key) & 0x7FFFFFFF) % 7 for key in keys]
     assert form.partitions_of(keys, 7) == array("i", expected)

@@ -1,4 +1,4 @@
-"""Varints are those of protocol buffers, and as long as foretold."""
+"""Varints are those of protocol buffers, and as long as `varint_size` says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_varints_are_right_at_every_change_of_size(sign: int) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_any_varint_is_right_and_of_the_computed_size(number: int) -> None:
-    """`varint` agrees with the definition, and `varint_size` with its length."""
+    """`varint` returns the bytes of the definition, and `varint_size` their number."""
     assert encoding.varint(number) == reference_varint(number)
     assert encoding.varint_size(number) == len(reference_varint(number))
 

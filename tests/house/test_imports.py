@@ -57,8 +57,8 @@ ALLOWED_BY_IMPORT = {
 }
 """What `import aioidem` may load besides the standard library.
 
-Modules are named by their first part, those of aioidem by two, kio's schemas and SASL's modules by
-three.
+A module's name is cut after its first part; after two parts in aioidem, after three among kio's
+schemas, and after four in `aioidem._network.sasl`.
 """
 
 ALLOWED_BY_SENDING = ALLOWED_BY_IMPORT | {

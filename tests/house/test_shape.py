@@ -23,7 +23,7 @@ def test_no_files_of_a_package_import_one_another_in_a_circle(library: list[Sour
 
 
 def test_nothing_reaches_through_the_core_into_its_parts(library: list[Source]) -> None:
-    """Code outside of the engine calls no method of a part of the core through the core."""
+    """Code outside of the engine never reaches through its core into a part (`core.part.name`)."""
     outside = [each for each in library if "engine" not in each.module]
     assert list(two_levels_in(outside)) == []
 

@@ -37,7 +37,7 @@ def configure() -> ProducerConfig:
 
 
 def refused() -> None:
-    """Make calls that a checker must reject: an unnecessary ignore is an error itself."""
+    """Make calls that a checker must reject: it reports an ignore comment that has no effect."""
     ProducerConfig.build("b", linger_ms=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ProducerConfig.build("b", compression_type="zip")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ProducerConfig.build("b", max_block="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

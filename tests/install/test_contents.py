@@ -56,7 +56,10 @@ def test_the_projects_tests_run_from_the_sdist(unpacked: Path, tmp_path: Path) -
 
 
 def _checksums(wheel: Path) -> dict[str, int | None]:
-    """Return the CRC of each file, but for compiled ones, which name the folder of their build."""
+    """Return the CRC of each file, or None for compiled files and for the list of checksums.
+
+    Compiled files differ from build to build, because they contain the path of the build's folder.
+    """
     with zipfile.ZipFile(wheel) as archive:
         return {
             each.filename: None if each.filename.endswith((*_EXTENSIONS, "/RECORD")) else each.CRC

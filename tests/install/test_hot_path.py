@@ -24,7 +24,7 @@ def _wheel(tree: Path, tmp_path: Path, **environment: str) -> Path:
     """Run `make wheels` in a copy of the tree, with this process's Python."""
     place = copy_tree(tree, tmp_path / "aioidem")
     home = Path(sys.prefix)
-    # -o: what is installed here must not be installed anew, from the copy.
+    # With -o, make does not install into this environment again, from the copy.
     done = run(
         *("make", "-o", f"{home}/.ready", f"VENV={home}", "wheels"),
         cwd=place,

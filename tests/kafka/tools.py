@@ -203,7 +203,7 @@ class History:
         return config.delivery_timeout + config.request_timeout + _SLACK
 
     def offsets(self) -> list[int]:
-        """Return the offsets of the records, all acknowledged; -1 where the broker gave none."""
+        """Return the offsets of the records, which must be ACKED; -1 where the broker gave none."""
         return [each.metadata.offset for each in self.deliveries]
 
     def settle(self) -> list[Row]:
@@ -281,7 +281,8 @@ async def check(
 ) -> list[int]:
     """Assert that the log, read by Kafka's dump tool, agrees with the outcomes of the records.
 
-    Returns the call numbers of the records, in log order.
+    Returns:
+        The numbers of the send calls, in the order of the log.
     """
     log = records_of(topic, partition, await cluster.dump_log(topic, partition))
     assert judge(histories, log, expect) == []

@@ -24,7 +24,7 @@ from aioidem.testing import Action, Drop, KafkaCluster
 from tests.kafka.tools import ONE_EACH, History, SpanCount, outcomes, partition_of
 
 RTT: Final = 0.01
-"""Seconds: long enough for the window to be full most of the time."""
+"""A round-trip time in seconds, long enough for the window to be full most of the time."""
 
 TOPIC, BROKER, CLIENT_ID = 2, 4, "client-id"
 _DESCRIBE_PRODUCERS, _CREATE_ACLS, _ALTER_CONFIGS, _ALTER_QUOTAS = (

@@ -71,7 +71,7 @@ def test_the_steady_rate_of_a_full_pipeline_is_window_times_batch_over_rtt(
     batch: int, window: int, rounds: int, rtt: float, first: float
 ) -> None:
     tally = queued(batch * (1 + window * rounds))
-    for _ in range(batch):  # the first-ack gate lets one batch through
+    for _ in range(batch):  # before its first answer, the producer has one batch in flight
         tally.acknowledged(10, 0.0, first)
     tally.first_batch_over()
     for turn in range(1, rounds + 1):

@@ -66,7 +66,7 @@ async def test_an_address_outside_of_the_networks_is_refused(host: str) -> None:
     ],
 )
 async def test_a_domain_has_only_the_names_below_it(host: str) -> None:
-    """``*.brokers.example.org`` allows neither that name itself nor one that only ends alike."""
+    """``*.brokers.example.org`` allows only names that end in `.brokers.example.org`."""
     noting = Noting()
     with pytest.raises(BrokerNotAllowedError, match="no connection was made"):
         await AllowedConnector(noting, ["*.brokers.example.org"], []).connect(host, 9092)

@@ -26,27 +26,27 @@ ON_ASYNCIO = [
 
 
 class Scope(NamedTuple):
-    """A cancel scope that a task enters, and whether a task group's child goes on in it."""
+    """One of several cancel scopes that a test enters, each inside the one before."""
 
     cancelled: bool = False
     shield: bool = False
     late: bool = False
     """Whether its deadline passed before the scope was entered."""
     task: bool = False
-    """Whether the rest runs in a child task of a group that is in this scope."""
+    """Whether the scopes inside are entered by a child task, in a task group within this scope."""
     cancelled_after: bool = False
-    """Whether it is cancelled once everything inside of it was entered."""
+    """Whether it is cancelled only after all scopes have been entered."""
 
 
 class Seen(NamedTuple):
-    """What both checks said at one instant."""
+    """What `may_be_cancelled` (`ours`) and anyio's own check said at one instant."""
 
     ours: bool
     anyio: bool
 
 
 async def compare() -> Seen:
-    """Ask both checks, ours first."""
+    """Ask `may_be_cancelled`, and then anyio's own check."""
     ours = may_be_cancelled()
     try:
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -106,7 +106,7 @@ async def nested(scopes: list[Scope], native: bool) -> Seen:
 def test_whenever_anyio_raises_the_answer_is_true(
     loop: tuple[str, dict[str, bool]], scopes: list[Scope], native: bool
 ) -> None:
-    """Nested scopes, shields, deadlines, task groups and native cancellation in any order."""
+    """The answer is True whenever anyio raises, however scopes and task groups are nested."""
     if loop[1]["use_uvloop"]:
         pytest.importorskip("uvloop")
     backend, options = loop
@@ -135,7 +135,7 @@ def test_whenever_anyio_raises_the_answer_is_true(
     ],
 )
 def test_on_asyncio_the_answer_is_anyio_s(scopes: list[Scope], expected: bool) -> None:
-    """A task that is not cancelled costs no check of anyio's, one that is gets it."""
+    """On asyncio `may_be_cancelled` and anyio agree about nested scopes and shields."""
 
     async def main() -> Seen:
         await compare()  # the first answer on asyncio knows nothing yet
@@ -146,7 +146,7 @@ def test_on_asyncio_the_answer_is_anyio_s(scopes: list[Scope], expected: bool) -
 
 
 def test_where_there_is_no_task_of_asyncio_the_answer_is_true() -> None:
-    """On trio, in a callback and without a loop it is not certain."""
+    """On trio, in a callback and without a loop the check cannot tell, and returns True."""
 
     async def on_trio() -> bool:
         return may_be_cancelled()
@@ -165,7 +165,7 @@ def test_where_there_is_no_task_of_asyncio_the_answer_is_true() -> None:
 def test_without_anyio_s_private_names_the_answer_is_true(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another version of anyio costs speed, and nothing else."""
+    """If a version of anyio lacks a private name, every answer is True, which only costs time."""
 
     async def asked_twice() -> list[bool]:
         backend = sys.modules["anyio._backends._asyncio"]

@@ -1,7 +1,8 @@
 """An open connection keeps order, knows which requests have started, and ends cleanly.
 
-Most tests use a pipe in memory, so that the test decides how many bytes arrive and when. The last
-ones repeat the important cases over TCP on the loopback interface.
+A request has started once any byte of it may have been sent. Most tests use a pipe in memory, so
+that the test decides how many bytes arrive and when. The last ones repeat the important
+cases over TCP on the loopback interface.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A request with nothing in front of it is sent within the call that writes it.
+"""A request that no other request has to precede is sent within the call of `write`.
 
-Elsewhere requests leave through the connection's writing task. What is told apart here is the order
-of events, not the time that they take.
+All other requests are queued for the connection's writing task. The tests look at the order of
+events, not at the time that they take.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.anyio
 
 
 class DirectPipe(Pipe):
-    """A pipe on which a plain function can send."""
+    """A pipe with `try_send`, which sends without awaiting."""
 
     def __init__(self) -> None:
         super().__init__()
         self.full = False
         self.error: Exception | None = None
-        # Set while the kernel does not take what was sent; `take` lets it.
+        # Not None while the kernel takes no bytes; `take` lets it take them all.
         self.kernel: anyio.Event | None = None
 
     def try_send(self, item: bytes) -> bool:
@@ -60,7 +60,7 @@ class DirectPipe(Pipe):
 
 
 class DirectPeer(Peer):
-    """A connection over a pipe on which a plain function can send."""
+    """A connection over a `DirectPipe`, and the broker's end of the pipe."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,10 @@ async def running() -> AsyncIterator[DirectPeer]:
 
 
 async def test_a_request_is_sent_before_write_returns_and_no_callback_is_called() -> None:
-    """The caller may be within a step of the engine, which `on_progress` would enter."""
+    """`write` sends a request at once and calls no callback.
+
+    Its caller may be inside the engine, which `on_progress` would enter a second time.
+    """
     async with running() as peer:
         first, sent = peer.directly()
         second, also = peer.directly()
@@ -207,7 +210,7 @@ async def test_after_the_end_nothing_is_sent_and_nothing_has_started() -> None:
 
 
 async def test_a_cancelled_connection_sends_what_has_started_and_nothing_else() -> None:
-    """Of what is written while `run` is being cancelled, just what has started was sent."""
+    """While `run` is being cancelled, exactly the requests that are sent have started."""
     peer = DirectPeer()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
@@ -228,7 +231,7 @@ async def test_a_cancelled_connection_sends_what_has_started_and_nothing_else() 
 async def test_a_stream_that_fails_ends_the_connection_and_the_request_is_in_doubt(
     error: Exception,
 ) -> None:
-    """Of a request whose sending raised an error, bytes may have been sent: it has started."""
+    """If sending a request raises, the request has started: bytes of it may have been sent."""
     peer = DirectPeer()
     raised: list[Exception] = []
 

@@ -232,7 +232,7 @@ async def test_broker_that_always_says_unsupported_is_refused_after_few_question
 
 
 async def test_another_error_is_the_brokers() -> None:
-    """Any error code but UNSUPPORTED_VERSION in an ApiVersions answer is raised as its error."""
+    """An error code other than UNSUPPORTED_VERSION in an ApiVersions answer is raised."""
     async with peer(says(versions(4, error=ErrorCode.invalid_request))) as port:
         with pytest.raises(InvalidRequestError, match=f"127.0.0.1:{port}"):
             await open_to(port)

@@ -277,7 +277,7 @@ async def test_what_is_due_is_answered_first_and_what_is_queued_goes_after() -> 
 
 
 async def test_no_request_goes_past_a_renewal_that_is_due() -> None:
-    """A request that could be sent within `write` waits, while the session is to be renewed."""
+    """Even a request that `write` could send at once waits while a renewal is due or under way."""
     made: list[Direct] = []
 
     def direct(inner: MemoryStream) -> Direct:
@@ -414,7 +414,7 @@ async def test_a_refusal_is_the_cause() -> None:
 
 @pytest.mark.parametrize("what", ["another id", "garbage", "end", "two"])
 async def test_a_broker_that_breaks_the_exchange_ends_the_connection(what: str) -> None:
-    """A renewal answer with another id, undecodable, missing or sent twice ends the connection."""
+    """A renewal answer that is missing, malformed, doubled or of another id ends the connection."""
 
     async def break_it(broker: Broker, correlation_id: int) -> bool:
         if broker.kinds.count(AUTHENTICATE) < 2:

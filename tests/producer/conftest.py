@@ -1,4 +1,4 @@
-"""The worlds that a test of the whole producer can run in.
+"""The worlds that a test of the producer can run in: an event loop, a clock and a transport.
 
 The default, "virtual", is trio on a clock that jumps ahead whenever every task waits, with brokers
 in memory: a minute of protocol time takes a millisecond, and every run of a test sees the same

@@ -288,7 +288,10 @@ async def test_a_deadline_ends_the_wait_and_not_the_record(transport: Transport)
 async def test_a_task_that_has_cancelled_itself_queues_and_does_not_wait(
     transport: Transport, anyio_backend_name: str
 ) -> None:
-    """asyncio delivers a task's cancellation where it waits next, which is after the queueing."""
+    """A task that cancels itself and then sends still queues its record.
+
+    asyncio raises CancelledError only where the task waits next, which is after the queueing.
+    """
     if anyio_backend_name != "asyncio":
         return
     async with running(transport) as (cluster, producer):
@@ -306,7 +309,7 @@ async def test_a_task_that_has_cancelled_itself_queues_and_does_not_wait(
 
 @bounded(10)
 async def test_waiters_may_leave_and_return_in_any_order(transport: Transport) -> None:
-    """One delivery wakes those that wait for it, whoever began or ended to wait before."""
+    """A settled delivery wakes every task that waits for it, whoever came or left before."""
     async with running(transport) as (cluster, producer):
         delivery = producer.send_nowait("t", b"x")
         offsets: list[int] = []

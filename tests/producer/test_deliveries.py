@@ -49,7 +49,10 @@ async def test_a_settled_delivery_lets_go_of_its_payload() -> None:
 
 
 async def test_a_settled_delivery_keeps_no_other_record_of_its_batch() -> None:
-    """One delivery that is kept does not keep the others, and no cycle waits for a collection."""
+    """A caller who keeps one delivery does not keep the others of its batch alive.
+
+    They are freed at once, without the garbage collector, because they are in no reference cycle.
+    """
     async with (
         EmbeddedCluster(brokers=1, transport="memory") as cluster,
         Producer(cluster.bootstrap_servers, connector=cluster.connector) as producer,
@@ -83,7 +86,7 @@ async def test_metadata_is_made_once() -> None:
 
 
 async def test_each_delivery_has_its_own_copy_of_the_error() -> None:
-    """Two records of one batch fail with two exceptions, each the same one at every look."""
+    """Two records of one batch fail with two exceptions, and a delivery always returns its own."""
     async with EmbeddedCluster(brokers=1, transport="memory") as cluster:
         producer = Producer(cluster.bootstrap_servers, connector=cluster.connector, linger=60.0)
         await producer.start()
@@ -111,14 +114,14 @@ _LENGTHS = st.sampled_from([0, 1, 63, 64, 65, 8191, 8192, 8193, 100_000]).map(by
 def test_the_size_of_a_record_is_the_encoder_s_bound(
     value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    """The short way to a record's size gives what `record_size_bound` gives."""
+    """The size that a producer computes for a record is what `record_size_bound` returns."""
     producer = Producer("localhost:1")
     record = internals(producer).intake.record("t", value, key, headers, None, None)
     assert record.size == record_size_bound(key, value, headers)
 
 
 def test_a_record_has_the_most_bytes_that_are_allowed_and_not_one_more() -> None:
-    """Both limits are exact, and the error names the one that was passed."""
+    """Both limits of a record's size are exact, and the error names the option that it exceeds."""
     for options, limit, named in (
         ({"max_request_size": 1000}, 1000 - 61 - 25, "max_request_size"),
         ({"buffer_memory": 1000, "batch_size": 500}, 1000 - 25, "buffer_memory"),

@@ -1,4 +1,4 @@
-"""Import jgo, which finds the jars of a real broker; to find them would need Maven Central.
+"""Import jgo, which fetches the jars of a real broker, but fetch none: that needs Maven Central.
 
 jgo is imported by name, as in `aioidem.testing`.
 """

@@ -1,8 +1,8 @@
 """The brokers that the tests of this folder share, because starting one takes longer than a test.
 
-One cluster of each world serves all files of this folder, in one event loop. The fixtures are of
-package scope and not of session scope, because anyio has one runner at a time: files with another
-event loop must find none alive.
+One cluster of each world (kind of broker) serves all files of this folder, in one event loop. The
+fixtures are of package scope and not of session scope, because anyio has one runner at a time: it
+must have ended when files with another event loop begin.
 
 Invariant: each test gets a broker that runs and a proxy that does nothing, even after a failed
 test.

@@ -39,7 +39,7 @@ from tests.kafka.world import World, until
 
 pytestmark = pytest.mark.anyio
 
-VERSION = 11  # names topics, and every broker here speaks it
+VERSION = 11  # of Produce: it identifies topics by name, and every broker here has it
 INIT_PRODUCER_ID = (22, 4)
 HOST = "127.0.0.1"
 

@@ -1,4 +1,4 @@
-"""Faults inside transactions, in both protocols: v2 (KIP-890) at 4.3.1, v1 at 3.9.1.
+"""Faults inside transactions, of protocol v2 (KIP-890) on Kafka 4.3.1 and of v1 on Kafka 3.9.1.
 
 Each test ends with what is committed, as aiokafka's read_committed consumer sees it; at the end of
 the file Java's consumer reads all of it once more. Where it matters how often a transaction was
@@ -134,7 +134,7 @@ async def doomed(producer: Producer, cause: type[KafkaError]) -> None:
 
 
 async def until_answered(cluster: KafkaCluster, api_key: int, count: int) -> None:
-    """Wait until the broker has answered so many requests of an API, on whichever connection."""
+    """Wait until the broker has answered `count` requests of an API, on whatever connections."""
     await cluster.proxy.until(lambda: len(seen_of(cluster, api_key, answer=True)) >= count)
 
 
@@ -500,7 +500,7 @@ async def test_kill_9_and_restart_inside_a_transaction_and_while_it_is_committed
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(producer.commit_transaction)
             await until_answered(cluster, END, 1)
-            tasks.cancel_scope.cancel()  # it goes on
+            tasks.cancel_scope.cancel()  # this stops the waiting, not the commit
         assert set(await outcomes(more)) == {ACKED}
         await markers_written(cluster, topic)
         await cluster.kill()

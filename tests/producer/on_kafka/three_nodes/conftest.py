@@ -1,7 +1,7 @@
 """The three nodes of each kind of broker that the tests of this folder share.
 
-They are slow to start, so one cluster of each world serves all files of this folder, in one event
-loop, and fixtures are of package scope, as in `faults/conftest.py`.
+They are slow to start, so one cluster of each world (kind of broker) serves all files of this
+folder, in one event loop. Fixtures are of package scope, for the reason in `faults/conftest.py`.
 
 Invariant: each test gets three brokers that run and know each other, and proxies that do nothing,
 even after a failed test.

@@ -1,4 +1,4 @@
-"""Tools of this folder: the parts of brokers in a test, taps on their answers, and final checks.
+"""Tools of this folder: the roles of brokers in a test, hooks on their proxies, and final checks.
 
 If a test asserts that a broker gave a certain error code, the broker's proxy has seen that answer,
 so a test fails if its fault did not happen.
@@ -115,7 +115,8 @@ class Tap:
         schema = response_type(METADATA, version)
         assert schema is not None
         response: Any = decode_response(schema, payload)[1]
-        return self.metadata if response.topics else None  # without: which cluster is this?
+        # An answer without topics only tells the producer the cluster id.
+        return self.metadata if response.topics else None
 
     def _told(self, version: int, payload: bytes) -> Action | None:
         schema = response_type(PRODUCE, version)

@@ -1,4 +1,4 @@
-"""Leaders and coordinators that move or die inside transactions; v2 at 4.3.1, v1 at 3.9.1.
+"""Transactions while leaders and coordinators move or die: v2 on Kafka 4.3.1, v1 on Kafka 3.9.1.
 
 A record counts as committed if aiokafka's read_committed consumer finds it.
 """
