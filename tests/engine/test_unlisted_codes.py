@@ -113,8 +113,8 @@ def test_what_was_appended_all_the_same_is_proved_by_the_ladder() -> None:
 def test_what_it_refused_is_asked_about_alone() -> None:
     """After an unknown code the batches in doubt are probed (resent) one at a time.
 
-    The code may mean that the leader has lost the producer's state; it then accepts any first
-    sequence.
+    The code may mean that the leader has lost the producer's state. A leader without this state
+    accepts any first sequence.
     """
     rig, requests = pipelined(4)
     for request in requests:

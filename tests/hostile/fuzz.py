@@ -2,7 +2,7 @@
 
     python -m tests.hostile.fuzz --replay TARGET INPUT    one input (a file or base64), with its
                                                           traceback
-    ... --keep    add to the corpus what ran new lines, and the slowest input of each target
+    ... --keep    add to the corpus the inputs that ran new lines, and each target's slowest input
 
 Every target (`targets.py`) runs in a process of its own, two of them at a time. The script prints
 progress, each failure with the command that replays it, and one last line, `N inputs, F failures,

@@ -1,4 +1,8 @@
-"""Columns are measured and encoded as the records would be that they stand for, in both forms."""
+"""Both forms measure and encode columns like the records that the columns stand for.
+
+A column has one part of many records (values, keys, headers or timestamps), one record per row. It
+is a tuple or an array, or, in Arrow's layout, a `BinaryColumn`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ def binary(values: list[bytes | None], *, start: int, wide: bool, nullable: bool
 
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, Any, list[Record]]:
-    """Draw values, keys, headers, stamps and rows, and the records that these stand for."""
+    """Draw values, keys, headers, timestamps (ms) and row numbers, and the records from them."""
     values = draw(st.lists(_DATA, min_size=1, max_size=9))
     count = len(values)
 
@@ -67,7 +71,7 @@ def columns(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, Any, list[Record]]:
 
 @given(drawn=columns(), before=st.integers(0, 3))
 def test_columns_have_the_bytes_of_their_records(form: Any, drawn: Any, before: int) -> None:
-    """`encode_columns` gives the part of a section that `encode_records` gives for the records."""
+    """`encode_columns` continues a batch with the bytes that `encode_records` would write."""
     values, keys, headers, stamps, rows, records = drawn
     first = [Record(b"k", b"v", (), NOW)] * (before + 1)
     lead = form.encode_records(first)[0]
@@ -82,7 +86,7 @@ def test_columns_have_the_bytes_of_their_records(form: Any, drawn: Any, before: 
 
 @given(drawn=columns())
 def test_columns_have_the_sizes_of_their_records(form: Any, drawn: Any) -> None:
-    """`measure_columns` adds up the bound of each record's size."""
+    """`measure_columns` adds up the bounds of the records' sizes, and returns the largest bound."""
     values, keys, headers, _, rows, records = drawn
     sizes, largest = form.measure_columns(values, keys, headers, rows)
     bounds = [21 + form.payload_size(each.key, each.value, each.headers) for each in records]
@@ -108,7 +112,7 @@ _ODD_ROWS = st.sampled_from([
 def test_bad_columns_are_refused_alike(
     compiled: Any, pure: Any, values: Any, keys: Any, headers: Any, rows: Any
 ) -> None:
-    """A column with anything wrong raises the same error when it is measured, or is well."""
+    """Both forms measure a bad column alike: with the same sizes, or with the same error."""
     arguments = values, keys, headers, rows
     assert outcome(compiled.measure_columns, *arguments) == outcome(
         pure.measure_columns, *arguments
@@ -139,7 +143,7 @@ def test_rows_outside_of_their_data_are_refused(form: Any, offsets: list[int], l
 def test_buffers_that_are_too_short_are_refused(
     offsets: list[int], valid: bytes | None, start: int, length: int
 ) -> None:
-    """A column whose buffers do not have so many rows is not made."""
+    """A `BinaryColumn` whose buffers are too short for its rows raises ValueError."""
     with pytest.raises(ValueError, match="rows"):
         BinaryColumn(
             memoryview(b""),
@@ -151,7 +155,7 @@ def test_buffers_that_are_too_short_are_refused(
 
 
 def test_a_column_is_read_row_by_row() -> None:
-    """A column gives its rows as bytes or None, and has no others."""
+    """A `BinaryColumn` gives each row as bytes or None, and IndexError for any other row."""
     column = binary([b"a", None, b"", b"cd"], start=7, wide=False, nullable=True)
     assert list(column) == [b"a", None, b"", b"cd"]
     assert [column.size(row) for row in range(len(column))] == [1, -1, 0, 2]
@@ -161,7 +165,7 @@ def test_a_column_is_read_row_by_row() -> None:
 
 
 def test_keys_of_a_binary_column_are_hashed_alike(form: Any) -> None:
-    """A binary column of keys has the partitions of the same keys in a list."""
+    """The keys of a `BinaryColumn` get the same partitions as the same keys in a list."""
     keys = [b"", b"a", None, b"abcd" * 100, None]
     for wide in (False, True):
         column = binary(keys, start=3, wide=wide, nullable=True)
@@ -170,7 +174,7 @@ def test_keys_of_a_binary_column_are_hashed_alike(form: Any) -> None:
 
 
 def test_long_columns_are_encoded_alike(compiled: Any, pure: Any) -> None:
-    """Columns of each size of value, and longer than the tables, are the same."""
+    """Both forms encode columns alike, with values of each size or more rows than their tables."""
     values = (None, *(b"d" * size for size in SIZES))
     for column in (values, (b"v",) * 8200):
         arguments = column, b"k", (("h", b"v"),), NOW, None, 0, len(column), 0, NOW
@@ -184,6 +188,6 @@ def test_long_columns_are_encoded_alike(compiled: Any, pure: Any) -> None:
 def test_records_that_are_not_there_are_refused(
     form: Any, begin: int, end: int, offset: int, error: type[Exception]
 ) -> None:
-    """Places outside of the columns, and offsets below 0, raise an error."""
+    """Row numbers outside of the columns, and offsets below 0, raise an error."""
     with pytest.raises(error):
         form.encode_columns((b"a", b"b", b"c"), None, (), 0, None, begin, end, offset, 0)

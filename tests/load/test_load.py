@@ -140,7 +140,7 @@ class FakeProducer:
         for _ in range(min(count, len(self.queue))):
             self.queue.popleft().end(DeliveryStatus.ACKED)
         await anyio.lowlevel.checkpoint()
-        await anyio.lowlevel.checkpoint()  # lets the task run that notes the end of the first batch
+        await anyio.lowlevel.checkpoint()  # so that a task can note the end of the first batch
 
 
 def workload(**changes: Any) -> Workload:
