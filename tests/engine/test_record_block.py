@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioidem._engine.draft import Draft
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
 from aioidem._engine.record_block import Columns, RecordBlock, RecordRuns, count_of, items_of
@@ -179,6 +180,32 @@ def test_what_is_put_back_is_cut_again(queued: list[PendingRecord], limit: int, 
     assert queue.bytes == nbytes - size
     assert queue.flushing
     assert kept + values_of(list(RecordRuns(list(queue.records)))) == everything
+
+
+@given(st.lists(items(), min_size=1, max_size=8), st.integers(0, 2000), st.integers(1, 8))
+def test_the_records_of_a_draft_stay_in_the_queue_until_it_is_cut(
+    queued: list[PendingRecord], limit: int, keep: int
+) -> None:
+    """A draft has what a cut would take, and leaves it in the queue, also when it is shortened."""
+    queue = PartitionQueue()
+    for item in queued:
+        queue.append(item, 0.0)
+    before = described(RecordRuns(list(queue.records)))
+    queue.blocked = queue.flushing = True
+    records = queue.head(limit, 100)
+    count, nbytes = len(records), queue.bytes
+    assert described(RecordRuns(list(queue.records))) == before
+    queue.draft = Draft(records)
+    if keep < count:
+        records = queue.shorten_draft(queue.draft, keep)
+        assert queue.draft is None
+        assert len(records) == keep
+        queue.draft = Draft(records)
+    assert described(records) == before[: min(count, keep)]
+    assert (queue.bytes, queue.blocked, queue.flushing) == (nbytes, True, True)
+    assert described(queue.cut_draft(queue.draft)) == described(records)
+    assert described(RecordRuns(list(queue.records))) == before[len(records) :]
+    assert queue.bytes == sum(item.size for item in queue.records)
 
 
 def test_a_block_fills_a_batch_closely() -> None:

@@ -204,3 +204,20 @@ async def test_each_partition_keeps_the_order_of_its_records(codec: str) -> None
             assert producer.statistics().buffer_bytes_used == 0
         for partition in range(3):
             assert stored_values(cluster, partition=partition) == values[partition::3]
+
+
+@REAL_LOOPS
+@bounded(60)
+async def test_the_records_of_one_call_are_compressed_in_threads(held: Held) -> None:
+    """Records of `send_many`, which wait as one block, keep their order in drafts, too."""
+    source = random.Random(4)
+    values = [b"%06d" % number + source.randbytes(100) for number in range(12_000)]
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster, **(ZSTD | {"batch_size": 400_000})) as producer:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send_many, "t", values)
+                await until(under_way(held), pause=0.001)
+                held.release()
+            assert producer.statistics().buffer_bytes_used == 0
+        assert stored_values(cluster) == values
