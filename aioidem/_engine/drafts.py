@@ -48,6 +48,11 @@ class Drafts:
         self.steps: list[Compress] = []
 
     @property
+    def needed(self) -> bool:
+        """Whether the records are compressed at all."""
+        return self._codec is not Codec.NONE
+
+    @property
     def full(self) -> bool:
         """Whether no draft should begin before another has been compressed."""
         return len(self._under_way) >= self.at_once

@@ -160,6 +160,7 @@ class ProduceRequests:
                 return
             turn = len(chosen) if len(chosen) == MOST_BATCHES else 1
             states = [*states[turn:], *states[:turn]] if len(states) > 1 else states
+        self._accumulator.prepare(link, states, now)
 
     def _write(self, link: Link, chosen: list[Entry], now: float) -> None:
         version = self._transactions.produce_version(link.produce_version)

@@ -353,28 +353,50 @@ class RecordAccumulator:
             alone: whether the request is empty so far; a batch to be resent, or of one record, may
             then exceed `room`.
         """
-        config = self._config
         batch = state.next_resend(now)
         if batch is not None:
             batch = self._cut_down(state, batch, link, now)
             if not batch.data and not self._sealer.build(state, batch):
                 return None
             return batch if alone or len(batch.data) <= room else None
-        if config.enable_idempotence and state.ledger.identity is None:
+        if not self._may_seal(state, now):
             return None
-        queue = state.queue
-        if not queue.records or now < state.retry_at or not state.may_send_new():
-            return None
-        if not queue.ready(now, linger=config.linger, batch_size=config.batch_size):
-            return None
-        if not alone and queue.first_size + BATCH_OVERHEAD > room:
-            return None
-        if not self._transactions.admits(state.topic, state.partition):
+        if not alone and state.queue.first_size + BATCH_OVERHEAD > room:
             return None
         batch = self._sealer.seal(state, self.topics[state.topic], link, now, room, alone=alone)
         if batch is not None:
             state.enlist(batch)
         return batch
+
+    def _may_seal(self, state: PartitionState, now: float) -> bool:
+        """Return whether a partition has a new batch that it may send, if its connection may."""
+        config, queue = self._config, state.queue
+        if config.enable_idempotence and state.ledger.identity is None:
+            return False
+        if not queue.records or now < state.retry_at or not state.may_send_new():
+            return False
+        if not queue.ready(now, linger=config.linger, batch_size=config.batch_size):
+            return False
+        return self._transactions.admits(state.topic, state.partition)
+
+    def prepare(self, link: Link, states: Collection[PartitionState], now: float) -> None:
+        """Let new batches be compressed that wait only for a connection with too many requests.
+
+        Otherwise each request would carry the one batch that was compressed last, and a connection
+        with a long round trip would carry few of them.
+
+        Args:
+            link: the connection.
+            states: the partitions that may use the connection, in the order of their turn.
+            now: seconds.
+        """
+        if not self.drafts.needed or not self._transactions.may_send:
+            return
+        for state in states:
+            if self.drafts.full:
+                return
+            if state.queue.draft is None and self._may_seal(state, now):
+                self._sealer.prepare(state, self.topics[state.topic], link, now)
 
     def _cut_down(self, state: PartitionState, batch: Batch, link: Link, now: float) -> Batch:
         """Return a batch to be resent; if it was refused for its size, split it first.

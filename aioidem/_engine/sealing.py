@@ -119,7 +119,7 @@ class Sealer:
         if self._codec is Codec.NONE:
             limit = min(limit, room)
         else:
-            ratio = self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
+            ratio = self._ratio(topic)
             if self._begin_draft(state, int(limit / ratio)):
                 return None
             limit = int(min(limit, room) / ratio)
@@ -144,6 +144,14 @@ class Sealer:
         if identity is not None:
             state.ledger.take(built.count)
         return _batch(built, records, identity, base, state.next_ordinal)
+
+    def prepare(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> None:
+        """Begin a draft of a partition's next batch if its compression would take long."""
+        limit = self.limit(state, link, self.most(topic, link, now))
+        self._begin_draft(state, int(limit / self._ratio(topic)))
+
+    def _ratio(self, topic: TopicState) -> float:
+        return self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
 
     def _begin_draft(self, state: PartitionState, limit: int) -> bool:
         """Begin a draft if the next batch takes long to compress; return whether it does.

@@ -167,6 +167,37 @@ def test_only_so_many_drafts_are_compressed_at_once() -> None:
     assert made.statuses == [ACKED] * 160
 
 
+def test_batches_are_compressed_while_their_connection_admits_no_request() -> None:
+    """Drafts that wait for the connection share its next request, which so carries more."""
+    made = rig(partitions=6, max_in_flight_requests_per_connection=1)
+    made.core.accumulator.drafts.at_once = 10
+    for partition in range(6):
+        made.send(partition=partition)
+        made.ack_all()
+    made.send(partition=5)
+    for partition in range(5):
+        made.send(40, partition=partition)
+    assert len(drafts(made)) == 5
+    while made.held:
+        report(made)
+    made.ack(made.outstanding()[0])
+    assert len(made.outstanding()[0].parts) == 5
+    finish(made)
+
+
+def test_no_batch_is_compressed_while_the_window_of_its_partition_is_full() -> None:
+    """Such a batch may still grow, until it can be sent."""
+    made = rig(max_in_flight_requests_per_connection=5)
+    made.send()
+    made.ack_all()
+    for _ in range(5):
+        made.send()
+    assert len(made.outstanding()) == 5
+    made.send(40)
+    assert drafts(made) == []
+    finish(made)
+
+
 def test_a_draft_is_numbered_when_it_is_sent() -> None:
     """A draft has no sequence, so it takes whatever identity its partition has when it ends."""
     made = rig()

@@ -198,7 +198,7 @@ def test_the_records_of_a_draft_stay_in_the_queue_until_it_is_cut(
     queue.draft = Draft(records)
     if keep < count:
         records = queue.shorten_draft(queue.draft, keep)
-        assert queue.draft is None
+        assert [queue.draft] == [None]
         assert len(records) == keep
         queue.draft = Draft(records)
     assert described(records) == before[: min(count, keep)]
