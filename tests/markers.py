@@ -28,7 +28,7 @@ __all__ = ["markers_of"]
 
 _TESTS = Path(__file__).parent
 _ON_KAFKA = "on_kafka"
-_SECONDS_ON_KAFKA = 300  # the first test may download; each test bounds itself more tightly
+_SECONDS_ON_KAFKA = 300  # the first test may download Kafka; each test has its own, tighter limit
 
 
 @runtime_checkable

@@ -201,7 +201,7 @@ def _only_in_secrets(values: Mapping[str, str], all_of_them: Sequence[str]) -> b
     return len(shown) == len(hidden) and not any(_SECRET in name for name in values)
 
 
-# --- what a run begins with -----------------------------------------------------------------------
+# --- seeds: the inputs that a run begins with -----------------------------------------------------
 
 _PROPERTIES: Final = (
     b"# a comment\nlinger.ms = 5\nclient.id: caf\\u00e9\n",

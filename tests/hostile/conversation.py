@@ -266,7 +266,7 @@ class Connecting:
 
 
 def in_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a function on its own event loop in virtual time, of which it may take one hour."""
+    """Run a function on its own event loop, for at most one hour of virtual time."""
 
     async def bounded() -> None:
         with anyio.fail_after(_FAIL_SECONDS):
@@ -401,8 +401,8 @@ async def _send_all(sender: Producer) -> None:
     for delivery in deliveries:
         with declared():
             await delivery
-    # delivery_timeout (20 s), one request_timeout of grace (5 s), max_block (20 s) for a partition
-    # that vanished, and 1 s
+    # The sum of delivery_timeout (20 s), one request_timeout of grace (5 s), max_block (20 s) for a
+    # partition that vanished, and 1 s of slack.
     assert anyio.current_time() - began <= 46.0, "futures settled late"
     assert all(delivery.done() for delivery in deliveries)
 

@@ -215,7 +215,7 @@ def batch(data: bytes) -> None:
     """Read record batches, as from an answer to Fetch.
 
     If the first byte is odd, the first batch's length is corrected, because otherwise hardly any
-    input gets past it.
+    input gets past the check of that length.
     """
     page = data[1:]
     if data[:1] and data[0] & 1 and len(page) > 12:

@@ -30,8 +30,8 @@ CORPUS: Final = Path(__file__).parent / "corpus"
 class Target:
     """A fuzz target.
 
-    ``share`` is its part of a run's inputs, ``budget`` what one input may cost, ``longest`` the
-    most bytes of an input.
+    ``share`` is its fraction of a run's inputs, ``budget`` what one input may cost, and ``longest``
+    the largest size of an input, in bytes.
     """
 
     name: str

@@ -109,7 +109,7 @@ async def _ask(credentials: ClientCredentials) -> None:
         assert _BASIC not in said, "the client secret is shown"
 
 
-# --- what a run begins with -----------------------------------------------------------------------
+# --- seeds: the inputs that a run begins with -----------------------------------------------------
 
 _BODIES: Final = (
     b'{"access_token":"t0k3n","expires_in":300,"token_type":"Bearer"}',

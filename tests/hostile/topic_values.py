@@ -106,7 +106,7 @@ def _marker(metadata: bytes) -> None:
         assert Marker.read(5, marker.metadata) == marker
 
 
-# --- what a run begins with -----------------------------------------------------------------------
+# --- seeds: the inputs that a run begins with -----------------------------------------------------
 
 
 def values() -> Iterator[bytes]:

@@ -87,7 +87,7 @@ async def inside(scopes: list[Scope], native: bool, later: list[anyio.CancelScop
 
 
 async def nested(scopes: list[Scope], native: bool) -> Seen:
-    """Compare in a task of its own, which a native cancellation may end."""
+    """Run `inside` in a task of its own, because a native cancellation may end that task."""
     seen: list[Seen] = []
 
     async def run() -> None:

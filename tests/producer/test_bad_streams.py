@@ -48,7 +48,7 @@ def marked(number: int, topic: str = "t") -> bytes:
 
 
 def check(deliveries: Mapping[bytes, Delivery], stored: list[Any]) -> None:
-    """Assert that the log has all ACKED records, no NOT_WRITTEN one, each once and in order."""
+    """Assert that the log has every ACKED record and no NOT_WRITTEN one, each once and in order."""
     order = list(deliveries)
     places = [order.index(value) for value in stored]
     assert places == sorted(set(places))
@@ -261,7 +261,7 @@ async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
         async with producer_for(cluster, connector=garbler, **ONE_EACH) as producer:
             values = [marked(number) for number in range(20)]
             deliveries = [producer.send_nowait("t", value) for value in values]
-            with anyio.fail_after(5.0):  # and not after a request timeout
+            with anyio.fail_after(5.0):  # soon, and not only after a request timeout
                 await producer.flush()
             statistics = producer.statistics()
             assert statistics.batches_retried > 0

@@ -145,7 +145,7 @@ async def test_twenty_are_discovered_and_reached_inside_transactions(patched: Ka
 
 @bounded(60)
 async def test_max_in_flight_1_and_retain_20_sends_at_most_1(patched: KafkaCluster) -> None:
-    """With one request in flight one batch is sent, although the window is 20 (KIP-1269)."""
+    """With 1 request allowed in flight, at most 1 is in flight at a window of 20 (KIP-1269)."""
     await patched.create_topic("one-in-flight")
     spans, window = await send_and_count(
         patched, "one-in-flight", records=30, max_in_flight_requests_per_connection=1
@@ -156,7 +156,7 @@ async def test_max_in_flight_1_and_retain_20_sends_at_most_1(patched: KafkaClust
 
 @bounded(60)
 async def test_max_in_flight_20_and_retain_5_sends_at_most_5(patched: KafkaCluster) -> None:
-    """With 20 requests in flight and a window of 5, five batches are sent (KIP-1269)."""
+    """With 20 requests allowed in flight but a window of 5, at most 5 are in flight (KIP-1269)."""
     await patched.create_topic("retains-5")
     patched.retention().set("retains-5", 5)
     spans, window = await send_and_count(patched, "retains-5")

@@ -233,7 +233,8 @@ async def test_a_twin_comes_while_the_commit_is_unanswered(
             await old.commit_transaction(timeout=0.3)
         if arrived:
             await until_answered(cluster, END, 1)
-        # The second attempt of the commit must reach the broker after the twin has the id.
+        # The second attempt of the commit must reach the broker only after the other producer has
+        # taken the transactional id.
         await cluster.proxy.refuse()
         cluster.proxy.disconnect()
         cluster.proxy.on_answer = cluster.proxy.on_request = None

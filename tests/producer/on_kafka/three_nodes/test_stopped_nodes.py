@@ -93,7 +93,7 @@ async def test_deadlines_pass_while_the_only_follower_is_stopped(
 async def test_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """A deposed leader that wakes up appends nothing that was written elsewhere meanwhile.
+    """A deposed leader that wakes up appends no record that the new leader has stored meanwhile.
 
     Requests that were sent to the stopped leader are still in its sockets when it wakes up.
     """
