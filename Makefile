@@ -22,7 +22,7 @@ export PIP_USER := 0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants audit fuzz
-.PHONY: style contracts mypy pyright
+.PHONY: style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -50,6 +50,9 @@ bench-transactions: $(READY) ## KIP-1269's transactional benchmark, Java's tool 
 
 bench-faults: $(READY) ## The same faults for five clients at once: five minutes
 	$(BIN)/python benchmarks/faults.py
+
+instructions: $(READY) ## Machine instructions of the hot path, against the recorded ones: needs valgrind
+	$(BIN)/python benchmarks/instructions.py
 
 test: check measured installed kafka ## Everything that can be checked on one machine
 
@@ -98,11 +101,11 @@ everyday: $(READY)
 	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 4
 
 # `everyday` tests the compiled hot loops, which the installation builds where there is a C compiler.
-# This tests the pure ones; `measured` runs the tests of the engine with them as well. The guard of
-# the opcodes runs both.
+# This tests the pure ones; `measured` runs the tests of the engine with them as well. The guards of
+# what the loops cost run both.
 everyday-pure: $(READY)
 	AIOIDEM_NO_EXTENSIONS=1 $(BIN)/python -m pytest tests/hot tests/records \
-		--ignore tests/hot/test_opcode_guard.py \
+		--ignore tests/hot/test_opcode_guard.py --ignore tests/hot/test_instructions.py \
 		--ignore-glob "*/on_kafka" -m "not slow and not kafka and not install" -n 2
 
 # setuptools would take files of earlier builds from build/.

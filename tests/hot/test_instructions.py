@@ -1,0 +1,95 @@
+"""The hot loops execute as many instructions as are recorded, and the guard notices if they do not.
+
+valgrind counts. Where it is not installed these tests are skipped, but on CI (``CI=true``) they
+fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SLOWER = """
+_encode_records = encode_records
+
+def encode_records(records):
+    return _encode_records([max(record, record, key=id) for record in records])
+"""
+
+
+@pytest.fixture
+def guard(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import instructions
+
+    return instructions
+
+
+@pytest.fixture
+def valgrind(guard: Any) -> None:
+    if guard.valgrind() is None:
+        reason = "valgrind is not installed: apt-get install valgrind"
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.mark.usefixtures("valgrind")
+@pytest.mark.parametrize("form", ["compiled", "pure"])
+def test_the_hot_loops_execute_what_is_recorded(
+    request: pytest.FixtureRequest, guard: Any, form: str
+) -> None:
+    """No hot loop executes 5 % more instructions than recorded (30 % in another build)."""
+    if form == "compiled":
+        request.getfixturevalue("compiled")
+    found = guard.recorded(form)
+    if found is None:
+        pytest.skip(f"nothing is recorded for Python {guard.PYTHON}: see CONTRIBUTING.md")
+    before, build = found
+    now = guard.measured(form, loops_only=True)
+    table, within = guard.compare(form, before, now, same_build=build == guard.build())
+    assert within, f"\n{table}"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("valgrind")
+def test_a_slower_loop_is_noticed(
+    guard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step more for each record in `encode_records` exceeds the tolerance, and only that does."""
+    shutil.copytree(ROOT / "aioidem" / "_hot", tmp_path / "aioidem" / "_hot")
+    monkeypatch.setattr(guard, "ROOT", tmp_path)
+    before = guard.measured("pure", loops_only=True)
+    with (tmp_path / "aioidem" / "_hot" / "encoding.py").open("a") as file:
+        file.write(SLOWER)
+    after = guard.measured("pure", loops_only=True)
+    table, within = guard.compare("pure", before, after, same_build=True)
+    assert not within
+    slower = [line.split(",")[0] for line in table.splitlines() if line.endswith("MORE")]
+    assert slower == ["encode_records", "encode_records"]
+
+
+@pytest.mark.parametrize(
+    ("found", "same_build", "verdict"),
+    [
+        (104.9, True, ""),
+        (105.1, True, "MORE"),
+        (129.9, False, ""),
+        (130.1, False, "MORE"),
+        (70.1, True, ""),
+        (69.9, True, "LESS"),
+        (69.9, False, "LESS"),
+    ],
+)
+def test_the_tolerance(guard: Any, found: float, same_build: bool, verdict: str) -> None:
+    """A count may be 5 % above the recorded one, 30 % with another build, and 30 % below."""
+    table, within = guard.compare("pure", {"a": 100.0}, {"a": found}, same_build=same_build)
+    assert within == (not verdict)
+    assert table.splitlines()[1].endswith(verdict or "%")
