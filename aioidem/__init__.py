@@ -2,14 +2,15 @@
 
 This module only re-exports the public names; docs/api.md lists the names of all public modules.
 Importing the module is cheap and has no side effects: it needs no event loop, opens no socket, and
-loads no optional dependency.
+loads no optional dependency. The drop-in for aiokafka's producer is loaded when one of its names is
+used, because `Producer` sends without it.
 """
 
 from __future__ import annotations
 
-from aioidem._aiokafka import AIOKafkaProducer, DeliveryFuture
-from aioidem._aiokafka.client import ClusterMetadata, ProducerClient
-from aioidem._aiokafka.options import MoreOptions
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from aioidem._build import BuildInfo, __version__, build_info
 from aioidem._config import (
     BrokerDedup,
@@ -43,6 +44,11 @@ from aioidem.structs import (
     RecordMetadata,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from aioidem._aiokafka import AIOKafkaProducer, DeliveryFuture
+    from aioidem._aiokafka.client import ClusterMetadata, ProducerClient
+    from aioidem._aiokafka.options import MoreOptions
 
 __all__ = [
     "AIOKafkaProducer",
@@ -89,3 +95,26 @@ __all__ = [
     "__version__",
     "build_info",
 ]
+
+_LOADED_ON_USE = {
+    "AIOKafkaProducer": "aioidem._aiokafka",
+    "ClusterMetadata": "aioidem._aiokafka.client",
+    "DeliveryFuture": "aioidem._aiokafka",
+    "MoreOptions": "aioidem._aiokafka.options",
+    "ProducerClient": "aioidem._aiokafka.client",
+}
+"""Public names, by the module that is imported when the name is used for the first time."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name that is loaded on use (PEP 562)."""
+    module = _LOADED_ON_USE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the names of the module, those that are loaded on use included."""
+    return sorted({*globals(), *__all__})

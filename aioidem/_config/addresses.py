@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from aioidem._config.kinds import RefusedValue
 
@@ -16,8 +14,7 @@ _DEFAULT_PORT: Final = 9092
 _HOST: Final = re.compile(r"[^\s/@,:\[\]]+")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(NamedTuple):
     """At least one broker address, stored as (host, port) pairs in order, without duplicates."""
 
     allowed: str = (
@@ -73,8 +70,7 @@ def _checked_address(host: str, port: int, *, ipv6: bool) -> tuple[str, int]:
     return host, port
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """Host names, domains and networks where brokers may be, or None for anywhere."""
 
     allowed: str = (
@@ -99,6 +95,8 @@ class Places:
 
 
 def _is_place(text: str) -> bool:
+    import ipaddress  # only here, because few programs say where brokers may be
+
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:

@@ -7,9 +7,8 @@ raises `RefusedValue`, and `names.illegal` makes the `ConfigError` that names th
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aioidem._config.secret import Secret, in_utf8
 
@@ -72,8 +71,7 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     """True or False; in a property "true" or "false" in upper or lower case, as in Java."""
 
     allowed: str = "True or False"
@@ -91,8 +89,7 @@ class Flag:
             raise RefusedValue from None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """A whole number within bounds, or None if ``nullable``; ``high`` None is no upper bound."""
 
     low: int
@@ -121,8 +118,7 @@ class Count:
         return _whole_number(text)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Seconds:
+class Seconds(NamedTuple):
     """A time in seconds, or None if ``nullable``; in a property a whole number of milliseconds.
 
     ``positive`` excludes 0. The upper bound is that of Kafka, which stores times as an int32 of
@@ -159,8 +155,7 @@ class Seconds:
         return milliseconds / 1000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Text that fits a string of the protocol (its length is an int16), or None if ``nullable``."""
 
     nullable: bool = False
@@ -190,8 +185,7 @@ class Text:
         return text
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pem:
+class Pem(NamedTuple):
     """A file's path or PEM text, of any length, or None."""
 
     allowed: str = "a string that is not empty, or None"
@@ -206,8 +200,7 @@ class Pem:
         return text
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Hidden:
+class Hidden(NamedTuple):
     """A secret, stored as a `Secret` and never quoted in a message; or None."""
 
     allowed: str = "a string in UTF-8 or an aioidem.Secret of one, not empty, or None"
@@ -238,8 +231,7 @@ def _readable(secret: Secret[str]) -> Secret[str]:
     return secret
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One of a few words, spelt alike in a native value and a property; or None if ``nullable``."""
 
     words: tuple[str, ...]
@@ -265,8 +257,7 @@ class Choice:
         return text
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Acks:
+class Acks(NamedTuple):
     """How many replicas must store a batch before the leader answers: "all" (as -1), 1 or 0."""
 
     allowed: str = "'all' (or -1), 1 or 0"
@@ -283,8 +274,7 @@ class Acks:
         return text if text == "all" else _whole_number(text)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """A callable, or None for the built-in function. No property can express a callable."""
 
     allowed: str = "a callable (see aioidem.Partitioner) or None"
@@ -299,8 +289,7 @@ class Function:
         raise RefusedValue
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(NamedTuple):
     """A callable, an object with a certain method, or None. No property can express such a value.
 
     Args:

@@ -6,7 +6,6 @@ has Java's or aiokafka's name. Error messages use the name that the caller wrote
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -82,6 +81,8 @@ def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
     if name in _NEEDLESS:
         deadline = "delivery_timeout" if "delivery_timeout" in known else "delivery.timeout.ms"
         return ConfigError(f"unknown option {name!r}: {_NEEDLESS[name].format(deadline)}")
+    import difflib  # only here, because few programs name options that do not exist
+
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
     if nearest:
         return ConfigError(f"unknown option {name!r}: did you mean {nearest[0]!r}?")

@@ -11,11 +11,10 @@ sentences and says the unit, what happens at the limits, and the KIP if there is
 
 from __future__ import annotations
 
-import dataclasses
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from aioidem._config.addresses import Addresses, Places
 from aioidem._config.kinds import (
@@ -54,8 +53,7 @@ OnClusterChange = Literal["continue", "fail"]
 BrokerDedup = Literal["window", "range"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option.
 
     Args:

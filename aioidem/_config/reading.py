@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from aioidem._config.compression import LEVELS
-from aioidem._config.jaas import JaasError, read_jaas
 from aioidem._config.kinds import Hidden, Kind, RefusedValue, Seconds
 from aioidem._config.names import BY_KEYWORD, BY_PROPERTY, both_names, illegal, unknown
 from aioidem._config.options import OPTIONS
@@ -62,6 +61,9 @@ def _jaas(properties: Mapping[str, str], others: Mapping[str, object]) -> Mappin
     """Return the options that sasl.jaas.config contains; no error message quotes that option."""
     if _JAAS not in properties:
         return {}
+    # Imported here, because few programs have this property.
+    from aioidem._config.jaas import JaasError, read_jaas
+
     problem = "a text"
     try:
         options = read_jaas(properties[_JAAS])

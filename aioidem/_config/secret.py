@@ -16,7 +16,6 @@ that takes a string would print it).
 from __future__ import annotations
 
 import functools
-import hmac
 from collections.abc import Callable
 from typing import AnyStr, Generic, NoReturn, ParamSpec, Self, TypeVar
 
@@ -62,6 +61,8 @@ class Secret(Generic[AnyStr]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
+        import hmac  # only here, because few programs compare secrets
+
         return hmac.compare_digest(_raw(self._value), _raw(other.reveal()))
 
     def __hash__(self) -> int:

@@ -11,7 +11,6 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
-from urllib.parse import urlsplit
 
 __all__ = ["SaslMechanism", "SecurityProtocol", "TokenProvider", "security_complaints"]
 
@@ -175,6 +174,8 @@ def _about_token(config: _SecurityOptions) -> Iterator[str]:
 
 
 def _about_endpoint(config: _SecurityOptions, endpoint: str) -> Iterator[str]:
+    from urllib.parse import urlsplit  # only here, because few programs have such a URL
+
     try:
         url = urlsplit(endpoint)
         whole = bool(url.hostname) and url.port != 0

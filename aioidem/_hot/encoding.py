@@ -86,7 +86,8 @@ _NULL = varint(-1)
 _NO_HEADERS = varint(0)
 # Three tables with an entry for each small n: varint(n) alone; varint(n) as offset delta, followed
 # by a null key; and attributes 0, followed by varint(n) as timestamp delta.
-VARINT: list[bytes] = [unsigned_varint(number << 1) for number in range(TABLE_SIZE)]
+VARINT: list[bytes] = [bytes((zigzag,)) for zigzag in range(0, 0x80, 2)]
+VARINT += [bytes((zigzag & 0x7F | 0x80, zigzag >> 7)) for zigzag in range(0x80, 2 * TABLE_SIZE, 2)]
 _OFFSET_NULL_KEY: list[bytes] = [offset + _NULL for offset in VARINT]
 _ATTRIBUTES_TIME: list[bytes] = [b"\x00" + delta for delta in VARINT]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import ByteStream, Listener
@@ -10,8 +10,7 @@ from anyio.abc import ByteStream, Listener
 __all__ = ["Listening"]
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
+class Listening(NamedTuple):
     """A listener, the cancel scope of its accept loop, and an event set when the loop has ended."""
 
     listener: Listener[ByteStream]

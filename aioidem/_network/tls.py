@@ -22,7 +22,6 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -141,6 +140,7 @@ def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:
         # OpenSSL's binding loads keys from files only. So the text is written to a file that only
         # this user can read, and that is removed at once.
         import tempfile
+        from pathlib import Path
 
         with tempfile.TemporaryDirectory() as folder:
             chain = Path(folder, "chain.pem")

@@ -5,8 +5,7 @@ The request is needed in transactions v1 only: in v2 TxnOffsetCommit v5 adds the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
@@ -20,8 +19,7 @@ __all__ = ["AddOffsetsAnswer", "add_offsets_answer", "add_offsets_request"]
 API_KEY: Final = 25
 
 
-@dataclass(frozen=True, slots=True)
-class AddOffsetsAnswer:
+class AddOffsetsAnswer(NamedTuple):
     """The coordinator's answer, with the throttle time in milliseconds."""
 
     error_code: int

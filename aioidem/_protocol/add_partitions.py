@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
@@ -24,8 +23,7 @@ API_KEY: Final = 24
 _LAST_FOR_CLIENTS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitionsAnswer:
+class AddPartitionsAnswer(NamedTuple):
     """The coordinator's answer: an error code for each (topic, partition) in the answer."""
 
     error_codes: Mapping[tuple[str, int], int]

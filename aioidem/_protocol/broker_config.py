@@ -9,8 +9,7 @@ set it. To read either, a producer needs the ACL DESCRIBE_CONFIGS on the cluster
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -25,8 +24,7 @@ _EXPIRATION: Final = "producer.id.expiration.ms"
 _SEQUENCES: Final = "max.in.flight.sequence.number.per.connection"
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerFacts:
+class BrokerFacts(NamedTuple):
     """The values of a broker's configs; None where there is no usable value."""
 
     expiration: float | None = None

@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -104,16 +104,14 @@ class RawErrorCode(int):
         return int(self)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(NamedTuple):
     """The reader of one kind of value; `least`, a value's fewest bytes, limits array counts."""
 
     read: Read
     least: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Tag:
+class _Tag(NamedTuple):
     """A known tagged field of a struct."""
 
     name: str

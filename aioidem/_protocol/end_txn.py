@@ -7,8 +7,7 @@ transactions v1 therefore sends at most v4, even to a broker that offers v5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
@@ -26,8 +25,7 @@ FIRST_V2: Final = 5
 """The lowest version of a client that speaks transactions v2."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndTxnAnswer:
+class EndTxnAnswer(NamedTuple):
     """The coordinator's answer, with the producer id and epoch to continue with.
 
     Both are -1 in an answer below v5 and in one with an error.

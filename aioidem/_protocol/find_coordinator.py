@@ -7,9 +7,8 @@ coordinator at another time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -34,8 +33,7 @@ class CoordinatorKey(IntEnum):
     TRANSACTION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorAnswer:
+class CoordinatorAnswer(NamedTuple):
     """The coordinator's node id and address, or an error code.
 
     With an error, ``node_id`` and ``port`` are -1 and ``host`` is empty.

@@ -16,11 +16,10 @@ the bytes with those that kio writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from aioidem._protocol.codec import decode_prefix, encode
 from aioidem._protocol.foreign_text import printable
@@ -59,8 +58,7 @@ _HEAD: Final = Struct(">hhi")
 _NO_TAGS: Final = b"\x00"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """The fields that every request starts with."""
 
     api_key: int

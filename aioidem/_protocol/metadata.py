@@ -12,8 +12,7 @@ import importlib
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 from uuid import UUID
 
 from aioidem._protocol.codec import MAX_ITEMS
@@ -41,8 +40,7 @@ _LONGEST_HOST: Final = 255
 _HOST: Final = re.compile(r"[A-Za-z0-9_:%-][A-Za-z0-9._:%-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
+class BrokerAddress(NamedTuple):
     """The address at which a broker listens."""
 
     node_id: int
@@ -64,7 +62,7 @@ class BrokerAddress:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class PartitionUpdate:
     """One partition of a Metadata answer; leader id and leader epoch are -1 if there is none."""
 
@@ -109,8 +107,7 @@ class PartitionColumns(Sequence[PartitionUpdate]):
         return PartitionUpdate(*self._numbers[at : at + 4])
 
 
-@dataclass(frozen=True, slots=True)
-class TopicUpdate:
+class TopicUpdate(NamedTuple):
     """One topic of a Metadata answer; `topic_id` is None before v10."""
 
     name: str
@@ -119,8 +116,7 @@ class TopicUpdate:
     partitions: Sequence[PartitionUpdate]
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataUpdate:
+class MetadataUpdate(NamedTuple):
     """A Metadata answer as plain data."""
 
     cluster_id: str | None

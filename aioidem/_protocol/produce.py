@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, Final, NamedTuple
@@ -79,8 +78,7 @@ _LAST_MOMENT_MS: Final = 253_402_300_799_999
 """The latest moment that a `datetime` can represent; the schema decoder refuses later ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderNode:
+class LeaderNode(NamedTuple):
     """The address of a partition's new leader (KIP-951)."""
 
     node_id: int

@@ -8,9 +8,8 @@ Below v3 the request has no field for them, and the coordinator fences the produ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem.errors import InternalError
@@ -33,8 +32,7 @@ FIRST_WITH_IDENTITY = 3
 _NO_TIMEOUT_MS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionalIdentity:
+class TransactionalIdentity(NamedTuple):
     """The producer on whose behalf a transactional request is sent."""
 
     transactional_id: str
@@ -42,8 +40,7 @@ class TransactionalIdentity:
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdAnswer:
+class ProducerIdAnswer(NamedTuple):
     """The broker's answer; id and epoch are -1 if the broker assigned none."""
 
     error_code: int

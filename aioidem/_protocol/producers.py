@@ -7,8 +7,7 @@ with which to begin probing (resending batches in doubt to learn whether they ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ProducersAnswer", "producers_answer", "producers_request"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducersAnswer:
+class ProducersAnswer(NamedTuple):
     """The answer; `last_sequences` maps a producer id to (producer epoch, last sequence).
 
     The sequence is as on the wire, modulo 2^31.

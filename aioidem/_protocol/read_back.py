@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from dataclasses import dataclass
 from datetime import timedelta
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -35,8 +34,7 @@ _PAGE_BYTES: Final = 1 << 18
 _INT32: Final = Struct(">i")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBackAnswer:
+class ReadBackAnswer(NamedTuple):
     """One page of the log; `high_watermark` is the end of its committed part."""
 
     error_code: int

@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aioidem._protocol.messages import request_type, throttle_ms
 from aioidem._protocol.producer_id import TransactionalIdentity
@@ -41,8 +40,7 @@ FIRST_WITH_MEMBERS: Final = 3
 """The lowest version with the consumer's member id and generation."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMember:
+class GroupMember(NamedTuple):
     """A consumer group, and the member of it that read the records (KIP-447).
 
     The defaults are for a consumer that is not a member of a group, because the application assigns
@@ -55,8 +53,7 @@ class GroupMember:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TxnOffset:
+class TxnOffset(NamedTuple):
     """The next offset to read, and the ``leader_epoch`` of the last record read (-1 if unknown)."""
 
     offset: int
@@ -64,8 +61,7 @@ class TxnOffset:
     metadata: str | None = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TxnOffsetCommitAnswer:
+class TxnOffsetCommitAnswer(NamedTuple):
     """The coordinator's answer: an error code for each (topic, partition) in the answer."""
 
     error_codes: Mapping[tuple[str, int], int]

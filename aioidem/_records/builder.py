@@ -15,10 +15,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from aioidem._hot import MAX_RECORD_OVERHEAD, NewRecord, encode_records, payload_size
 from aioidem._records import layout
+from aioidem._records.checksum import crc32c
 from aioidem._records.compression import Codec, compress
 from aioidem._records.section import RecordSection
 from aioidem.errors import InternalError, ProtocolError, RecordError

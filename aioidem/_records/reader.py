@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, final
 
-from crc32c import crc32c
-
 from aioidem._records import layout
 from aioidem._records._decode import ReadRecord, iter_records
+from aioidem._records.checksum import crc32c
 from aioidem._records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
 from aioidem.errors import ProtocolError
 

@@ -20,7 +20,6 @@ only to a partition that was added to the transaction.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -489,7 +488,7 @@ class Rig:
     def answer_metadata(self, step: steps.FetchMetadata) -> None:
         update = self.metadata(step.topics)
         there = self.leads(step.link_id, update.cluster_id)
-        update = dataclasses.replace(update, cluster_id=there)
+        update = update._replace(cluster_id=there)
         self.core.on_answer(step, update, self.now)
 
     def leads(self, link_id: int, usual: str | None) -> str | None:

@@ -6,7 +6,6 @@ Parsers are tested with the code they belong to: tests/protocol, tests/network, 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -218,7 +217,7 @@ class OtherCluster(Rig):
             TopicUpdate(f"invented-{number}", None, 0, known.partitions)
             for number in range(self.invented)
         ]
-        return dataclasses.replace(update, topics=(*update.topics, *more))
+        return update._replace(topics=(*update.topics, *more))
 
 
 def test_another_cluster_id_is_reported_once() -> None:

@@ -48,18 +48,30 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
 
 
 _ALONE = {"_build", "_config", "_engine", "_errors", "_hot", "_network", "_producer", "_protocol"}
-_ALONE |= {"_records", "_aiokafka", "abc", "errors", "partitioner", "structs"}
+_ALONE |= {"_records", "abc", "errors", "partitioner", "structs"}
 ALLOWED_BY_IMPORT = {
     *(f"aioidem.{name}" for name in _ALONE),
     # `client` decides whether SASL is configured; only then are its other modules imported.
     *("aioidem._network.sasl", "aioidem._network.sasl.client"),
-    *("anyio", "crc32c", "kio", "kio.schema.errors", "sniffio", "typing_extensions"),
+    *("anyio", "kio", "kio.schema.errors", "sniffio", "typing_extensions"),
 }
 """What `import aioidem` may load besides the standard library.
 
 A module's name is cut after its first part; after two parts in aioidem, after three among kio's
 schemas, and after four in `aioidem._network.sasl`.
 """
+
+UNNEEDED = {
+    *("argparse", "csv", "difflib", "email", "hmac", "html", "http", "importlib.metadata", "json"),
+    *("pathlib", "sysconfig", "tempfile", "unittest", "urllib", "zipfile"),
+}
+"""Modules of the standard library that a program which only sends records does not need.
+
+asyncio, anyio or kio may load one of them, in some version.
+"""
+
+OTHERS = "asyncio, anyio.abc, anyio.lowlevel, anyio.streams.tls, anyio.to_thread, kio.schema.errors"
+"""What `import aioidem` needs of other packages."""
 
 ALLOWED_BY_SENDING = ALLOWED_BY_IMPORT | {
     f"kio.schema.{name}"
@@ -117,6 +129,32 @@ def test_importing_the_package_loads_only_what_a_producer_needs() -> None:
     names = loaded()
     assert names >= {"aioidem._producer", "anyio"}
     assert names - ALLOWED_BY_IMPORT == set()
+
+
+def test_importing_the_package_loads_no_module_that_sending_does_not_need() -> None:
+    """Importing aioidem loads no parser of arguments, mail or archives, and not the drop-in."""
+    hidden = "import sys; sys.modules['hypothesis'] = None"
+    shown = "print(*sys.modules)"
+    before = set(_run(f"{hidden}; import {OTHERS}; {shown}").split())
+    after = set(_run(f"{hidden}; import aioidem; {shown}").split())
+    assert after >= {"aioidem._producer.native", "aioidem._records.builder"}
+    assert (after - before) & (UNNEEDED | {"aioidem._aiokafka", "crc32c"}) == set()
+
+
+def test_the_drop_in_is_loaded_when_it_is_used() -> None:
+    """The drop-in's names are listed, loaded once, and part of `from aioidem import *`."""
+    program = (
+        "import sys, aioidem\n"
+        "assert set(aioidem.__all__) <= set(dir(aioidem))\n"
+        "assert not hasattr(aioidem, 'AIOKafkaConsumer')\n"
+        "assert 'aioidem._aiokafka' not in sys.modules\n"
+        "from aioidem import *\n"
+        "assert aioidem.AIOKafkaProducer is AIOKafkaProducer\n"
+        "assert 'AIOKafkaProducer' in vars(aioidem)\n"
+        "print(AIOKafkaProducer.__module__, DeliveryFuture.__name__, MoreOptions.__name__)"
+    )
+    found = _run(program).split()
+    assert found == ["aioidem._aiokafka.producer", "DeliveryFuture", "MoreOptions"]
 
 
 def test_sending_a_record_loads_only_the_apis_that_a_producer_asks() -> None:
