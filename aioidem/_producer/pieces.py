@@ -13,6 +13,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from aioidem import errors
@@ -116,7 +117,8 @@ def _quickly(piece: list[Any], common: _Common) -> Columns:
         return Columns(tuple(piece), common.key, common.headers, common.now())
     if set(map(type, piece)) != {Record}:
         raise TypeError("records and values are mixed")
-    values, keys, headers, times = zip(*piece, strict=True)
+    # Four passes take half the time of `zip(*piece)`, which makes an iterator for each record.
+    values, keys, headers, times = (tuple(map(itemgetter(field), piece)) for field in range(4))
     now = common.now()
     stamps: array[int] | int = now
     if any(at is not None for at in times):

@@ -19,7 +19,8 @@ import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -28,6 +29,7 @@ from kio.schema.errors import ErrorCode
 from aioidem._engine import classify as classify_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import record_accumulator as accumulator_module
+from aioidem._engine import spreading as spreading_module
 from aioidem._engine.batch import (
     PERSISTENCE_TRANSITIONS,
     Batch,
@@ -50,13 +52,16 @@ from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState, Refusal
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.partitions import Partitions
-from aioidem._engine.record import PendingRecord
+from aioidem._engine.record import Outcome, PendingRecord
 from aioidem._engine.record_accumulator import RecordAccumulator
+from aioidem._engine.record_block import RecordBlock
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import BrokerMemory, RetentionEvidence, Witness
 from aioidem._engine.route import Route
 from aioidem._engine.sealing import Sealer
+from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.suspicion import Suspicion
+from aioidem._engine.topic_view import TopicView
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
 from aioidem.errors import DeliveryTimeoutError, KafkaError
@@ -911,6 +916,49 @@ def grace_without_end(patch: Patch) -> None:
         expire(self, now, 3 * grace + 1.0, now + 1.0 if answered is None else answered, out)
 
     patch(PartitionState, "expire", naive)
+
+
+# -- many records of one call -------------------------------------------------------------------
+
+
+@mutant("a batch takes its records out of their block")
+def record_of_a_block_sent_twice(patch: Patch) -> None:
+    take = RecordBlock.take
+
+    def naive(self: RecordBlock, count: int) -> RecordBlock:
+        taken = take(self, count)
+        if self.count and count > 1:
+            self._bound(self.begin - 1, self.end)
+        return taken
+
+    patch(RecordBlock, "take", naive)
+
+
+@mutant("each record of a block has its own place in the batch, whatever is before the block")
+def place_of_a_block_ignored(patch: Patch) -> None:
+    def naive(self: RecordBlock, outcome: Outcome, _place: int) -> None:
+        self.receiver.take(self.chosen, outcome, 0)
+
+    patch(RecordBlock, "settle", naive)
+
+
+@mutant("a slice of a block tells its own rows, not those at the beginning of the block")
+def rows_of_a_slice_counted_from_the_block(patch: Patch) -> None:
+    patch(RecordBlock, "chosen", property(lambda self: range(self.count)))
+
+
+@mutant("records of one call keep their order in a partition, with keys and without")
+def records_without_keys_behind_those_with_keys(patch: Patch) -> None:
+    def naive(
+        block: RecordBlock, sticky: StickyPartitioner, topic: TopicView
+    ) -> Iterator[tuple[int, RecordBlock]]:
+        hashed = block.columns.hashed(len(topic.everything))
+        for place in sorted({hashed[row] for row in block.chosen}, reverse=True):
+            index = sticky.choose(0, topic) if place < 0 else topic.everything[place]
+            rows = [row for row in block.chosen if hashed[row] == place]
+            yield index, block.among(array("q", rows))
+
+    patch(spreading_module.__dict__, "_by_keys", naive)
 
 
 # -- running them -------------------------------------------------------------------------------
