@@ -187,7 +187,7 @@ _TIME_AND_MEMORY: Final = {
         Count(1),
         "The memory in bytes that records without an outcome may take. A record counts with its "
         "bytes and about 450 more for its object (100 in send_many), and 128 for each header, "
-        "until it has its outcome. A quarter is kept for the encoded batches in flight; if they "
+        "until it has its outcome. A third is kept for the encoded batches in flight; if they "
         "take more, records get less. While there is no room, send() waits for up to max_block, "
         "and send_nowait() raises BufferFullError.",
         "buffer.memory",

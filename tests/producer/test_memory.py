@@ -86,11 +86,11 @@ async def test_the_buffer_is_empty_when_every_record_has_its_outcome() -> None:
         assert producer.statistics().buffer_bytes_used == 0
 
 
-async def test_a_quarter_of_the_buffer_is_kept_for_batches_in_flight() -> None:
-    """Records are refused when they take three quarters; the error says what they may take."""
+async def test_a_third_of_the_buffer_is_kept_for_batches_in_flight() -> None:
+    """Records are refused when they take two thirds; the error says what they may take."""
     async with (
         EmbeddedCluster(transport="memory") as cluster,
-        producer_for(cluster, buffer_memory=40_000) as producer,
+        producer_for(cluster, buffer_memory=45_000) as producer,
     ):
         await producer.send("t", b"v")
         with pytest.raises(BufferFullError, match=r"of the 30000 bytes that buffer_memory"):
