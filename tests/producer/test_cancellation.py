@@ -28,7 +28,7 @@ Transport = Literal["tcp", "memory"]
 
 VALUE = bytes(1000)
 # This is room for one record of 1000 bytes and its overhead, not for two.
-ONE_RECORD: dict[str, Any] = {"buffer_memory": 1500}
+ONE_RECORD: dict[str, Any] = {"buffer_memory": 2400}
 
 
 @asynccontextmanager
