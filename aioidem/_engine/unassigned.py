@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from aioidem._engine.call_order import in_call_order
 from aioidem._engine.record import PendingRecord
 
 __all__ = ["Unassigned", "UnassignedRecords"]
@@ -92,9 +93,9 @@ class UnassignedRecords:
 
         No record is due afterwards: all wait for the next `make_due`.
         """
-        everything = sorted(self.take(), key=lambda each: each.record.ordinal)
-        for each in everything:
-            self.wait(*each)
+        taken = (((each.until, each.asked), each.record) for each in self.take())
+        for (until, asked), record in in_call_order(taken):
+            self.wait(until, asked, record)
 
     def next_end(self) -> float | None:
         """Return a time before which no record expires, in seconds; None while no record waits."""

@@ -417,3 +417,13 @@ def test_no_producer_is_accused_of_what_no_promise_covers(seed: int, shown: str)
     """The judge reports nothing that the producer has not promised to avoid."""
     result = run_seed(seed)
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))
+
+
+def test_records_of_one_call_stay_in_order_when_the_cluster_changes() -> None:
+    """Records with keys that go along to another cluster are not reordered (seed 7553148).
+
+    A call's records were spread over partitions as blocks, which were put into call order as wholes
+    when the cluster changed, although records of one block lay between those of another.
+    """
+    result = run_seed(7553148)
+    assert not result.violations, "\n".join(map(str, result.violations))

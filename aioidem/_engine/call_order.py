@@ -1,0 +1,74 @@
+"""The call order of records that were taken back from several partitions.
+
+Records with keys of one call are spread over partitions as blocks whose records lie between one
+another's in the call (`spreading`). In another cluster, or in a recreated topic with fewer
+partitions, records of two such blocks may get the same partition. So sorting the blocks is not
+enough: overlapping blocks are united, or divided where other records lie between.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import groupby
+from typing import TypeVar
+
+from aioidem._engine.record import PendingRecord
+from aioidem._engine.record_block import RecordBlock
+
+__all__ = ["in_call_order"]
+
+Mark = TypeVar("Mark", bound=Hashable)
+
+
+def in_call_order(
+    items: Iterable[tuple[Mark, PendingRecord]],
+) -> Iterator[tuple[Mark, PendingRecord]]:
+    """Yield all records of some items in call order, those of a call in as few blocks as possible.
+
+    Args:
+        items: single records, and blocks, which have their ordinals. Each comes with a mark, and
+        blocks are united only if their marks are equal.
+    """
+    overlapping: list[tuple[Mark, PendingRecord]] = []
+    last = -1
+    for mark, item in sorted(items, key=lambda each: each[1].ordinal):
+        if item.ordinal > last:
+            yield from _united(overlapping)
+            overlapping = []
+        overlapping.append((mark, item))
+        last = max(last, _last_ordinal(item))
+    yield from _united(overlapping)
+
+
+def _last_ordinal(item: PendingRecord) -> int:
+    return item.base + item.row(item.count - 1) if isinstance(item, RecordBlock) else item.ordinal
+
+
+def _united(items: list[tuple[Mark, PendingRecord]]) -> Iterator[tuple[Mark, PendingRecord]]:
+    """Yield the records of items that overlap, in call order."""
+    if len(items) == 1:
+        yield items[0]
+        return
+    first_of: dict[tuple[object, ...], int] = {}
+    # Each record's ordinal, the number of the item it belongs to, and its row. All blocks that can
+    # be united have the number of the first one.
+    places: list[tuple[int, int, int]] = []
+    for number, (mark, item) in enumerate(items):
+        if isinstance(item, RecordBlock):
+            first = first_of.setdefault((mark, *_call_of(item)), number)
+            places += [(item.base + row, first, row) for row in item.chosen]
+        else:
+            places.append((item.ordinal, number, 0))
+    places.sort()
+    for number, run in groupby(places, key=lambda place: place[1]):
+        mark, item = items[number]
+        if isinstance(item, RecordBlock):
+            item = item.among(array("q", [row for _, _, row in run]))
+        yield mark, item
+
+
+def _call_of(block: RecordBlock) -> tuple[object, ...]:
+    """Return what two blocks must have in common to become one block."""
+    call = (id(block.columns), id(block.receiver), block.base)
+    return (*call, block.partition, block.deadline, block.generation)

@@ -1,0 +1,95 @@
+"""Records that are taken back from several partitions are put into call order again."""
+
+from __future__ import annotations
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem._engine.call_order import in_call_order
+from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.record_block import Columns, RecordBlock, RecordRuns
+from aioidem._engine.unassigned import UnassignedRecords
+
+
+class Told:
+    """A receiver that is told nothing."""
+
+    def take(self, rows: object, outcome: Outcome, place: int) -> None:
+        raise AssertionError(f"nothing is settled here: {rows} {outcome} {place}")
+
+
+def call_of(count: int, first: int) -> RecordBlock:
+    """Return the block of a call with `count` records, whose ordinals begin with `first`."""
+    values = tuple(b"%d" % (first + row) for row in range(count))
+    block = RecordBlock(Columns(values, None, (), 0), Told(), None)
+    block.deadline = 60.0
+    block.begin_at(first)
+    return block
+
+
+def single(ordinal: int) -> PendingRecord:
+    """Return a single record with this ordinal, which is its value as well."""
+    record = PendingRecord(None, b"%d" % ordinal, (), 0, None, 10)
+    record.deadline, record.ordinal = 60.0, ordinal
+    return record
+
+
+def numbers(items: list[PendingRecord]) -> list[int]:
+    """Return the ordinals of all records of these items, and check that their values agree."""
+    records = list(RecordRuns(items))
+    assert [record.value for record in records] == [b"%d" % each.ordinal for each in records]
+    return [record.ordinal for record in records]
+
+
+@st.composite
+def taken_back(draw: st.DrawFn) -> list[PendingRecord]:
+    """Draw calls of one or many records, and divide those of many among three partitions."""
+    items: list[PendingRecord] = []
+    ordinal = 1
+    for count in draw(st.lists(st.integers(1, 9), min_size=1, max_size=5)):
+        if count == 1:
+            items.append(single(ordinal))
+        else:
+            block = call_of(count, ordinal)
+            rows: dict[int, list[int]] = {}
+            for row in range(count):
+                rows.setdefault(draw(st.integers(0, 2)), []).append(row)
+            for index, chosen in rows.items():
+                part = block.among(array("q", chosen))
+                if index == 2:  # a batch of this partition was split: its records are single ones
+                    items += [part.record(number) for number in range(part.count)]
+                else:
+                    items.append(part)
+        ordinal += count
+    return draw(st.permutations(items))
+
+
+@given(taken_back())
+def test_records_of_all_partitions_are_in_call_order(items: list[PendingRecord]) -> None:
+    """No record is before an earlier one, none is lost, and none comes twice."""
+    count = sum(item.count for item in items)
+    ordered = [item for _, item in in_call_order((None, item) for item in items)]
+    assert numbers(ordered) == list(range(1, count + 1))
+    assert len(ordered) <= count
+
+
+def test_the_blocks_of_a_call_become_one_block_again() -> None:
+    """Blocks with every other record of a call are united, so that they stay cheap."""
+    block = call_of(6, 1)
+    parts = [block.among(array("q", rows)) for rows in ((1, 3, 5), (0, 2, 4))]
+    [(_, whole)] = in_call_order((None, part) for part in parts)
+    assert numbers([whole]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_blocks_that_wait_for_different_times_are_ordered_and_stay_apart() -> None:
+    """The time at which a record expires is that of the item it came with."""
+    block = call_of(4, 1)
+    waiting = UnassignedRecords()
+    waiting.wait(9.0, 0, block.among(array("q", [1, 3])))
+    waiting.wait(5.0, 2, block.among(array("q", [0, 2])))
+    waiting.put_in_order()
+    found = waiting.take()
+    assert [(each.until, each.asked) for each in found] == [(5.0, 2), (9.0, 0)] * 2
+    assert numbers([each.record for each in found]) == [1, 2, 3, 4]
