@@ -18,7 +18,7 @@ import anyio
 
 from aioidem._aiokafka.translation import Translation
 from aioidem._producer.delivery import Delivery
-from aioidem._producer.queued import QueuedBatch
+from aioidem._producer.queued import QueuedBatch, QueuedDelivery
 from aioidem.errors import AbortableTransactionError, TransactionAborted
 from aioidem.structs import DeliveryStatus, RecordMetadata
 
@@ -39,7 +39,9 @@ else:
 class DeliveryFuture(_Future):
     """An `asyncio.Future` for the outcome of one record, or of a batch of `send_batch`."""
 
-    delivery: Delivery | None = None
+    __slots__ = ("delivery",)
+
+    delivery: Delivery | None
     """The outcome of the record (of a batch: of its first record), with a `status` at any time."""
 
 
@@ -186,12 +188,12 @@ def _new(loop: asyncio.AbstractEventLoop | None) -> DeliveryFuture:
 
 
 def record_future(
-    loop: asyncio.AbstractEventLoop | None, delivery: Delivery, translation: Translation
+    loop: asyncio.AbstractEventLoop | None, delivery: QueuedDelivery, translation: Translation
 ) -> DeliveryFuture:
-    """Return the future of one record; `loop` is None on trio."""
+    """Return the future of a record that was queued just now; `loop` is None on trio."""
     future = _new(loop)
     future.delivery = delivery
-    delivery.add_done_callback(functools.partial(_resolve, future, translation))
+    delivery.tell(functools.partial(_resolve, future, translation))
     return future
 
 
@@ -217,25 +219,19 @@ def _resolve_batch(future: _Resolvable, translation: Translation, deliveries: Qu
 
 
 def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) -> None:
-    error = delivery.exception()
     if future.done():
         return
+    if delivery.status is DeliveryStatus.ACKED:
+        future.set_result(translation.metadata(delivery.metadata))
+        return
+    error = delivery.exception()
     if error is None:
-        future.set_result(_result(delivery, translation))
-    else:
-        future.set_exception(translation.error(error))
-        if isinstance(error, _REPORTED_ELSEWHERE):
-            future.exception()  # keeps asyncio from logging "exception was never retrieved"
-
-
-def _result(delivery: Delivery, translation: Translation) -> RecordMetadata:
-    """Return a record's metadata; with acks=0 return None, as aiokafka does.
-
-    None contradicts the annotated type, in aiokafka too.
-    """
-    if delivery.status is DeliveryStatus.UNKNOWN:
-        return cast("RecordMetadata", None)
-    return translation.metadata(delivery.metadata)
+        # With acks=0 there is no metadata, and None contradicts the annotated type, as in aiokafka.
+        future.set_result(cast("RecordMetadata", None))
+        return
+    future.set_exception(translation.error(error))
+    if isinstance(error, _REPORTED_ELSEWHERE):
+        future.exception()  # keeps asyncio from logging "exception was never retrieved"
 
 
 def done_future(
@@ -243,5 +239,6 @@ def done_future(
 ) -> DeliveryFuture:
     """Return a future that has its result already."""
     future = _new(loop)
+    future.delivery = None
     future.set_result(translation.metadata(result))
     return future

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from types import TracebackType
+from typing import NoReturn
 
 from aioidem.errors import (
     AbortableTransactionError,
@@ -55,6 +56,18 @@ class Translation:
             other = self.error(exc)
             if other is not exc:
                 raise other from exc
+
+    def reraise(self, error: KafkaError) -> NoReturn:
+        """Raise the translation of an error that was caught.
+
+        Raises:
+            Exception: Always: the other error, caused by this one, or this one if they are the
+                same.
+        """
+        other = self.error(error)
+        if other is error:
+            raise error
+        raise other from error
 
 
 def reason_of(error: KafkaError) -> KafkaError:

@@ -96,7 +96,8 @@ class Delivery:
             KafkaError: The record failed; the error's `status` says whether it may be in the log.
             InternalError: The outcome is not known yet.
         """
-        self._look()
+        if self._looking != 1:
+            self._look()
         outcome = self._outcome
         if outcome is None:
             raise InternalError("the outcome is not known yet: await the delivery, or ask done()")

@@ -99,8 +99,26 @@ class QueuedDelivery(Delivery, PendingRecord):
         if siblings is not None:
             siblings.one_done()
         if self._callbacks is not None:
-            for callback in self._callbacks:
+            # A callback may refer to this object, so this object lets go of it.
+            callbacks, self._callbacks = self._callbacks, None
+            for callback in callbacks:
                 self._call(callback)
+
+    def tell(self, callback: Callable[[Delivery], object]) -> None:
+        """Call `callback(self)` when the outcome is known; the caller has queued the record now.
+
+        This is `add_done_callback` without the check of the event loop.
+
+        Args:
+            callback: The function to call, which must neither block nor raise.
+        """
+        self._looking = 1
+        if self._outcome is not None:
+            self._call(callback)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
 
     def _stored_at(self, outcome: Outcome) -> RecordMetadata:
         return stored_at(outcome, self._place, self.timestamp_ms)

@@ -199,5 +199,7 @@ async def test_a_collector_gets_aiokafkas_exceptions(cluster: EmbeddedCluster) -
     ) as producer:
         await producer.partitions_for("t")
         cluster.intercept(refuse)
-        await asyncio.wait([await producer.send("t", b"x", partition=0)])
+        future = await producer.send("t", b"x", partition=0)
+        await asyncio.wait([future])
+        assert isinstance(future.exception(), aiokafka.errors.InvalidTimestampError)
     assert [type(error) for error in collector.told] == [aiokafka.errors.InvalidTimestampError]
