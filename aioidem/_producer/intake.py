@@ -466,11 +466,11 @@ class RecordIntake:
         budget.claim(waiter)
 
     async def wait_for_room(self, nbytes: int = 0) -> None:
-        """Wait until a quarter of the buffer is free and no `send` waits for room.
+        """Wait until a quarter of the room for records is free and no `send` waits for room.
 
         Args:
             nbytes: The size in bytes of the next record. It matters only if the record may be
-                larger than a quarter of the buffer.
+                larger than that quarter.
 
         Raises:
             KafkaTimeoutError: There was no room within `max_block`.

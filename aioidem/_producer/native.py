@@ -485,12 +485,13 @@ class Producer(TransactionCalls):
     async def wait_for_room(self, nbytes: int = 0) -> None:
         """Wait until `send_nowait` has room again, after it raised BufferFullError.
 
-        The wait ends once no `send` waits for room and a quarter of the buffer is free. With a
-        quarter free, callers send in bursts instead of record by record.
+        The wait ends once no `send` waits for room and a quarter of the room for records is free
+        (`buffer_memory` less what batches in flight take). With a quarter free, callers send in
+        bursts instead of record by record.
 
         Args:
             nbytes: The size in bytes of the next record (key, value and headers). It matters only
-                if the record may be larger than a quarter of the buffer.
+                if the record may be larger than that quarter.
 
         Raises:
             KafkaTimeoutError: There was no room within `max_block`.
