@@ -2,8 +2,8 @@
 
 This module only re-exports the public names; docs/api.md lists the names of all public modules.
 Importing the module is cheap and has no side effects: it needs no event loop, opens no socket, and
-loads no optional dependency. The drop-in for aiokafka's producer is loaded when one of its names is
-used, because `Producer` sends without it.
+loads no optional dependency. The drop-in for aiokafka's producer (`AIOKafkaProducer`) is loaded
+when one of its names is used first, so that programs without it need not load it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _LOADED_ON_USE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name that is loaded on use (PEP 562)."""
+    """Return a public name, whose module is imported when the name is first used (PEP 562)."""
     module = _LOADED_ON_USE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

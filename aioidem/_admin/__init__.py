@@ -1,3 +1,3 @@
-"""Requests that the producer itself never sends, such as OffsetFetch; each opens a connection."""
+"""Requests that the producer itself never sends, such as OffsetFetch."""
 
 from __future__ import annotations

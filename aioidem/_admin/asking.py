@@ -58,7 +58,7 @@ class Place(NamedTuple):
 async def until_known(
     config: ProducerConfig, what: str, timeout: float, find: Callable[[Place], Awaitable[_T]]
 ) -> _T:
-    """Repeat an attempt until one succeeds, each time at the next of `bootstrap_servers`.
+    """Call `find` until a call succeeds, each time with the next of the `bootstrap_servers`.
 
     Args:
         config: how to connect.

@@ -1,8 +1,8 @@
 """BatchBuilder: a batch that the caller fills record by record, as in aiokafka.
 
-The builder keeps the records and counts their bytes; the engine assigns sequence numbers and
-encodes the records when it sends them. A batch that is closed before it is sent is written as one
-batch of exactly its records. One that is still open may share a batch with records of `send`.
+The builder keeps the records and counts their bytes; `aioidem.Producer` assigns sequence numbers
+and encodes the records when it sends them. If `close` was called before `send_batch`, the records
+are written as one batch of their own. Otherwise they may share a batch with records of `send`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def records_of(batch: BatchBuilder) -> Sequence[BatchRecord]:
     Raises:
         RecordError: The batch was sent before.
     """
-    if batch._sent:  # noqa: SLF001 - a part of the class, hidden from users
+    if batch._sent:  # noqa: SLF001 - no method, so that users do not see it
         raise RecordError("this batch was sent before: make another with create_batch()")
     return batch._records  # noqa: SLF001
 

@@ -20,7 +20,7 @@ logger = logging.getLogger("aioidem")
 
 
 class CollectorObserver:
-    """An `Observer` of the native producer that calls the user's metrics collector.
+    """An `Observer` of `aioidem.Producer` that calls the user's metrics collector.
 
     Args:
         collector: The user's collector.
@@ -34,7 +34,7 @@ class CollectorObserver:
     def on_batch_sent(self, batch: SentBatch, /) -> None:
         """Report a batch that was sent.
 
-        Only the first attempt came from the queue, so the queue time of a retry is 0.
+        A batch waits in the queue only before it is first sent, so the queue time of a retry is 0.
         """
         _call(
             self._collector.on_batch_dispatched,

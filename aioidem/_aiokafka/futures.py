@@ -2,7 +2,7 @@
 
 Invariants: the futures of a partition's records are resolved in the order in which the records were
 queued. Cancelling a future ends the wait and does not cancel the record. A future refers to the
-record's `Delivery` (the native producer's object for the outcome) and keeps no producer alive.
+`Delivery`, in which `aioidem.Producer` keeps the record's outcome, but keeps no producer alive.
 """
 
 from __future__ import annotations
@@ -204,8 +204,8 @@ def batch_future(
 ) -> DeliveryFuture:
     """Return the future of a batch, which is done when all records have their outcome.
 
-    Its result is that of the first record; if records failed, its exception is that of the first
-    one that failed.
+    The future gets the result of the batch's first record. If records failed, it gets the exception
+    of the first record that failed.
     """
     future = _new(loop)
     future.delivery = deliveries[0]

@@ -1,8 +1,8 @@
-"""What the drop-in's arguments mean, and what happens if one is left out.
+"""The meaning of the arguments of `AIOKafkaProducer`, and what happens if one is left out.
 
 aiokafka keeps the order of a partition's records in every mode, because it never has two requests
-to one broker in flight. These rules keep the order too, with five requests in flight where that is
-safe:
+to one broker in flight. `AIOKafkaProducer` keeps the order too, with five requests in flight where
+that is safe. The rules:
 
 - Without `acks` and `enable_idempotence`: `acks="all"` and idempotence. aiokafka's defaults are
   acks=1 and no idempotence. With those, a leader that fails can lose records that it has

@@ -88,8 +88,8 @@ class AIOKafkaProducer:
         max_batch_size: The size before compression at which a batch is full.
         partitioner: `f(key bytes, all partitions, available partitions)`, which returns one of the
             partitions. The default is aiokafka's: by the key's hash, and at random without a key.
-            None keeps records without a key in one partition for a batch (KIP-794), which makes
-            fuller batches.
+            None sends the records without a key to one partition until they fill a batch, and then
+            to another partition (KIP-794), which makes fuller batches.
         max_request_size: The size of the largest request, and so of the largest record.
         linger_ms: The time for which a batch that is not full waits for more records.
         retry_backoff_ms: The pause before the first retry.
@@ -198,7 +198,7 @@ class AIOKafkaProducer:
         """The producer's view of the cluster, under the names of aiokafka's client."""
         return self._client
 
-    # -- life --------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect and, with idempotence, get a producer id; after a failure call `start` again.
@@ -586,7 +586,7 @@ def _deprecated(name: str, instead: str) -> None:
     warnings.warn(
         f"AIOKafkaProducer: the argument `{name}` is deprecated: {instead}",
         DeprecationWarning,
-        stacklevel=4,  # the caller of the constructor, above the wrapper of `without_frames`
+        stacklevel=4,  # the line that calls the constructor, which has a wrapper around it
     )
 
 

@@ -1,4 +1,4 @@
-"""Translation: turns results and errors of the native producer into those that aiokafka has.
+"""Translation: turns results and errors of `aioidem.Producer` into those that aiokafka has.
 
 If a transaction can only be aborted, aiokafka raises the error that caused this; if the producer's
 epoch is too old, aiokafka raises ProducerFenced. The drop-in does the same, so that ``except``
@@ -27,7 +27,10 @@ __all__ = ["OWN", "Translation", "reason_of"]
 
 
 class Translation:
-    """The translation into aioidem's classes; as a context manager it translates exceptions.
+    """Translates the results and errors of `aioidem.Producer` into those that aiokafka has.
+
+    The results and errors are still of aioidem's classes. As a context manager a translation
+    translates the exceptions of the block.
 
     A translation has no state: all producers share one instance, and a pending future, which needs
     the translation, does not keep its producer alive.
@@ -36,7 +39,7 @@ class Translation:
     __slots__ = ()
 
     def error(self, error: KafkaError) -> Exception:
-        """Return the exception that the drop-in raises for ``error`` of the native producer."""
+        """Return the exception that the drop-in raises for ``error`` of `aioidem.Producer`."""
         return reason_of(error)
 
     def metadata(self, metadata: RecordMetadata) -> RecordMetadata:

@@ -193,7 +193,7 @@ def _admitted(cluster: Cluster, outcome: _Outcome, request: Entity, context: Con
     """Return the batch's partition, after the checks that do not need the log.
 
     Raises:
-        RefusedError: A check failed, or the interceptor wants this batch to be refused.
+        RefusedError: A check failed, or the interceptor, a test's hook, wants a refusal.
     """
     forced, item = context.pending.forced, outcome.item
     if forced is not None and forced.applies(item.topic, item.index):
@@ -402,7 +402,7 @@ def _records(data: bytes | memoryview) -> list[ReadRecord]:
 
 
 def _settle(outcome: _Outcome, broker: Broker) -> None:
-    """End an outcome's wait once its batch is committed or its partition was moved or deleted."""
+    """Stop waiting for followers if the batch is committed, or its partition moved or deleted."""
     partition = outcome.partition
     if outcome.awaited < 0 or partition is None:
         return

@@ -16,7 +16,7 @@ __all__ = ["handle"]
 _API: Final = 10
 _FIRST_WITH_KEYS: Final = 4
 _KEY_TYPES: Final = (0, 1)
-# Kafka's answer has a message without an error too.
+# Kafka's answer has an error message even if there is no error: "NONE".
 _MESSAGES: Final = {
     ErrorCode.none: "NONE",
     ErrorCode.invalid_request: "There is no coordinator for this type of key.",
@@ -41,8 +41,8 @@ def _coordinator(cluster: Cluster, key: str, key_type: int) -> dict[str, Any]:
     code = ErrorCode.none
     if key_type not in _KEY_TYPES:
         code, broker = ErrorCode.invalid_request, None
-    # A coordinator that is still loading is returned as usual. COORDINATOR_LOAD_IN_PROGRESS is its
-    # own answer to the requests that the client then sends to it.
+    # A coordinator that is still loading its state is returned as usual. The coordinator itself
+    # then answers the client's requests with COORDINATOR_LOAD_IN_PROGRESS.
     elif cluster.coordinator_faults.get(key) is ErrorCode.coordinator_not_available:
         code, broker = ErrorCode.coordinator_not_available, None
     elif broker is None:

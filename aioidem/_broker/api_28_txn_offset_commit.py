@@ -85,8 +85,8 @@ def _refused(cluster: Cluster, broker: Broker, request: Entity, version: int) ->
             offset_commit_version=None,
         )
     except RefusedError as refusal:
-        # If the transaction coordinator is unavailable or busy, `admit` gives NOT_ENOUGH_REPLICAS,
-        # which is the code for Produce. For offsets the code is COORDINATOR_NOT_AVAILABLE.
+        # If the transaction coordinator is unavailable or busy, `admit` raises NOT_ENOUGH_REPLICAS,
+        # as Kafka answers to Produce. To TxnOffsetCommit it answers COORDINATOR_NOT_AVAILABLE.
         away = refusal.code is ErrorCode.not_enough_replicas
         return ErrorCode.coordinator_not_available if away else refusal.code
     return ErrorCode.none

@@ -83,7 +83,7 @@ def _describe(cluster: Cluster, broker: Broker, wanted: Entity) -> list[dict[str
 
 
 def broker_named(asked: Broker, name: str) -> Broker | None:
-    """Return the asked broker if ``name`` is its id; None if ``name`` is "".
+    """Return the broker that was asked if ``name`` is its id; None if ``name`` is "".
 
     The empty name stands for the configs of the whole cluster.
 

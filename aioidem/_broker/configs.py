@@ -376,8 +376,8 @@ def validate(
 class TopicSettings:
     """A topic's configs, parsed once per change because every append reads them.
 
-    ``retain`` is None if the topic does not set the config: each replica then remembers as many
-    batches per producer as the config of its broker says.
+    ``retain`` is ``producer.state.batches.to.retain``. It is None if the topic does not set it:
+    each replica then remembers as many batches per producer as its broker's own config says.
     """
 
     max_message_bytes: int

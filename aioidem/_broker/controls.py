@@ -187,7 +187,7 @@ class ClusterControls:
         """Return the offset up to which every transaction has ended (KIP-98)."""
         return self._partition(topic, partition).last_stable_offset
 
-    # -- what a producer's window did -------------------------------------------------------------
+    # -- how far producers are ahead of their oldest unresolved batch -----------------------------
 
     def span(self, topic: str, partition: int = 0) -> int:
         """Return how many batches a producer has from its oldest unresolved one to its newest.

@@ -59,8 +59,8 @@ class EmbeddedCluster(ClusterControls):
         default_partitions: Partitions of a topic that is created without their number.
         default_replication: Replicas of a topic that is created without their number.
         configs: Cluster-wide broker configs by their Kafka names.
-        seed: Seed of cluster id and topic ids. Clusters with different seeds are different clusters
-            that hand out the same producer ids, as real ones do.
+        seed: Seed of cluster id and topic ids. Two clusters with different seeds differ in these
+            ids, but both hand out the same producer ids, as two real clusters do.
         security: TLS and SASL of every broker; None: every connection is accepted.
         wall_clock: Returns seconds since the epoch, for timestamps and expiry.
 

@@ -1,10 +1,10 @@
-"""One group of the classic protocol: its members, its generation, and their common protocol.
+"""One consumer group of the classic protocol: its members, its generation, its common protocol.
 
 It is modelled on Kafka 4.3.1. A `Group` is the state at one moment; `group_rebalance` decides when
 the state changes and which member is answered.
 
 Invariants
-    The state changes only through `Group.step`, by the table below.
+    The state changes only through `Group.step`, by the table `_NEXT`.
     The leader, if there is one, is a member; an instance id names one member at most (KIP-345).
     Every member speaks ``protocol_type``, and all of them share at least one protocol.
 """
@@ -59,8 +59,8 @@ class Group:
         is_first: Whether the rebalance in preparation is the first one after the group was empty.
             Such a rebalance waits ``group.initial.rebalance.delay.ms`` for further members.
         grew: Whether a member joined during that delay, which is then extended.
-        given: Timers of the member ids that were handed out and not used in a JoinGroup yet
-            (KIP-394), by member id.
+        given: By member id, the timers of those ids that were handed out to clients and not used in
+            a JoinGroup yet (KIP-394).
         unsynced: Ids of the members of the new generation that have not sent SyncGroup yet.
     """
 
@@ -203,7 +203,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Return whether all members have joined and all handed-out member ids were used."""
+        """Return whether all members, and all clients that were given a member id, have joined."""
         return len(self.waiting) == len(self.members) and not self.given
 
     def elect(self) -> bool:

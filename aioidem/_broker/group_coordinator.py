@@ -165,7 +165,7 @@ class GroupCoordinator:
         return group is not None and producer in group.offsets.pending
 
     def end_transaction(self, group_id: str, producer_id: int, *, commit: bool) -> None:
-        """Commit or drop a producer's pending offsets, at the marker of its transaction."""
+        """Commit or drop a producer's pending offsets when its transaction's marker is written."""
         group = self._groups.get(group_id)
         if group is not None:
             group.offsets.end_transaction(producer_id, commit=commit)

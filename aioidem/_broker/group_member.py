@@ -93,9 +93,10 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Return whether a request waits that excuses the member from sending heartbeats.
+        """Return whether the member's JoinGroup or SyncGroup waits for its answer.
 
-        That is its JoinGroup or SyncGroup; the first JoinGroup of a new member does not count.
+        Until then the member need not send heartbeats. The first JoinGroup of a new member does
+        not count.
         """
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 

@@ -51,7 +51,7 @@ class GroupOffsets:
             self.pending.setdefault(producer, {})[where] = offset
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Commit or remove a producer's pending offsets, at the marker of its transaction."""
+        """Commit or drop a producer's pending offsets when its transaction's marker is written."""
         for producer in [each for each in self.pending if each.producer_id == producer_id]:
             for where, offset in self.pending.pop(producer).items():
                 known = self.committed.get(where)

@@ -163,7 +163,7 @@ class Rebalances:
             raise RefusedError(ErrorCode.rebalance_in_progress, "join again")
 
     def committed(self, group: Group, member_id: str) -> None:
-        """Restart a member's session at an OffsetCommit, unless the member has to sync first."""
+        """Restart a member's session at an OffsetCommit, unless it has to send SyncGroup first."""
         member = group.members.get(member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
             self._watch(group, member)
@@ -253,7 +253,10 @@ class Rebalances:
     def _return(
         self, group: Group, old: Member, member_id: str, asked: Joining, promised: Promised
     ) -> None:
-        """Give a restarted static member its old place, without a rebalance if possible."""
+        """Let a restarted static member replace its old member id, without a rebalance if possible.
+
+        ``old`` is the member under that id.
+        """
         led = group.leader
         fenced = {"error_code": ErrorCode.fenced_instance_id, "member_id": old.id}
         old.answer_join(fenced)

@@ -5,14 +5,14 @@ request that it is about to serve. The hook returns None to let the request be s
 actions below.
 
 Invariants
-    The hook is called once per request, in the order in which requests are served, on any
-    transport. It must not block, and cannot await.
+    The hook is called once per request, in the order in which requests are served, whether clients
+    connect over TCP or in memory. It must not block, and cannot await.
     After an answer that is lost, nothing more arrives on the same connection, because TCP cannot
     lose an answer and deliver the next one. Only ``Drop(silent=False)`` breaks this rule.
 
 Rejected
-    A hook per API or per stage of processing: tests would depend on the broker's internals. Eight
-    actions suffice.
+    A hook per API or per stage of processing: tests would depend on the broker's internals. One
+    hook with eight actions suffices.
 """
 
 from __future__ import annotations

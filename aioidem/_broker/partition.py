@@ -43,7 +43,10 @@ class Replica:
         self.paused = False
 
     def pass_through_snapshot(self) -> None:
-        """Reduce the producer state to what a snapshot contains, as a restart does."""
+        """Keep only the last batch of each producer's state, as a restart from a snapshot does.
+
+        If the log is empty, no producer is left.
+        """
         self.producers.through_snapshot(of_empty_log=self.log.start_offset == self.log.end_offset)
 
     def __repr__(self) -> str:

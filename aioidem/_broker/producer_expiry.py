@@ -1,10 +1,11 @@
 """The brokers' check for producers that have not written for ``producer.id.expiration.ms``.
 
-The check is made every ``producer.id.expiration.check.interval.ms``, independently of the schedule.
+A producer that has expired is forgotten. The check is made every
+``producer.id.expiration.check.interval.ms``.
 
 Rejected
-    The check as an event of the schedule: the schedule would never be empty, so a test could not
-    run a cluster until it is idle.
+    The check as an event in the cluster's `Schedule`, the queue of events with their times: the
+    queue would never be empty, so a test could not run a cluster until it is idle.
 """
 
 from __future__ import annotations

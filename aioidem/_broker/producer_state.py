@@ -97,7 +97,7 @@ class _Verifying:
 
 
 class ProducerStates:
-    """All producers of one replica."""
+    """What one replica remembers of its producers: epoch, sequences and last batches of each."""
 
     __slots__ = ("_entries", "_verifying", "transactions")
 
@@ -132,8 +132,8 @@ class ProducerStates:
 
         ``header`` is that of the batch that would begin the transaction. ``zero_first`` says
         whether an unknown producer must begin at sequence 0, as with transactions v2. If several
-        batches of a producer wait for the coordinator, the value of the first one counts, as in
-        Kafka.
+        batches of a producer wait for the coordinator, ``zero_first`` of the first batch counts, as
+        in Kafka.
 
         Raises:
             RefusedError: INVALID_PRODUCER_EPOCH if the batch's epoch is lower than the producer's.

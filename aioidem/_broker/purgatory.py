@@ -23,6 +23,8 @@ _Answer: TypeAlias = Callable[[float, Pending, Entity], None]
 class Purgatory:
     """Keeps requests until they can be answered, or until their deadline.
 
+    To try a request means to ask its `Delayed` for the answer, and to send it if there is one.
+
     Args:
         schedule: The cluster's schedule, for the deadlines.
     """
@@ -50,7 +52,7 @@ class Purgatory:
         self._schedule.push(delayed.deadline, self._expire, delayed)
 
     def wake(self, partition: Partition) -> None:
-        """Schedule a try, now, of every request that waits for this partition."""
+        """Schedule an event, due now, that tries every request that waits for this partition."""
         for delayed in self._waiting.get(partition, ()):
             self._schedule.push(self._schedule.now, self._try, delayed)
 

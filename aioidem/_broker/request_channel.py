@@ -119,7 +119,7 @@ class RequestChannel:
         now: float,
         size: int,
     ) -> None:
-        """Take a request that was read at ``now`` (seconds); the link's delay begins then."""
+        """Take a request that was read at ``now`` (seconds); it arrives after the link's delay."""
         items: tuple[ProduceItem, ...] = ()
         if api_key == _PRODUCE:
             items = _produce_items(self._cluster.topology, request, api_version)

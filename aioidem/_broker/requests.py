@@ -2,7 +2,7 @@
 
 Invariants
     One request of a connection is served at a time, in order: the next one is served after the
-    answer to the one before it was given to the link. Kafka mutes a channel for the same purpose.
+    answer to the one before it has left the broker. Kafka mutes a channel for the same purpose.
     A request that was read before the client closed the connection is still served.
 """
 
@@ -64,7 +64,7 @@ class Delayed(ABC):
 
     @abstractmethod
     def expire(self) -> Entity:
-        """Return the answer at the deadline."""
+        """Return the answer to be sent because the deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Answer when purgatory releases the request."""
+    """Answer later: `Purgatory` keeps the request until ``delayed`` gives the answer."""
 
     delayed: Delayed
 
@@ -197,7 +197,9 @@ class Connection:
 
 
 class Pending:
-    """A request that was read: on its way to the broker, queued, being served or parked.
+    """A request that was read: on its way to the broker, queued, being served or in `Purgatory`.
+
+    The interceptor is a test's hook that may change how the request is served.
 
     Attributes:
         items: The batches of a Produce request.
@@ -246,7 +248,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An error code for the partitions in ``only`` (None: for all partitions of a request)."""
+    """An error code that a test's interceptor wants for the partitions in ``only`` (None: all)."""
 
     code: ErrorCode
     only: frozenset[tuple[str, int]] | None = None

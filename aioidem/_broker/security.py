@@ -1,9 +1,9 @@
 """Security of the embedded brokers: TLS, and SASL with every mechanism but GSSAPI.
 
 Nothing here does IO, except for the TLS handshake of a stream. The mechanisms share no code with
-those of the client. SCRAM uses the server of the package scramp. The signature of AWS_MSK_IAM is
-computed with HMAC alone. OAUTHBEARER accepts unsigned tokens with ``sub`` and ``exp``, as Kafka's
-validator for tests does.
+those of aioidem's producer. SCRAM uses the server of the package scramp. The signature of
+AWS_MSK_IAM is computed with HMAC alone. OAUTHBEARER accepts unsigned tokens with ``sub`` and
+``exp``, as Kafka's validator for tests does.
 
 Invariants
     Before a client has authenticated, its connection may send only ApiVersions and the SASL

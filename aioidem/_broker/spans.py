@@ -41,7 +41,9 @@ class Verdict(Enum):
 
 
 class _Window:
-    """The span of one (producer id, epoch); each batch is known by its unwrapped sequence.
+    """The span of one (producer id, epoch): how many batches it is ahead.
+
+    A batch is known by its first sequence, unwrapped: counted on beyond 2**31 instead of from 0.
 
     ``order`` has the oldest unresolved batch and all later batches that were read; its length is
     the span, and ``maximum`` the largest span so far. ``open`` has the unresolved batches, and
@@ -98,7 +100,11 @@ class _Window:
 
 
 class PartitionSpans:
-    """The spans of every producer of one partition."""
+    """The span of every producer id and epoch that has written to one partition.
+
+    The span is the number of batches from the oldest one without a definite answer, which is called
+    unresolved, to the newest one that the broker has read, both counted.
+    """
 
     __slots__ = ("_newest", "_proven", "_strict")
 
