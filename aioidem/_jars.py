@@ -1,9 +1,9 @@
 """Find the jars of Maven artifacts and of their dependencies, and keep them in a folder of our own.
 
-The package jgo resolves the artifacts in Python, without Maven, from Maven Central or from the
-mirror that Spark's variable ``DEFAULT_ARTIFACT_REPOSITORY`` names. The jars are kept in
-``aioidem/maven`` below ``XDG_CACHE_HOME`` (default ``~/.cache``), so only the first use of a jar
-needs the network.
+Spark's Kafka connector and the Kafka brokers of tests consist of such jars. The package jgo
+resolves the artifacts in Python, without Maven, from Maven Central or from the mirror that Spark's
+variable ``DEFAULT_ARTIFACT_REPOSITORY`` names. The jars are kept in ``aioidem/maven`` below
+``XDG_CACHE_HOME`` (default ``~/.cache``), so only the first use of a jar needs the network.
 
 Invariants
     While our folder and Maven Central have every file, files that other programs left on the

@@ -1,10 +1,11 @@
 """UnassignedRecords: records of one topic that have no partition yet, in call order.
 
-A `RecordBlock` waits here as one record does, and gets its partitions when it is due.
+Call order is the order in which the user's calls gave the records to the producer.
 
-A record waits here while metadata does not know its topic, until the end of its caller's
-`max_block` at most. Then it ends NOT_WRITTEN with the last error that the cluster gave for the
-topic, or with `KafkaTimeoutError` if the cluster gave none.
+A record waits here while metadata does not name its topic, for `max_block` seconds (an option of
+the producer) at most. Then it fails with the last error that the cluster gave for the topic, or
+with `KafkaTimeoutError` if the cluster gave none. It was never sent, so its status is NOT_WRITTEN.
+A `RecordBlock`, many records of one call, waits here as one record does.
 
 A record for a partition that its topic lacks waits here too, until the answer to a Metadata request
 that was sent after the record came: partitions may have been added since the last answer. An answer
@@ -12,8 +13,8 @@ to an earlier request proves nothing; an answer to a later one that lacks the pa
 record.
 
 When metadata names the topic's partitions, the waiting records become *due*: they get their
-partitions in the following polls, a slice per poll (`assigning`). Assigning tens of thousands at
-once would block the event loop.
+partitions little by little, at most 1000 in each call of the producer core's `poll` (the module
+`assigning`). Assigning tens of thousands at once would block the event loop.
 
 Invariants:
 
@@ -56,7 +57,8 @@ class UnassignedRecords:
     def __init__(self) -> None:
         # Records that wait for the next Metadata answer.
         self._waiting: deque[Unassigned] = deque()
-        # Records that get a partition in the next polls, because metadata has named the partitions.
+        # Records that soon get a partition (see `assigning`), because metadata has named those of
+        # the topic.
         self.due: deque[Unassigned] = deque()
         # No waiting record expires before this time, in seconds.
         self._first_end = 0.0

@@ -1,11 +1,11 @@
-"""Decide whether a request is repeated after an error code that the engine's tables do not name.
+"""Decide whether a request is repeated after an error code for which aioidem has no rule.
 
 A broker that is newer than this client may answer with such a code, for example for a read-only
 topic (KIP-1279). Java and librdkafka fail the request at once. So does aioidem, unless there is
 reason to expect another answer later: Kafka documents the code as retriable, or the broker's error
 message says that the request may be retried (KIP-467).
 
-Whether the broker has carried out the request is not known in either case.
+Such a code does not tell whether the broker has carried out the request.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def may_pass(error_code: int, message: str | None = None) -> bool:
     """Return whether to repeat the request, because it may get another answer later.
 
     Args:
-        error_code: a code that the table of the calling module does not name.
+        error_code: a code for which the calling module has no rule.
         message: the broker's error message, if there is one.
     """
     if error_code in _RETRIABLE:

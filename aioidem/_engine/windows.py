@@ -1,15 +1,17 @@
 """The two limits on batches in flight (KIP-1269): one per partition, and one per connection.
 
-`PartitionWindow` limits a *span*: the batches from the oldest unresolved one to the newest sent
-one, both included. Counting outstanding requests instead would be wrong: if b1 is unanswered and b2
-to b5 are acknowledged, b1 must still be in the broker's cache, and b6 would push it out
-(KAFKA-9199, KAFKA-18905). `ConnectionWindow` limits the requests outstanding at one broker,
-whatever they carry; that is the meaning of `max.in.flight.requests.per.connection` under KIP-1269.
+`PartitionWindow` limits a *span*: the number of batches from the oldest unresolved one (its outcome
+is not known) to the newest sent one, both included. Counting outstanding requests instead would be
+wrong. If batch b1 is unanswered and b2 to b5 are acknowledged, the broker must still remember b1,
+to recognise a resend; b6 would make it forget b1 (KAFKA-9199, KAFKA-18905). `ConnectionWindow`
+limits the requests outstanding at one broker, whatever they carry; that is the meaning of
+`max.in.flight.requests.per.connection` under KIP-1269.
 
 Invariants: a partition window is DEFAULT_BATCHES_RETAINED until a successful Produce answer of the
-current leader names another value, and again after a reconnect and a change of leader (the new
-leader may be an older broker). The value is a tagged field, which brokers leave out if it equals
-its default. So an answer without the field means the default, even after a larger value was seen.
+current leader names another value. A reconnect or a change of leader sets it back, because the new
+leader may be an older broker. The value is a tagged field of the answer, which brokers leave out if
+it equals its default. So an answer without the field means the default, even after a larger value
+was seen.
 
 `PartitionState` enforces the window in `may_send_new` and `next_resend`, learns it in `on_ack` and
 resets it in `follow`. `limit` and `heard` are also read by `window_reason`, which puts the window
@@ -34,18 +36,22 @@ DEFAULT_BATCHES_RETAINED = 5
 """
 
 MAX_BATCHES_RETAINED = 1000
-"""The largest value that is believed: a larger one in an answer is probably an error."""
+"""The largest window: a larger number in a broker's answer is probably an error."""
 
 
 class PartitionWindow:
-    """The limit on batches from a partition's oldest unresolved one to its newest sent one."""
+    """The limit on a partition's span.
+
+    The span is the number of batches from the oldest one whose outcome is not known to the newest
+    one sent, both included.
+    """
 
     __slots__ = ("heard", "limit", "max_span", "said")
 
     def __init__(self) -> None:
         self.limit = DEFAULT_BATCHES_RETAINED
-        # Whether a successful Produce answer has come since `reset`. It names the limit, or implies
-        # the default by leaving the field out.
+        # Whether a successful Produce answer has come since `reset`. The answer names the limit in
+        # a tagged field, or implies the default by leaving the field out.
         self.heard = False
         # The limit of the last successful answer from any leader. `reset` keeps it, because it only
         # serves to check that a broker retains as many batches as it says; it admits no batch.

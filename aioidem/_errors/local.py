@@ -2,7 +2,8 @@
 
 Invariants:
 
-- An exception that is a record's outcome carries ``status``: NOT_WRITTEN or UNKNOWN.
+- An exception that is a record's outcome carries ``status``: NOT_WRITTEN (the record is not in the
+  log) or UNKNOWN (it may be).
 - Every error can be copied and pickled with its attributes: a batch's error is copied for each of
   its records, and load tests send errors between processes.
 """
@@ -47,7 +48,8 @@ class KafkaError(RuntimeError):
     """The base class of all errors of aioidem.
 
     Attributes:
-        status: NOT_WRITTEN or UNKNOWN if the error is a record's outcome; None if it is not.
+        status: NOT_WRITTEN (not in the log) or UNKNOWN (may be in the log) if the error is a
+            record's outcome; None if it is not.
         retriable: Whether the same call may succeed later.
         invalid_metadata: Whether the error shows that the cluster's metadata is out of date.
     """
@@ -86,7 +88,7 @@ class RecordError(KafkaError, ValueError):
 
 
 class KafkaTimeoutError(KafkaError, TimeoutError):
-    """A call waited longer than its timeout, for example for metadata, room or a flush."""
+    """A call waited longer than its timeout, for example for metadata or for room in the buffer."""
 
 
 class DeliveryTimeoutError(KafkaTimeoutError):

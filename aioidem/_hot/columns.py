@@ -1,15 +1,15 @@
 """Sizes and bytes of records whose parts are columns, so that no object is made per record.
 
-This is the pure twin of the functions of the same names in ``_compiled.pyx``. Their columns are:
+These are the pure-Python forms of functions in ``_compiled.pyx``, a Cython module. The columns are:
 
 - values: a tuple of bytes and None, or a `BinaryColumn`;
 - keys: the same, or one key (bytes or None) for all rows;
 - headers: a list with the headers of each row, or one tuple of headers for all rows;
 - stamps: an array of int64, or one timestamp for all rows, in milliseconds since the epoch;
-- rows: an array of the rows that are meant, in their order; None means all rows, in order.
+- rows: an array of the indices of the rows to use, in this order; None means all rows, in order.
 
 Invariant: `encode_columns` gives the bytes that `encode_records` gives for the same records at the
-same places of a batch. What `measure_columns` has accepted can be encoded.
+same positions in a batch. What `measure_columns` has accepted can be encoded.
 
 Rejected: objects that iterate over columns, and one record object that is filled again for each
 row (both cost as much as a record object).
@@ -181,7 +181,10 @@ def _size_at(column: object, row: int) -> int:
 
 
 def _field_size(size: int) -> int:
-    """Return how many bytes a field of this length takes together with its length; -1 is None."""
+    """Return how many bytes a field of this length takes together with its length; -1 is None.
+
+    The field is a record's key or value. A field that is None is encoded as the length -1 alone.
+    """
     if size < 64:
         return size + 1 if size >= 0 else 1
     return size + (2 if size < 8192 else varint_size(size))

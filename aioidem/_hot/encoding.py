@@ -4,7 +4,8 @@ These are the pure-Python forms of the functions of the same names in ``_compile
 
 Invariants: the offset delta of record ``i`` is ``i``. A timestamp delta is the difference to the
 timestamp of the *first* record, and may be negative. A timestamp is -1 (none) or at least 0, as in
-Java's builder. Varints of small numbers are looked up in tables, never by a negative index.
+Java's `MemoryRecordsBuilder`. Varints of small numbers are looked up in tables, never by a negative
+index.
 
 Rejected, all measured in CPython 3.11: one growing ``bytearray`` (17 to 25 % slower than a list and
 one ``join``, which computes the size once), ``%``-formatting a record (30 to 60 % slower), catching

@@ -1,7 +1,7 @@
 """Java's murmur2 hash, which decides the partition of a record with a key.
 
 Invariant: `murmur2` returns what Java's ``Utils.murmur2`` does, and the partition of a key is
-``(murmur2(key) & 0x7fffffff) % n``.
+``(murmur2(key) & 0x7fffffff) % n`` if the topic has n partitions.
 
 Rejected, measured in CPython 3.11: ``int.from_bytes`` of each four bytes (a key of 36 bytes takes
 1.6 times as long); a loop unrolled by two words (no gain).

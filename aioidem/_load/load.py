@@ -1,4 +1,6 @@
-"""The load loop: queue records as fast as the producer and `throughput` allow, and count outcomes.
+"""The load loop of `aioidem perf`: send records with a producer, and count their outcomes.
+
+It queues records as fast as the producer and the flag `--throughput` allow.
 
 Invariants:
 
@@ -98,7 +100,8 @@ class Journal(Protocol):
     """An object that makes the records of a run and stores the outcome of each.
 
     Records are numbered from 0 in the order in which they are sent. `sent_at` and `ended_at` are in
-    seconds on the clock of `run_load`: the same numbers that the tally gets.
+    seconds on the clock of `run_load`: the same numbers that the `Tally` gets, which counts
+    outcomes.
     """
 
     def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
@@ -196,7 +199,8 @@ class _Transactions:
 class _Outcomes:
     """The receiver of each record's outcome, which it enters into the tally and the journal.
 
-    The clock is read once per outcome, so both get the same time.
+    The tally counts outcomes, and the journal stores each of them. The clock is read once per
+    outcome, so both get the same time.
 
     Attributes:
         first: the event of the first acknowledgement.

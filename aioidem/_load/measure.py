@@ -1,4 +1,4 @@
-"""Count a run's outcomes, latencies and rates.
+"""Count the outcomes, latencies and rates of one run of `aioidem perf`, a load test.
 
 Invariants:
 
@@ -10,9 +10,9 @@ Invariants:
   plain data (`state()`), with times of a clock common to all, the wall clock. The histograms are
   added, so the percentiles are those of all records.
 - The steady rate counts from the end of the first batch to the last acknowledgement, without the
-  records of the first batch. The time before was spent on connecting, discovering the window and
-  the first round trip; counting these records without that time would make a short run look better
-  than it is.
+  records of the first batch. The time before was spent on connecting, on learning how many batches
+  may be in flight, and on the first round trip. Counting these records without that time would make
+  a short run look better than it is.
 
 Rejected:
 
@@ -130,6 +130,8 @@ class RunLabel:
 class RunResult:
     """One row of results: what was run, and its outcome.
 
+    `steady_records_per_sec` is the steady rate: that after the run's first batch.
+
     `max_span` is the largest number of batches from a partition's oldest unresolved one to its
     newest sent one, and `window` is the limit on that number; both are the maximum over all
     partitions.
@@ -195,7 +197,7 @@ class RunResult:
 
 
 class Tally:
-    """The counts and latencies of one run.
+    """The counts and latencies of one run of a load.
 
     Args:
         started: when the run began, in seconds of the clock that all other times come from.
@@ -328,9 +330,10 @@ class Tally:
     def merged(cls, states: Iterable[Mapping[str, Any]]) -> Self:
         """Add up the states of tallies that used the same clock.
 
-        The merged run lasts from the first start to the last outcome. The steady rate leaves out
-        the records of each tally's first batch, but its time begins when the earliest of these
-        batches was acknowledged. So the rate is never higher than the true one.
+        The merged run lasts from the first start to the last outcome. The steady rate is the
+        rate after the first batch: it leaves out the records of each tally's first batch. Its time
+        begins when the earliest of these batches was acknowledged, so the rate is never higher than
+        the true one.
 
         Raises:
             ValueError: there are no tallies.
@@ -465,7 +468,10 @@ class Tally:
 
 
 def speed_ups(results: Sequence[RunResult]) -> list[float | None]:
-    """Divide each row's steady rate by the first row's; None where one of the two is unknown."""
+    """Divide each row's steady rate by the first row's; None where one of the two is unknown.
+
+    The steady rate is a run's rate after its first batch.
+    """
     if not results:
         return []
     base = results[0].steady_records_per_sec

@@ -1,18 +1,23 @@
-"""`aioidem perf`: the runs of a plan, one after the other, on one cluster.
+"""`aioidem perf`: measure a producer in one or more runs, one after the other, on one cluster.
+
+The runs differ in the limit on requests in flight. Besides rates and latencies, each run reports
+two numbers of batches. A partition's *span* is the number from the oldest batch whose outcome is
+not known to the newest one sent. Its *window* is the limit on the span, which the producer learns
+from the broker's answers (KIP-1269).
 
 Invariants:
 
 - Each run has its own producer and, on the embedded cluster, its own topic. So no run starts with
-  the discovered window, the batches in flight or the span of an earlier one.
-- The first signal ends the current run, gives its records a bounded time to end, and keeps the
-  measurements. The second signal ends everything at once.
-- This module checks nothing: the plan was checked before. The outcomes are those that the producer
-  reports. The span (from a partition's oldest unresolved batch to its newest sent one, in batches)
-  is counted by the broker on the embedded cluster, and by the producer otherwise.
+  the window that an earlier run has learned, or counts the batches of an earlier run.
+- The first signal (SIGINT or SIGTERM) ends the current run, gives its records a bounded time to
+  end, and keeps the measurements. The second signal ends everything at once.
+- The flags were checked before (`plan`), and are not checked here. The outcomes are those that the
+  producer reports. The span is counted by the broker on the embedded cluster, and otherwise by the
+  producer.
 
-Rejected: one producer for all runs, whose limit is changed in between (a run would start with the
-window that the run before had discovered); a new cluster per run (it takes time, and changes
-nothing).
+Rejected: one producer for all runs, whose limit on requests in flight is changed in between (a run
+would start with the window that the run before had learned); a new cluster per run (it takes time,
+and changes nothing).
 """
 
 from __future__ import annotations
@@ -70,7 +75,7 @@ class PerfProducer(LoadProducer, Protocol):
         """Wait at most `timeout` seconds for every record's outcome, then release everything."""
 
     def statistics(self) -> ProducerStatistics:
-        """Return the current counters, windows and spans."""
+        """Return the current counters, among them those of each partition's batches in flight."""
         ...
 
 
@@ -84,8 +89,9 @@ class Target:
     Attributes:
         topics: one per run.
         rtt_ms: the round trip of the embedded cluster's links; None on a real cluster.
-        max_span: returns the largest span of a topic's partitions as the broker counted it; None on
-            a real cluster.
+        max_span: returns the largest span of a topic's partitions, as the broker counted it: the
+            number of batches from the oldest without an answer to the newest; None on a real
+            cluster.
     """
 
     bootstrap: str
@@ -339,8 +345,9 @@ async def _measured_load(
         duration=plan.duration,
         throughput=plan.throughput,
         transaction_duration=plan.transaction_duration,
-        # Longer than any record can take: a batch in doubt has `request_timeout` more after its
-        # deadline. So `flush` ends because every record has an outcome, and never by its timeout.
+        # Longer than any record can take: a batch that was sent and not answered has
+        # `request_timeout` more after its deadline. So `flush` ends because every record has an
+        # outcome, and never by its timeout.
         flush_timeout=config.delivery_timeout + config.request_timeout + _FLUSH_MARGIN,
     )
     screen.begin(name, plan.num_records if plan.duration is None else plan.duration)

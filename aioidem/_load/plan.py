@@ -55,11 +55,11 @@ DEFAULT_IN_FLIGHT = 5
 DEFAULT_RETAIN = 5
 """The batches per producer and partition that a broker remembers.
 
-It is Kafka's constant, and the default of KIP-1269.
+It is Kafka's constant NUM_BATCHES_TO_RETAIN, and the default of KIP-1269.
 """
 
 DEFAULT_TRANSACTION_DURATION_MS = 3000
-"""The default of Kafka's own tool, for a transactional id without a duration."""
+"""The default of kafka-producer-perf-test.sh, for a transactional id without a duration."""
 
 MAX_RUNS = 64
 MAX_IN_FLIGHT = 1_000_000
@@ -137,13 +137,13 @@ class PerfPlan:
     def config(self, in_flight: int, bootstrap: str) -> ProducerConfig:
         """Return the configuration of the run with `in_flight` requests, against `bootstrap`.
 
-        If a run ends after a duration and seals batches at `batch.size`, its buffer has room for
+        If a run ends after a duration and no batch outgrows `batch.size`, its buffer has room for
         two windows (twice the batches that may be in flight at once), unless the user has set
         `buffer.memory`. On a long link, Kafka's default of 32 MiB would contain the records of
         minutes, and after the end of the run each of them would still have to be sent or to expire.
         Two windows keep the pipeline full; being a whole number of windows, they need no extra
-        round trip at the end. With late sealing (batches outgrow `batch.size` while the window is
-        full) batches need the whole buffer, and empty it quickly.
+        round trip at the end. With the option `late.sealing`, batches outgrow `batch.size` while no
+        further batch may be in flight. They need the whole buffer, and empty it quickly.
 
         Raises:
             ConfigError: a property is unknown, malformed or contradicts another.
@@ -167,7 +167,7 @@ class PerfPlan:
         batch = per_batch * (record_size_bound(None, value, ()) + RECORD_MEMORY)
         batches = 2 * config.max_in_flight_requests_per_connection
         records = batches * batch * self.partitions
-        # The rest of the buffer is kept for batches in flight.
+        # The rest of the buffer is kept for the encoded copies of batches in flight.
         return min(config.buffer_memory, -(-records * COPIES_SHARE // (COPIES_SHARE - 1)))
 
 
@@ -361,7 +361,7 @@ def _limits(
 
 
 def _in_flight(text: str | None, properties: dict[str, str]) -> tuple[int, ...]:
-    """Return the limit of each run, from the flag or a property, and remove the property."""
+    """Return each run's limit on requests in flight, and remove it from the properties."""
     prop = properties.pop(_IN_FLIGHT_PROPERTY, None)
     if prop is None:
         return (DEFAULT_IN_FLIGHT,) if text is None else parse_in_flight(text)

@@ -42,6 +42,8 @@ _MAX_FILE: Final = 1 << 20
 class Properties(NamedTuple):
     """The properties from a command's flag and file, with references replaced by their values.
 
+    A reference is `env:NAME` or `file:PATH`.
+
     Attributes:
         values: the properties by their Java names. They may be passwords: never print them.
         warnings: one line for each place where other users of this machine can read a secret.
@@ -59,7 +61,7 @@ def gather_properties(
 ) -> Properties:
     """Read properties from a file and a flag, and look up the values that are references.
 
-    The flag overrides the file.
+    The flag overrides the file. A reference is `env:NAME` or `file:PATH`.
 
     Args:
         items: `name=value`, as given with the flag.

@@ -1,4 +1,4 @@
-"""Format results as text: the table, the progress lines, the JSON file, the statistics.
+"""Format the results of `aioidem perf`: the table, progress lines, JSON file and statistics.
 
 Invariants:
 
@@ -43,7 +43,7 @@ _BREAKS = re.compile(r" |(?=/s)|(?<=-)")  # where a heading may be broken into l
 
 
 def progress_line(name: str, progress: Progress) -> str:
-    """Format the progress of one interval as a line, in the words of Kafka's own tool."""
+    """Format the progress of one interval as a line, worded as by kafka-producer-perf-test.sh."""
     line = (
         f"{name}: {progress.acked} records acknowledged,"
         f" {progress.records_per_sec:.1f} records/sec ({progress.mb_per_sec:.2f} MB/sec)"
@@ -107,7 +107,8 @@ def results_columns(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]
     """Return the table's columns, each with its heading and one cell per run.
 
     Columns without information are left out: clients if there is only one, transactions and
-    failures if there are none. The speed-up is a run's steady rate divided by that of the first.
+    failures if there are none. The steady rate is a run's rate after its first batch; the speed-up
+    is this rate divided by that of the first run.
     """
     columns = [
         ("in flight", [str(row.label.in_flight) for row in results]),

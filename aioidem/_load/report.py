@@ -1,4 +1,4 @@
-"""The flag `--report`: write the results as one HTML file that needs no other file and no network.
+"""The flag `--report` of `aioidem perf`: write the results as one self-contained HTML file.
 
 Invariants:
 

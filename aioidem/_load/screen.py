@@ -1,4 +1,4 @@
-"""Show the progress of a run: a live bar on a terminal, plain lines in a pipe.
+"""Show the progress of an `aioidem perf` run: a live bar on a terminal, plain lines in a pipe.
 
 Invariants:
 
@@ -161,7 +161,7 @@ class LiveScreen:
         self._progress.update(self._tasks[name], completed=done, rate=rate)
 
     def end(self, name: str, result: RunResult) -> None:
-        """Fill and stop the bar, and show the steady rate (or the overall one) beside it."""
+        """Fill and stop the bar; show the rate after the first batch (or the overall rate) too."""
         steady = result.steady_records_per_sec or result.records_per_sec
         task = self._tasks[name]
         total = next(bar.total for bar in self._progress.tasks if bar.id == task)

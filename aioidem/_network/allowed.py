@@ -38,7 +38,7 @@ def limited(connector: Connector, config: ProducerConfig) -> Connector:
 
 
 class AllowedConnector:
-    """A connector that connects to allowed addresses only.
+    """A `Connector`, which opens byte streams to brokers, for allowed addresses only.
 
     Args:
         inner: The connector that opens the connection.

@@ -1,12 +1,14 @@
 """One pipelined connection to one broker, which carries whole frames over a byte stream.
 
-The connection writes requests, and checks that responses come in the order of the requests. The
-Sender decides what a request means, when a response is late and whether to reconnect.
+A frame is a request or a response, with its length prefix. The connection writes requests, and
+checks that responses come in the order of the requests. Its user, the producer's `Sender`, decides
+what a request means, when a response is late and whether to reconnect.
 
 Invariants:
 
 - Frames leave in the order of the calls to `write`. A short frame leaves within the call, if the
-  stream is a `DirectStream` and no earlier frame waits to be sent. `write` calls no callback.
+  stream can send without a task (`DirectStream`) and no earlier frame waits to be sent. `write`
+  calls no callback.
 - A response is accepted only if it belongs to the oldest unanswered request, that is, carries its
   correlation id. Anything else ends the connection: a response matched to the wrong request would
   acknowledge the wrong records.
@@ -22,14 +24,15 @@ Invariants:
 - While the connection is being opened (API versions, SASL), the peer may send at most 64 KiB and
   must answer within the setup timeout. If the peer does not speak Kafka and its protocol can be
   recognised, the error names that protocol.
-- A session that nears its end is renewed on the same connection (KIP-368): requests wait in the
-  queue, outstanding responses are awaited, then only the authentication exchange uses the
-  connection. A failed renewal leaves no request in doubt, because the queued ones have not started.
+- A SASL session that nears its end is renewed on the same connection (KIP-368): requests wait in
+  the queue, outstanding responses are awaited, then only the authentication exchange uses the
+  connection. If that exchange fails, no response is outstanding, and the queued requests have not
+  started.
 
-Rejected: a future per request (the engine has the state of each batch, and a second copy of that
-state could contradict it); a lock around `send` (a single writer task needs none, and can combine
-all frames that are queued at one moment into one write); every frame through the writer task, which
-costs each request a pass of the event loop and two changes of task.
+Rejected: a future per request (the producer already has the state of each batch, and a second copy
+of that state could contradict it); a lock around `send` (a single writer task needs none, and can
+combine all frames that are queued at one moment into one write); every frame through the writer
+task, which costs each request a pass of the event loop and two changes of task.
 """
 
 from __future__ import annotations
@@ -345,8 +348,8 @@ class Connection:
     ) -> bool:
         """Send a request at once if that is possible; else queue it, and `run` sends it.
 
-        The callbacks of `run` enter the engine, and the caller may be in the middle of one of the
-        engine's steps. So `write` calls none of them.
+        The callbacks of `run` change the producer's state, and the caller may be in the middle of
+        changing it. So `write` calls none of them.
 
         Args:
             frame: The request, with its length prefix.
@@ -599,7 +602,7 @@ class Connection:
                 raise self._splitter.error
 
     def _limit_of(self, place: int) -> FrameLimit:
-        """Return the limit for the response to the outstanding request at this place, from 0 on."""
+        """Return the limit for the response to outstanding request number `place`, from 0 on."""
         return self._due[place][1] if place < len(self._due) else _UNASKED_LIMIT
 
     def _due_next(self, frame: bytes) -> int:

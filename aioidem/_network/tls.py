@@ -1,4 +1,6 @@
-"""TLS: a connector that encrypts another connector's streams, and the context for it.
+"""TLS for the streams to brokers, and the `ssl.SSLContext` for it.
+
+`TlsConnector` opens its streams with another `Connector` (TCP, as a rule), and encrypts them.
 
 Invariants:
 
@@ -76,7 +78,7 @@ def secured(connector: Connector, config: ProducerConfig) -> Connector:
 
 
 def client_context(config: ProducerConfig) -> ssl.SSLContext:
-    """Return the caller's context, or make one from the configured files and texts.
+    """Return the user's `ssl_context`, or make one from the configured files and texts.
 
     Reading files blocks.
 

@@ -392,12 +392,15 @@ def v14(of_partition: int | None = None, of_topic: int | None = None) -> Any:
 def test_the_window_is_read_from_both_structs_and_the_partitions_wins(
     of_partition: int | None, of_topic: int | None, seen: int | None
 ) -> None:
-    """The window (KIP-1269) is the partition's, or the topic's if the partition has none."""
+    """The window is the partition's, or the topic's if the partition has none.
+
+    It is KIP-1269's tagged field ProducerStateBatchesToRetain, in both structs of an answer.
+    """
     assert only_partition(14, v14(of_partition, of_topic)).retained == seen
 
 
 def test_a_v14_answer_that_says_nothing_is_byte_for_byte_a_v13_answer() -> None:
-    """A v14 answer without a window has the bytes of a v13 answer."""
+    """A v14 answer without KIP-1269's tagged field has the bytes of a v13 answer."""
     assert encode(v14()) == encode(answer(13))
 
 
@@ -408,7 +411,7 @@ def test_a_v14_answer_is_a_v13_answer_with_one_tag_more() -> None:
 
 
 def test_a_v13_answer_never_tells_a_window() -> None:
-    """A v13 answer never gives a window, even with KIP-1269's field in its bytes."""
+    """A v13 answer never gives a number of batches to retain, even with KIP-1269's field in it."""
     # A reader of v13 takes KIP-1269's field for an unknown tagged field.
     raw = payload(encode_response(v14(20, 20), 1))
     assert decode_produce_response(13, raw)[1].partitions[0].retained is None
@@ -428,14 +431,17 @@ def test_a_window_that_is_not_four_bytes_is_ignored(value: bytes) -> None:
 
 
 def test_a_malformed_window_of_the_partition_leaves_the_topics() -> None:
-    """If the window in an answer's partition is malformed, the window in its topic is read."""
+    """If the partition's number of batches to retain is malformed, its topic's is read.
+
+    The number is KIP-1269's tagged field, which both structs of an answer may have.
+    """
     raw = payload(encode_response(v14(20, 30), 1))
     odd = raw.replace(PARTITION_TAG, b"\x01\x01\x01\x14")
     assert decode_produce_response(14, odd)[1].partitions[0].retained == 30
 
 
 def test_the_window_is_found_among_unknown_tags() -> None:
-    """The window is found among unknown tagged fields (KIP-1269)."""
+    """KIP-1269's tagged field, the window, is found among unknown tagged fields."""
     raw = payload(encode_response(v14(20), 1))
     more = raw.replace(PARTITION_TAG, b"\x03\x09\x02zz" + PARTITION_TAG[1:] + b"\x63\x00")
     assert decode_produce_response(14, more)[1].partitions[0].retained == 20

@@ -1,13 +1,13 @@
 """Authenticate one connection, and decide when its session must be renewed (KIP-368).
 
-The connection does the IO: `run` receives a function that sends one frame and returns the answer.
+The connection does the IO: `run` receives a function that sends one request and returns the answer.
 `run` authenticates a new connection, or renews the session of an open one, whose other requests the
 connection holds back meanwhile.
 
 Invariants: the exchange has at most ten rounds. A session is renewed on the same connection and for
 the same principal only: brokers refuse another principal, which therefore needs a new connection.
-Messages are wrapped in `Secret`, because a traceback's frames would show them. An exception of a
-mechanism ends this exchange and nothing else.
+Messages are wrapped in `Secret`, which prints as stars, because a traceback may show local
+variables. An exception of a mechanism ends this exchange and nothing else.
 
 Renewal is lazy, as in Java's client: once 85 to 95 % of the session's lifetime have passed, a
 renewal precedes the next request. The exact share is random, so that a thousand producers do not

@@ -39,7 +39,7 @@ def region_of(host: str) -> str | None:
 
 
 class AwsMskIam:
-    """One exchange of AWS_MSK_IAM.
+    """One SASL exchange with the mechanism AWS_MSK_IAM.
 
     Args:
         host: The broker's host, which is a part of the signed request.

@@ -1,10 +1,10 @@
-"""Make the mechanism that the options name, with the credentials that are valid now.
+"""Make the SASL mechanism that the options name, with the credentials that are valid now.
 
-Invariants: each exchange looks the credentials up again, so it uses those that the user's callable
-returns now, or those of the last `set_credentials`. An exception of the callable becomes an
-AuthenticationFailedError, unless it is a `KafkaError` already. A password or token that the
-callable returns is wrapped in `Secret` at once. The module of a mechanism, with its library, is
-imported when the mechanism is first used, because each producer uses at most one.
+Invariants: each authentication looks the credentials up again. So it uses those that the user's
+callable (an option) returns now, or those of the last `set_credentials`. An exception of the
+callable becomes an AuthenticationFailedError, unless it is a `KafkaError` already. A password or
+token that the callable returns is wrapped in `Secret` at once. The module of a mechanism, with its
+library, is imported when the mechanism is first used, because each producer uses at most one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PASSWORD: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def sasl_client(config: ProducerConfig) -> SaslClient | None:
-    """Make the source of a producer's mechanisms; return None if SASL is not configured."""
+    """Make the source of a producer's SASL mechanism; return None if SASL is not configured."""
     return SaslClient(config) if config.security_protocol.startswith("SASL_") else None
 
 
 class SaslClient:
-    """The source of mechanisms and credentials that all connections of one producer share."""
+    """The source of SASL mechanisms and credentials that all connections of one producer share."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -45,7 +45,7 @@ class SaslClient:
         return f"<SaslClient {self.name}>"
 
     def set_credentials(self, username: str, password: str | Secret[str]) -> None:
-        """Use this user name and password from the next exchange on.
+        """Use this user name and password from the next authentication on.
 
         Raises:
             ConfigError: The mechanism does not use passwords, the credentials come from a callable,
@@ -62,7 +62,7 @@ class SaslClient:
         self._username, self._password = username, Secret(password)
 
     async def mechanism(self, host: str) -> Mechanism:
-        """Make the mechanism for one exchange with this broker.
+        """Make the SASL mechanism for one authentication to this broker.
 
         Raises:
             AuthenticationFailedError: There are no credentials, or none that can be used.

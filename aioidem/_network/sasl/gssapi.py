@@ -89,7 +89,7 @@ class _Library:
 
 
 class Gssapi:
-    """One exchange of GSSAPI.
+    """One SASL exchange with the mechanism GSSAPI.
 
     Args:
         make_context: Makes the security context; called in a thread, because it may ask for a

@@ -20,7 +20,7 @@ class Mechanism(Protocol):
 
     @property
     def principal(self) -> str | None:
-        """The user name, which a renewal must keep (KIP-368); None if the client has none."""
+        """The user name, which a re-authentication must keep (KIP-368); None if there is none."""
         ...
 
     @property

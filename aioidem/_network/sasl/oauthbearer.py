@@ -24,7 +24,7 @@ _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 
 
 class OAuthBearer:
-    """One exchange of OAUTHBEARER.
+    """One SASL exchange with the mechanism OAUTHBEARER.
 
     Args:
         token: The bearer token.

@@ -13,7 +13,7 @@ __all__ = ["Plain"]
 
 
 class Plain:
-    """One exchange of PLAIN.
+    """One SASL exchange with the mechanism PLAIN.
 
     Args:
         username: The user name.

@@ -40,7 +40,7 @@ _ITERATIONS: Final = re.compile(r"(?:^|,)i=0*(\d*)")
 
 
 class Scram:
-    """One exchange of SCRAM.
+    """One SASL exchange with the mechanism SCRAM.
 
     Args:
         name: "SCRAM-SHA-256" or "SCRAM-SHA-512".
