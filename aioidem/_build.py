@@ -1,4 +1,4 @@
-"""What is installed: the version, and which form of the hot loops runs."""
+"""What is installed: aioidem's version, and whether its compiled module or pure Python runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The cluster without sockets: brokers, topics, connections, with time as an argument.
+"""The simulated Kafka cluster, without sockets: its brokers, topics and connections.
 
-This is a discrete-event machine. Requests go in with `ClusterState.submit`, time goes in with
-`ClusterState.advance`, and what is due for the clients comes out of `advance` as `Delivery` objects
-in order; `next_due` says when to call again. There is no event loop, no clock and no randomness but
-the seed: the same calls give the same deliveries.
+`ClusterServer` connects it to sockets for the embedded cluster of tests and demos, and
+`VirtualCluster` runs it on a virtual clock. It is a discrete-event machine with time as an
+argument. Requests go in with `ClusterState.submit`, time goes in with `ClusterState.advance`, and
+what is due for the clients comes out of `advance` as `Delivery` objects in order; `next_due` says
+when to call again. There is no event loop, no clock and no randomness but the seed: the same calls
+give the same deliveries.
 
 Times: ``now`` is in seconds on any monotonic scale, ``wall_ms`` is the brokers' wall clock in
 milliseconds since the epoch.
@@ -177,7 +179,7 @@ class ClusterState(Cluster):
         return self.schedule.next_due()
 
     def undelivered(self, delivery: Delivery) -> None:
-        """Note that a delivery could not be written: `spans` counts its batches as unresolved."""
+        """Note that an answer could not be written: the client learns nothing about its batches."""
         if delivery.pending is not None:
             note_read(delivery.pending.items)
             note_unanswered(delivery.pending.items)

@@ -11,7 +11,8 @@ Invariants
     An error that ends the cluster early is raised by the next call, or at the end of the ``with``.
 
 Rejected
-    anyio's BlockingPortal: its calls wait without a bound if a hook blocks the event loop.
+    anyio's BlockingPortal: its calls wait without a bound if a function that a test gave to
+    `intercept` blocks the event loop.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class ThreadedCluster:
     """An `EmbeddedCluster` in a thread that lives as long as the ``with`` block.
 
     It has every method of `EmbeddedCluster` as a plain method, which any thread may call, and which
-    returns when the call has taken effect. A hook of ``intercept`` is called in the cluster's
-    thread, and may call all of these methods except ``stop_broker`` and ``start_broker``.
+    returns when the call has taken effect. The function that a test gives to ``intercept``, to be
+    called before each request is served, runs in the cluster's thread. It may call all of these
+    methods except ``stop_broker`` and ``start_broker``.
 
     Args:
         make: Makes the cluster, in the thread.

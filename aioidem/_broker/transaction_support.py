@@ -41,7 +41,7 @@ class Support(Enum):
         """Return how much of KIP-890 a client knows, by the version of its request.
 
         ``first_abortable`` is the version that brought TRANSACTION_ABORTABLE. For later versions
-        the broker adds the target to the transaction by itself.
+        the broker adds the partition or group to the transaction by itself.
         """
         if version > first_abortable:
             return cls.IMPLICIT
@@ -51,7 +51,9 @@ class Support(Enum):
 def admit(
     cluster: Cluster, name: str, identity: Identity, target: Target, support: Support
 ) -> None:
-    """Add a target to a transaction (`Support.IMPLICIT`), or check that the target takes part.
+    """Add a target, a partition or group, to a transaction, or check that it takes part already.
+
+    It is added for a client with `Support.IMPLICIT`, and checked for any other.
 
     Raises:
         RefusedError: With a code that the client knows.

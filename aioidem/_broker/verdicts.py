@@ -1,10 +1,12 @@
-"""What an answer to Produce proves about each batch, for the count of unresolved ones (`spans`).
+"""What an answer to Produce proves about each batch: stored, not stored, or neither.
+
+A batch of which neither is proved stays unresolved in the broker's count (`spans`).
 
 A refusal proves that a batch is not stored only if its code is sent before the append and the
 answer has no base offset. NOT_LEADER_OR_FOLLOWER, for example, may come before the append; but a
 request that waits in purgatory for followers gets the same code after its append. The table below
-is written from the broker's side and shares no code with the client's table, so that tests notice a
-mistake in either.
+is written from the broker's side and shares no code with the producer's table
+(`aioidem._engine.classify`), so that tests notice a mistake in either.
 """
 
 from __future__ import annotations

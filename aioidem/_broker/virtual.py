@@ -1,4 +1,4 @@
-"""The cluster on a virtual clock, with clients that send and receive bytes, without sockets.
+"""The simulated cluster on a virtual clock, with clients that exchange bytes with it, not sockets.
 
 `VirtualCluster` owns a `ClusterState` and the time; `VirtualClient` is one connection. Every
 request is encoded by kio's schemas and then decoded by the function that `ClusterServer` uses.

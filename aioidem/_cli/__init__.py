@@ -2,7 +2,7 @@
 
 Invariants:
 
-- `import aioidem._cli` needs only the standard library. Typer, rich and the histogram belong to the
+- `import aioidem._cli` needs only the standard library. Typer, rich and hdrhistogram belong to the
   extra `cli` and are imported by `main`; if they are missing, one line says so.
 - `main` returns the exit status and raises nothing that a user can cause: 0 success, 1 a
   record was not acknowledged, the audit found an anomaly or the command could not run, 2 bad usage,

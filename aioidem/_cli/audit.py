@@ -38,7 +38,11 @@ MAX_BUCKET = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
-    """The checked flags of one `aioidem audit`; `bucket` and `every` in seconds."""
+    """The checked flags of one `aioidem audit`.
+
+    `bucket` is the interval for throughput and latency over time, and `every` the time between
+    Spark's micro-batches, both in seconds.
+    """
 
     ledger: str
     bootstrap: str
@@ -204,7 +208,10 @@ def example_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def findings_table(found: Mapping[str, Any]) -> Table:
-    """Return a table with a row for each sum (an integer of ``found``) and each kind of anomaly."""
+    """Return a table of an audit's result: the totals, and the count of each kind of anomaly.
+
+    The totals are the integers in ``found``.
+    """
     table = Table(box=box.ASCII, show_header=False)
     table.add_column()
     table.add_column(justify="right")

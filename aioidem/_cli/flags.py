@@ -4,7 +4,8 @@ A command names the types of this module as annotations of its parameters, and T
 from there. A flag that may contradict another one is None if it was not given. Its real default is
 filled in after the check for contradictions, and `--help` shows that default.
 
-Rejected: writing the options into the signatures of the commands; the one of `perf` had 200 lines.
+Rejected: writing the options into the signatures of the commands; the signature of `perf` had 200
+lines.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def add_section(documented: type, heading: str, body: Callable[[], str]) -> None
 
 
 def native_help(names: Iterable[str] = OPTIONS) -> str:
-    """Describe options under their native names, as the body of a docstring's section."""
+    """Describe options under `ProducerConfig`'s names, as the body of a docstring's section."""
     return "\n".join(line for name in names for line in _native(name))
 
 

@@ -275,7 +275,7 @@ class Acks(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A callable, or None for the built-in function. No property can express a callable."""
+    """A partitioner function, or None for the built-in one. No property can express a function."""
 
     allowed: str = "a callable (see aioidem.Partitioner) or None"
     allowed_text: str = "nothing: it has no text form"

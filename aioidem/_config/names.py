@@ -19,7 +19,7 @@ __all__ = ["BY_KEYWORD", "BY_PROPERTY", "both_names", "illegal", "keyword", "unk
 
 
 def keyword(name: str) -> str:
-    """Return an option's name among the arguments of the drop-in (`AIOKafkaProducer`).
+    """Return an option's name among the arguments of aioidem's `AIOKafkaProducer`.
 
     That is aiokafka's name, or Java's in snake_case where aiokafka lacks the option.
     """

@@ -1,9 +1,9 @@
-"""Conversion of Java's properties, or `AIOKafkaProducer`'s arguments, to values by native name.
+"""Conversion of Java's properties, or `AIOKafkaProducer`'s arguments, for `ProducerConfig`.
 
-Under both families of names, times are in milliseconds; under native names, in seconds. Java's
-properties are strings, so each is parsed and checked here. aioidem's `AIOKafkaProducer`, which
-replaces aiokafka's, takes Python values: only its times are converted and checked here, and
-`ProducerConfig` checks the rest.
+Under Java's and `AIOKafkaProducer`'s names, times are in milliseconds. Under native names, which
+are those of `ProducerConfig`, they are in seconds. Java's properties are strings, so each is parsed
+and checked here. aioidem's `AIOKafkaProducer`, which replaces aiokafka's, takes Python values: only
+its times are converted and checked here, and `ProducerConfig` checks the rest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Accusations: verdicts, not yet confirmed, that a broker retains fewer batches than it says.
 
-`retention` reaches such a verdict from a leader's answers to the batches of one partition. If the
-broker lost the leadership before it gave those answers, it may have forgotten batches although it
-retains as many as it says. Therefore each verdict waits for metadata that is requested after the
-verdict, and stands only if the partition still has the same leader in the same leader epoch.
+A broker retains each producer's last batches in order to recognise a retry, and says how many in
+its Produce answers (KIP-1269). `retention` reaches such a verdict from a leader's answers to the
+batches of one partition. If the broker lost the leadership before it gave those answers, it may
+have forgotten batches although it retains as many as it says. Therefore each verdict waits for
+metadata that is requested after the verdict, and stands only if the partition still has the same
+leader in the same leader epoch.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ __all__ = ["Accusation", "Accusations"]
 
 
 class Accusation(NamedTuple):
-    """The verdict that a partition's leader retains fewer batches than it says.
+    """The verdict that a partition's leader retains fewer batches than it says (KIP-1269).
 
-    ``at`` is the time of the verdict, in seconds on the engine's clock.
+    ``route`` is the connection, leader and leader epoch of those batches, ``disproof`` has the
+    numbers of batches that led to the verdict, and ``at`` is the time of the verdict, in seconds on
+    the engine's clock.
     """
 
     topic: str

@@ -2,7 +2,7 @@
 
 When metadata names the partitions of a topic, the records that waited for it become due: they can
 be assigned to partitions. Assigning tens of thousands of records at once would block the event
-loop, so each poll assigns at most `SLICE` of them.
+loop, so each `ProducerCore.poll` assigns at most `SLICE` of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aioidem._engine.unassigned import Unassigned
 __all__ = ["SLICE", "Assigning"]
 
 SLICE: Final = 1_000
-"""Records assigned in one poll; a slice takes about 3 ms with keys of 20 bytes."""
+"""Records assigned in one `ProducerCore.poll`; so many take about 3 ms with keys of 20 bytes."""
 
 
 class Assigning:

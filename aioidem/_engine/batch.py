@@ -1,9 +1,10 @@
-"""A sealed batch: its life cycle, and what is known about its bytes in the log.
+"""A batch to which no record is added any more: its life cycle, and whether it is in the log.
 
-There are two small state machines, each a table. `BatchState` says whether the batch waits, is in
-flight or has an outcome; `Persistence` says what all attempts that have *ended* show about the log.
-They are separate because they answer different questions: "may the batch be sent now?" and "may it
-be renumbered, split or reported as NOT_WRITTEN?".
+Such a batch is sealed. Each sending of it is an attempt. There are two small state machines, each a
+table. `BatchState` says whether the batch waits, is in flight or has an outcome; `Persistence` says
+what all attempts that have *ended* show about the log. They are separate because they answer
+different questions: "may the batch be sent now?" and "may it be renumbered, split or reported as
+NOT_WRITTEN?".
 
 Invariants
 - Doubt is sticky: once an attempt may have been appended, no refusal clears the doubt (brokers have
@@ -129,8 +130,8 @@ class Evidence(Named):
     `in_doubt="resend"` permits a duplicate. The batch stays in doubt.
     """
     RENUMBERED = "renumbered"
-    """Not an answer: the batch gets new numbers, so its bytes are new. The table has no such row
-    for a batch in doubt.
+    """Not an answer: the batch gets new sequence numbers, so its bytes are new.
+    `PERSISTENCE_TRANSITIONS` has no such row for a batch in doubt.
     """
 
 
@@ -194,8 +195,9 @@ class Attempt:
 class Batch:
     """Records of one partition, sealed under one producer id, epoch and base sequence.
 
-    `ordinal` counts the batches of the partition in the order in which they were drained. `data` is
-    empty while the batch is a part of a divided one that has not been sent yet (see `build`).
+    `ordinal` counts the batches of the partition in the order in which their records were taken
+    from its queue. `data` is the encoded batch; in a part of a batch that was divided, it is empty
+    until the part is first sent (see `build`).
     """
 
     __slots__ = (

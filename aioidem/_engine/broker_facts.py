@@ -42,7 +42,7 @@ class BrokerInquiries:
         config: validated options.
         partitions: the partitions; the sequences of the unresolved batches of each may span at most
         the range over which brokers deduplicate (KIP-758).
-        requests: the ledger that registers requests and adds the steps that send them.
+        requests: registers requests, and passes them to the Sender through `ProducerCore.poll`.
         outcomes: receives events and notes for the operator.
     """
 

@@ -1,9 +1,11 @@
-"""The call order of records that were taken back from several partitions.
+"""Put records that were taken back from several partitions in the order of the user's calls.
 
-Records with keys of one call are spread over partitions as blocks whose records lie between one
-another's in the call (`spreading`). In another cluster, or in a recreated topic with fewer
-partitions, records of two such blocks may get the same partition. So sorting the blocks is not
-enough: overlapping blocks are united, or divided where other records lie between.
+Each record has an ordinal, its number in the order of the calls. The records that a large call
+sends to one partition are kept as a block (`RecordBlock`). If keys spread the records of a call
+over partitions (`spreading`), records of one block lie between those of another in the call. In
+another cluster, or in a recreated topic with fewer partitions, records of two such blocks may get
+the same partition. So sorting the blocks is not enough. Blocks that overlap are united, or divided
+where other records lie between.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ def in_call_order(
     """Yield all records of some items in call order, those of a call in as few blocks as possible.
 
     Args:
-        items: single records, and blocks, which have their ordinals. Each comes with a mark, and
-        blocks are united only if their marks are equal.
+        items: single records and blocks, which have their ordinals. Each comes with a mark that the
+        caller chooses, and blocks are united only if their marks are equal.
     """
     overlapping: list[tuple[Mark, PendingRecord]] = []
     last = -1

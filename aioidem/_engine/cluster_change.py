@@ -2,7 +2,7 @@
 
 A producer id, its sequences, leader epochs, topic ids and offsets have a meaning in one cluster
 only: the next cluster gives the same producer ids to other producers. Therefore no request that
-carries or requests an identity goes over a connection before that connection has named its cluster,
+carries or requests a producer id goes over a connection before its broker has named the cluster,
 and nothing learned from one cluster is used in another.
 
 A connection that leads to another cluster than the known one is misrouted (KIP-1242): its address

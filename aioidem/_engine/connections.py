@@ -1,11 +1,11 @@
-"""Connections: which brokers to connect to, and which connection a request uses, without a socket.
+"""Connections: decides which brokers to connect to, and which connection a request uses.
 
 A connection to a leader is opened when there is something to send to it. A request that any broker
 can answer goes to the connection with the fewest outstanding requests. If there is no connection,
-or if the only ones are still being opened to addresses that failed before, one address is drawn
-among those that failed least often. Bootstrap addresses are always included, so that the cluster is
-found again even if all its brokers have moved (KIP-899). After a failed or lost connection its
-address waits for an exponential back-off with jitter.
+or if the only ones are still being opened to addresses that failed before, one address is drawn at
+random among those that failed least often. Bootstrap addresses are always included, so that the
+cluster is found again even if all its brokers have moved (KIP-899). After a failed or lost
+connection its address waits for an exponential back-off with jitter.
 
 Invariants: there is at most one link (connection) per node (address) at a time; when a link is
 dropped, its outstanding requests are returned exactly once.
@@ -91,8 +91,8 @@ class Connections:
 
         Args:
             now: seconds.
-            out: receives the step that opens a connection.
-            identified: whether the connection must have named its cluster.
+            out: receives an `OpenLink` step if a connection is to be opened.
+            identified: whether the connection's broker must have named its cluster.
         """
         ready = [
             link

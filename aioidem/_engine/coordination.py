@@ -1,9 +1,9 @@
-"""Coordination: the producer's side of a transaction, between its records and its coordinators.
+"""Coordination: sends a transaction's requests to coordinators; settles its records if it fails.
 
-`Transactions` decides which request (call) a coordinator needs next. This module turns that call
-into a step for the driver, and finds the connection to the coordinator. It also applies the state
-of the transaction: records of a failed transaction are settled, and a fatal error ends the
-producer.
+`Transactions` decides which request (call) to a coordinator comes next. This module finds the
+connection to the coordinator, and makes the call a step of `ProducerCore.poll`, which the Sender
+performs. When the transaction fails, this module settles its records; after a fatal error it ends
+the producer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Coordination:
         each may then have only one batch in flight, until error NONE shows that its leader holds
         the producer's state.
         accumulator: holds the records that are settled when the transaction fails or is aborted.
-        requests: the ledger that registers calls and adds the steps that send them.
+        requests: registers calls, and passes them to the Sender through `ProducerCore.poll`.
         effects: ends the producer after a fatal error.
     """
 

@@ -1,11 +1,11 @@
-"""Coordinator: the broker that keeps a transactional id or a group, and what its error codes mean.
+"""Coordinator: the broker that coordinates a transactional id or group; what its error codes mean.
 
-`classify_call` reads the tables of error codes from coordinators, as `classify` does for leaders.
-For a code without a row the kind of request (call) decides. A call that adds partitions or offsets
-to a transaction makes the transaction abortable. FindCoordinator and EndTxn are sent again if the
-code may be temporary (`unlisted.py`). Otherwise FindCoordinator fails with an error for the caller,
-as InitProducerId always does, and EndTxn ends the producer with the outcome UNKNOWN: the outcome of
-a transaction is never guessed.
+`classify_call` looks an error code up in the tables below, as `classify` does for Produce. For a
+code without a row the kind of request (call) decides. A call that adds partitions or offsets to a
+transaction makes the transaction abortable. FindCoordinator and EndTxn are sent again if the code
+may be temporary (`unlisted.py`). Otherwise FindCoordinator fails with an error for the caller, as
+InitProducerId always does, and EndTxn ends the producer with the outcome UNKNOWN: the outcome of a
+transaction is never guessed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""ProducerCore: the parts of the engine, and the order in which they act.
+"""ProducerCore: the engine, which takes every decision of the producer and does no I/O.
 
-`poll(now)` returns what should be done now as a list of `Step`s, and sets `wake_at`, the time by
-which it must be called again. `on_answer` receives a broker's answer to a step; the other `on_*`
+Its driver is the Sender, or in tests a simulation. `poll(now)` returns what the driver should do
+now as a list of `Step`s (requests, connections to open and so on), and sets `wake_at`, the time by
+which it must be called again. `on_answer` receives a broker's answer to a step. The other `on_*`
 methods receive what happened to connections. The driver takes the outcomes (`take_settled`) and the
 messages for the operator (`take_events`) outside of the engine, so that a user's callback never
 runs in the middle of a decision.
@@ -210,7 +211,7 @@ class ProducerCore:
         self._identity_request.ask(now)
         self.coordination.call(now)
         self.produce.send(active, now)
-        self.coordination.call(now)  # to add partitions that `send` found missing
+        self.coordination.call(now)  # adds partitions that `send` found outside the transaction
         for leaving in self.connections.spare(now):
             self._lost.leave(leaving, now)
         self.wake_at = self._next_wake(active, now)
@@ -325,9 +326,10 @@ class ProducerCore:
         self.accumulator.on_compressed(token, result)
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
-        """Begin the merge of a long Metadata answer; return None for the answers to other requests.
+        """Begin to merge a Metadata answer into the view of the cluster; return None for others.
 
-        The driver merges the answer in pieces, and then passes the merge to `on_answer`.
+        If the answer is long, the driver carries out the merge in pieces, and then passes it to
+        `on_answer`.
         """
         if isinstance(step, steps.FetchMetadata):
             return self._metadata_requests.merge_of(answer)

@@ -1,4 +1,6 @@
-"""Discovery: whether Produce v14, whose answers name the window, is used with a broker (KIP-1269).
+"""Discovery: whether Produce v14 is used with a broker (KIP-1269).
+
+Answers in v14 name the window: the most batches of a producer that may be in flight per partition.
 
 There is one `Discovery` per node (broker address), and it outlives the node's connections. It says
 which Produce version may be used on the present connection, whether the broker must first be asked
@@ -142,7 +144,7 @@ _SPOKEN = frozenset({_S.SPEAKING, _S.HEARD})
 
 
 class Finding(NamedTuple):
-    """A fact about a broker's window that a user should know."""
+    """A message for the user about a broker's window: how many batches may be in flight and why."""
 
     text: str
     warning: bool

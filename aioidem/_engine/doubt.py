@@ -1,9 +1,10 @@
-"""DoubtResolution: how batches in doubt are resolved when resending them is not enough.
+"""DoubtResolution: finds out whether batches in doubt are stored, when a resend cannot show it.
 
-In each poll every partition takes the decisions that had to wait until none of its batches was
-outstanding. If the partition needs to know what its leader has stored, the leader is asked: by
-DescribeProducers (KIP-664) for the last sequence of the producer id, or, where a resend could be
-appended twice (KIP-854), by Fetch for the log itself.
+A batch is in doubt if it may or may not be in the log. In each `ProducerCore.poll` every partition
+takes the decisions that had to wait until none of its batches was outstanding. If the partition
+needs to know what its leader has stored, the leader is asked: by DescribeProducers (KIP-664) for
+the last sequence of the producer id, or, where a resend could be appended twice (KIP-854), by Fetch
+for the log itself.
 
 A deposed leader is disconnected if it is silent while batches of the partition are outstanding at
 it, because the partition sends nothing to the new leader before those batches have an answer.
@@ -54,7 +55,7 @@ class DoubtResolution:
         cluster: the view of the cluster, for leaders.
         connections: the connections on which batches are sent.
         inquiries: holds the time after which brokers forget producers.
-        requests: the ledger that registers requests and adds the steps that send them.
+        requests: registers requests, and passes them to the Sender through `ProducerCore.poll`.
         outcomes: receives events for the operator.
         effects: receives what must change outside of the partition, such as the producer's epoch.
     """

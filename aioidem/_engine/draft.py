@@ -1,7 +1,7 @@
 """Draft: records of a batch while a thread compresses them.
 
-A long compression must not hold up the event loop, so the engine asks its driver for it by a step
-(`Compress`) and seals the batch when the result has come. Compressed records contain neither
+A long compression must not hold up the event loop, so the engine has the Sender do it in a thread
+(step `Compress`), and makes the batch when the result has come. Compressed records contain neither
 producer id nor sequence. So the batch is numbered only when it is sent, like any other.
 
 A draft belongs to a partition's queue, whose next batch it becomes, or to a part of a batch that

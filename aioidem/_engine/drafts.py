@@ -3,7 +3,7 @@
 A batch is compressed at once, on the event loop, if that takes half a millisecond at most
 (`quick_bytes`): handing it to a thread and back would take about as long. A larger one becomes a
 `Draft`. The records of a draft are chosen as late as possible, so that a batch may grow until then:
-only so many drafts are begun at once as keep the driver's threads busy.
+only so many drafts are begun at once as keep the Sender's threads busy.
 
 Rejected: compressing every batch in a thread (a batch of 16 kB would take twice the CPU time);
 several drafts of one partition at once (the second would be chosen before it can be sent, and an
@@ -34,8 +34,8 @@ class Drafts:
 
     Attributes:
         quick: how many bytes of records are compressed without a draft.
-        at_once: how many drafts are compressed at once. The driver sets it to suit its threads.
-        steps: the steps of the drafts begun since the last poll.
+        at_once: how many drafts are compressed at once. The Sender sets it to suit its threads.
+        steps: the `Compress` steps of the drafts begun since the last `ProducerCore.poll`.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -49,7 +49,7 @@ class Drafts:
 
     @property
     def needed(self) -> bool:
-        """Whether the records are compressed at all."""
+        """Whether the producer compresses its batches: `compression_type` is not "none"."""
         return self._codec is not Codec.NONE
 
     @property
@@ -78,8 +78,7 @@ class Drafts:
         """Take out the draft of a `Compress` step that was performed, with partition and owner.
 
         Returns:
-            None if no record waits for it any more: they have their outcome, or the partition has a
-            new state.
+            None if the result is of no use any more, for example because the records have expired.
         """
         state, owner, draft = self._under_way.pop(token)
         if owner.draft is not draft or (isinstance(owner, Batch) and owner.settled):

@@ -1,8 +1,8 @@
 """Effects: what the answers to one partition's batches change beyond the partition.
 
-Partitions report here and never call parts above them. Everything that an answer touches outside of
-its partition (the outcome of records, the need for metadata, the epoch, the open transaction, the
-end of the producer) is one method of this class.
+`PartitionState` reports here, and never calls the parts of the engine that use it. Everything that
+an answer touches outside of its partition (the outcome of records, the need for metadata, the
+epoch, the open transaction, the end of the producer) is one method of this class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Effects:
         metadata: is requested when the view of the cluster turns out to be stale.
         identity: its epoch is raised when sequence numbers were given up.
         transactions: holds the open transaction, which fails with the reported error.
-        accusations: keeps verdicts that a broker retains fewer batches than it says.
+        accusations: keeps verdicts that a broker remembers fewer of a producer's batches, by
+        which it recognises retries, than it says (KIP-1269).
     """
 
     __slots__ = (

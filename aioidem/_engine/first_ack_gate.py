@@ -3,7 +3,8 @@
 A leader without state for a producer id accepts *any* first sequence (KAFKA-15591). So while
 nothing shows that the present leader knows the producer id and epoch, only the oldest unresolved
 batch of a partition is in flight: a second one could be accepted although the first was refused.
-Error NONE for a batch opens the gate for the identity and the route that the batch was sent under.
+Error NONE for a batch opens the gate for the identity (producer id and epoch) and the route
+(connection, leader and leader epoch) that the batch was sent under.
 
 What closes the gate
 - another route or another identity: the proof was for the previous one;
@@ -22,7 +23,7 @@ from aioidem._engine.route import Route
 __all__ = ["FirstAckGate", "SentAs"]
 
 SentAs = tuple[ProducerIdentity | None, Route | None]
-"""The identity and the route under which a batch is sent."""
+"""What a batch is sent under: producer id and epoch; connection, leader and leader epoch."""
 
 _FRESH = 1.0
 """Seconds for which error NONE proves that the leader holds the producer's state, if record

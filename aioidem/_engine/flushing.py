@@ -24,7 +24,7 @@ class FlushCount:
         self._by_status = dict.fromkeys(DeliveryStatus, 0)
 
     def add(self, generations: Mapping[int, int], status: DeliveryStatus) -> None:
-        """Count those records of a settlement that this flush waits for.
+        """Count records that have got the same outcome, as far as this flush waits for them.
 
         Args:
             generations: how many records of each generation have this outcome.

@@ -155,7 +155,7 @@ class IdentityLedger:
 class SequenceLedger:
     """The identity that one partition writes under, and its next sequence number.
 
-    Numbers are taken when a batch is sealed, not when a record is appended to the queue.
+    Numbers are taken when a batch is made, not when a record is appended to the queue.
     """
 
     __slots__ = ("identity", "next")

@@ -360,7 +360,13 @@ class RecordBlock(PendingRecord):
         return stamps if isinstance(stamps, int) else max(stamps[row] for row in self.chosen)
 
     def settle(self, outcome: Outcome, place: int) -> None:
-        """Tell the receiver the outcome of all records; `place` is that of the first one."""
+        """Tell the receiver the outcome of all records of the block.
+
+        Args:
+            outcome: the outcome, which records of other blocks may share.
+            place: the position of the block's first record among all records that share the
+            outcome, from 0.
+        """
         self.receiver.take(self.chosen, outcome, place)
 
     def __repr__(self) -> str:
@@ -388,7 +394,7 @@ class BlockRecord(PendingRecord):
         self._row = row
 
     def settle(self, outcome: Outcome, place: int) -> None:
-        """Tell the block's receiver the outcome of this record."""
+        """Tell the block's receiver the outcome of this record, as `PendingRecord.settle` says."""
         self._receiver.take(range(self._row, self._row + 1), outcome, place)
 
 
