@@ -1,9 +1,9 @@
-"""How a byte stream to a broker is opened.
+"""Open the byte stream of a connection to a broker: over TCP, or over TLS.
 
 `Connection` gets its stream from a `Connector` and knows nothing else about it. TLS is a connector
-that wraps another one; its host name check needs the advertised host, so `connect` takes names and
-not sockets. SASL consists of Kafka requests on the stream, so `Connection` does it over any
-connector. The embedded cluster's in-memory transport is a connector too.
+that wraps another one. Its host name check needs the host that the broker advertises, so `connect`
+takes names and not sockets. SASL consists of Kafka requests on the stream, so `Connection` does it
+over any connector. The embedded cluster's in-memory transport is a connector too.
 
 Invariants: a failed `connect` leaves nothing open and raises `KafkaConnectionError`, which names
 the address and the reason of every attempt. An impossible address is refused before it is looked

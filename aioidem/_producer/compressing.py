@@ -1,4 +1,4 @@
-"""CompressionThreads: compress records for the engine without holding up the event loop.
+"""CompressionThreads: compress large batches in threads, without holding up the event loop.
 
 The libraries of all codecs release the interpreter's lock while they compress, so a thread leaves
 the event loop its time. With pure Python's encoder the thread holds the lock for as long as it
@@ -26,8 +26,8 @@ class CompressionThreads:
     """The threads in which one producer compresses records.
 
     Attributes:
-        count: The most threads at once: as many as there are cores, but one, which is left to the
-            event loop.
+        count: The most threads at once: one less than the cores, because the event loop needs a
+            core; but at least 1.
     """
 
     __slots__ = ("_limiter", "count")
@@ -37,7 +37,7 @@ class CompressionThreads:
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def compress(self, step: Compress) -> BatchBody | errors.KafkaError:
-        """Perform a step in a thread, and return its result, or the error that prevents it.
+        """Compress the records of a step in a thread; return the result, or the error of a failure.
 
         If this is cancelled, the thread is abandoned. It ends by itself, because the records take a
         limited time.
@@ -53,7 +53,7 @@ class CompressionThreads:
 
 
 def compressed(step: Compress) -> BatchBody | errors.KafkaError:
-    """Perform a step here, and return its result, or the error that prevents it."""
+    """Compress the records of a step now; return the result, or the error of a failure."""
     try:
         return build_body(step.records, step.codec, step.level)
     except Exception as error:  # noqa: BLE001 - whatever it is, it concerns these records alone

@@ -2,7 +2,8 @@
 
 The outcomes are kept as ranges: a batch's records share one `Outcome`, so a call with millions of
 records keeps a few objects per batch. A `Delivery` of one record is made when somebody looks at it,
-and kept from then on. The methods by which outcomes come in are in `BulkDeliveries`.
+and kept from then on. Callers see `Deliveries`; the methods that set outcomes are in its subclass
+`BulkDeliveries`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class DeliveryRange:
 
 
 class _Run:
-    """Some positions of a call, rising, and the outcome that their records share."""
+    """Some records of one `send_many` or `send_table` that share an outcome.
+
+    `positions` are the positions of the records in the call, rising.
+    """
 
     __slots__ = ("first", "outcome", "place", "positions")
 
@@ -60,11 +64,11 @@ class _Run:
         self.positions = positions
         self.first = positions[0]
         self.outcome = outcome
-        # The place of the first of them among the records that share the outcome.
+        # The index of the first of these records among all records that share the outcome.
         self.place = place
 
     def continues(self, positions: Sequence[int], outcome: Outcome, place: int) -> bool:
-        """Return whether further positions follow these ones in call order and in the batch."""
+        """Return whether records at further positions follow these in the call and in the batch."""
         mine = self.positions
         return (
             self.outcome is outcome
@@ -75,7 +79,7 @@ class _Run:
         )
 
     def index(self, position: int) -> int:
-        """Return the index of a position among these; -1 if it is not one of them."""
+        """Return the index of a position among `positions`; -1 if it is not one of them."""
         positions = self.positions
         if isinstance(positions, range):
             return position - positions.start if position in positions else -1
@@ -110,7 +114,7 @@ class Deliveries(Sequence[Delivery]):
     _pending: int
     _runs: list[_Run]
     _sorted: bool
-    # Whether the runs are in the order of their first positions.
+    # Whether the runs (`_Run`) are in the order of their first positions.
     _stamps: list[tuple[int, array[int] | int]]
     # The timestamps of the records from each position on: one for all of these, or an array.
 
@@ -217,7 +221,8 @@ class Deliveries(Sequence[Delivery]):
 
     def _make(self, position: int) -> Delivery:
         runs = self._in_order()
-        # The run that begins last before the position has it, unless runs are interleaved (keys).
+        # Most often the position is in the last run that begins at or before it. But if keys have
+        # spread the records over partitions, runs are interleaved, and an earlier one may have it.
         for number in range(bisect_right(runs, position, key=attrgetter("first")) - 1, -1, -1):
             run = runs[number]
             index = run.index(position)
@@ -239,7 +244,7 @@ class Deliveries(Sequence[Delivery]):
 
 
 class BulkDeliveries(Deliveries):
-    """The outcomes of a call whose records are being queued.
+    """The outcomes of a `send_many` or `send_table` whose records are being queued.
 
     Args:
         context: What all deliveries of the producer have in common.
@@ -258,10 +263,11 @@ class BulkDeliveries(Deliveries):
         self._made = {}
 
     def piece(self, stamps: array[int] | int) -> Piece:
-        """Begin with further records of the call, which follow those queued so far.
+        """Return the object that receives the outcomes of the records that are queued next.
 
         Args:
-            stamps: Their timestamps, or that of all of them, in milliseconds since the epoch.
+            stamps: The timestamps of these records, or the one that all of them have, in
+                milliseconds since the epoch.
         """
         self._stamps.append((self._count, stamps))
         return Piece(self, self._count)
@@ -275,9 +281,10 @@ class BulkDeliveries(Deliveries):
         """Set the outcome of some records, and wake the task that waits after the last one.
 
         Args:
-            positions: Their positions in the call, rising.
-            outcome: What they share with other records.
-            place: The place of the first among those; the others follow it.
+            positions: The positions of the records in the call, rising.
+            outcome: The outcome, which other records may share.
+            place: The index of the first of these records among all records that share the outcome;
+                the others follow it.
         """
         count = len(positions)
         error = outcome.error
@@ -297,7 +304,9 @@ class BulkDeliveries(Deliveries):
 
 
 class Piece:
-    """The receiver of the outcomes of one piece of a call: a `RecordBlock` tells it.
+    """Receives the outcomes of some consecutive records of a `send_many` or `send_table`.
+
+    A `RecordBlock`, which queues the records together, calls `take` when some have their outcome.
 
     Args:
         deliveries: The outcomes of the whole call.
@@ -311,7 +320,13 @@ class Piece:
         self._first = first
 
     def take(self, rows: Sequence[int], outcome: Outcome, place: int) -> None:
-        """Take the outcome of some records; the arguments are those of `Receiver.take`."""
+        """Take the outcome of some records.
+
+        Args:
+            rows: The positions of the records in this piece.
+            outcome: The outcome, which other records may share.
+            place: The index of the first of these records among all records that share the outcome.
+        """
         first = self._first
         if isinstance(rows, range):
             rows = range(first + rows.start, first + rows.stop)

@@ -63,7 +63,7 @@ class Delivery:
     __slots__ = _NO_SLOTS
 
     _outcome: Outcome | None
-    _place: int  # among the records that share the outcome
+    _place: int  # the record's index among those that share the outcome
     _result: RecordMetadata | KafkaError | None  # made when somebody looks
     _waiter: Waiter | None
     _callbacks: list[Callable[[Delivery], object]] | None
@@ -123,7 +123,7 @@ class Delivery:
         return result
 
     def _stored_at(self, outcome: Outcome) -> RecordMetadata:
-        """Make the metadata; a subclass does, which has the record's timestamp."""
+        """Make the metadata; subclasses override this, because they have the record's timestamp."""
         raise InternalError(f"a delivery of {outcome.topic!r} has no record")
 
     def _look(self) -> None:
@@ -191,9 +191,9 @@ def stored_at(outcome: Outcome, place: int, timestamp_ms: int) -> RecordMetadata
     """Return where a record is in the log.
 
     Args:
-        outcome: What it shares with other records.
-        place: Its place among those, from 0 on.
-        timestamp_ms: Its own timestamp, in milliseconds since the epoch.
+        outcome: The outcome of the record and of those that were acknowledged together with it.
+        place: The record's index among these records, from 0 on.
+        timestamp_ms: The record's own timestamp, in milliseconds since the epoch.
     """
     offset, appended_at = outcome.base_offset, outcome.log_append_time_ms
     log_start = outcome.log_start_offset

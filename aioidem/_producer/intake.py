@@ -1,4 +1,4 @@
-"""RecordIntake: from the arguments of a send to a record in the engine's accumulator.
+"""RecordIntake: make records of the arguments of a send, and queue them in the engine.
 
 `RecordIntake` checks the arguments, waits for room in `buffer_memory`, and queues the record.
 `Producer` uses it for its own sends. So does the `send` of the drop-in for aiokafka's producer,
@@ -49,7 +49,7 @@ __all__ = ["RecordIntake"]
 
 _EMPTY_RECORD = record_size_bound(None, b"", ())
 _ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
-"""The length field of a payload shorter than 64 bytes takes one byte; below 8192 bytes, two."""
+"""A payload's length is a varint: one byte for less than 64 bytes, two for less than 8192."""
 
 
 class RecordIntake:
@@ -234,7 +234,7 @@ class RecordIntake:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Iterator[Columns]:
-        """Check what the records of a call share, and return an iterator that reads the records.
+        """Check what all records of a `send_many` share; return an iterator that reads the records.
 
         Raises:
             RecordError: The topic, partition, a header or the timestamp is illegal.
@@ -280,7 +280,7 @@ class RecordIntake:
     def _shared(
         self, topic: str, key: bytes | None, headers: Headers, partition: int | None
     ) -> SharedHeaders:
-        """Check what the records of a call share, and return the headers that they share.
+        """Check what all records of a call share, and return the headers.
 
         Raises:
             RecordError: The topic, partition or a header is illegal.
@@ -297,13 +297,13 @@ class RecordIntake:
     async def queue_piece(
         self, topic: str, columns: Columns, partition: int | None, deliveries: BulkDeliveries
     ) -> None:
-        """Queue the records of a piece of a call, as many at a time as there is room for.
+        """Queue some records of one `send_many` or `send_table`, bit by bit as room becomes free.
 
         Args:
             topic: The topic's name.
             columns: The records.
             partition: The partition's number; None lets the keys or the partitioner decide.
-            deliveries: Receives their outcomes.
+            deliveries: Receives the outcomes of the records.
 
         Raises:
             KafkaError: There was no room for the next record in time, or as for `queue`. The
@@ -319,7 +319,7 @@ class RecordIntake:
             await self._queue_part(topic, block, deliveries)
 
     async def _queue_part(self, topic: str, block: RecordBlock, deliveries: BulkDeliveries) -> None:
-        """Queue those first records of a block for which there is room, and at least one."""
+        """Queue the first records of a block, as many as there is room for, and at least one."""
         budget, block_until, taken = self._budget, None, 0
         if budget.waiting or not block.fitting(budget.limit - budget.used, -block.memory):
             taken = block.part(0, 1).charge()
@@ -404,7 +404,7 @@ class RecordIntake:
 
         Args:
             topic: The topic's name.
-            record: The record, whose charge has been taken from the budget.
+            record: The record; its bytes have been taken from the budget (of `buffer_memory`).
             block_until: When the wait for the topic's metadata ends, on the event loop's clock;
                 None if `max_block` begins now.
 

@@ -83,7 +83,7 @@ class ProducerLife:
         self.forbid()
 
     def forbid(self) -> None:
-        """Have `check_open` make all its checks again, because something has ended or changed."""
+        """Reset `open_loop`, so that the next call is checked in full by `check_open`."""
         self.open_loop = _NO_LOOP
         _open.discard(self)
 

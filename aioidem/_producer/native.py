@@ -1,4 +1,4 @@
-"""Producer: the native API, which queues records and waits for what the engine decides.
+"""Producer: the native API, which queues records and waits for their outcomes.
 
 What the producer guarantees:
 

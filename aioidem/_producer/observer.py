@@ -110,7 +110,7 @@ class BatchReporter:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        # When each batch was last sent; the key is the ordinal of the batch's first record.
+        # When each batch was last sent; the key is the `ordinal` of its first record.
         self._sent_at: dict[int, float] = {}
 
     def on_dispatched(self, entry: Entry) -> None:

@@ -85,7 +85,7 @@ def pieces_of(
 
 
 class _Common:
-    """What the records have that bring nothing of their own."""
+    """The key, the headers and the timestamp of records that have none of their own."""
 
     __slots__ = ("headers", "key", "timestamp_ms")
 
@@ -111,7 +111,7 @@ def _quickly(piece: list[Any], common: _Common) -> Columns:
     """Return the columns of records that need no conversion.
 
     Raises:
-        TypeError, ValueError, AttributeError, KafkaError: Some record needs one, or is bad.
+        TypeError, ValueError, AttributeError, KafkaError: A record must be converted, or is bad.
     """
     if type(piece[0]) is not Record:
         return Columns(tuple(piece), common.key, common.headers, common.now())

@@ -1,8 +1,8 @@
 """Questions: how to make each request that the engine asks for, and how to read its answer.
 
-The engine describes each request as a step, a plain object without a schema. For each kind of step
-but Produce there is one function here, which the Sender calls. The functions decide nothing and do
-no IO.
+The engine (`aioidem._engine`) does no IO. It describes each request as a step, a plain
+object without a schema. For each kind of step but Produce there is one function here, which the
+Sender calls. The functions decide nothing and do no IO.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def producers(step: steps.AskProducers) -> Question:
 
 
 def read_back(step: steps.ReadBack) -> Question:
-    """Ask for committed batches of a partition from an offset on, to resolve doubt."""
+    """Ask for committed batches of a partition, to learn whether those in doubt are stored."""
     return Question(
         ApiKey.FETCH,
         lambda version: read_back_request(

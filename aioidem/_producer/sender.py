@@ -1,7 +1,7 @@
 """Sender: the one loop that does a producer's IO, as the engine decides.
 
-In each turn the loop asks the engine for its next steps (`ProducerCore.poll`, which drains the
-accumulator into Produce requests), performs them, and reports to the engine what happened.
+In each turn the loop asks the engine (`ProducerCore.poll`) for its next steps: requests to send and
+connections to open, among others. It performs the steps, and reports to the engine what happened.
 
 The Sender decides nothing: error codes, retries and timeouts are the engine's. It turns steps into
 frames and frames into plain answers. When a connection has ended, the Sender tells the engine
@@ -81,10 +81,10 @@ _CATCH_UP_ROUNDS = 10
 
 
 class Alarm:
-    """Raises a wakeup at a given time.
+    """Wakes the Sender's loop at a given time.
 
-    `set` never moves the time to a later one. An alarm that comes too early does no harm: it causes
-    a poll that finds nothing to do.
+    `set` never moves the time to a later one. To be woken too early does no harm: the loop asks the
+    engine for steps, and there are none.
     """
 
     __slots__ = ("_at", "_rearm", "_wakeup")
@@ -95,13 +95,13 @@ class Alarm:
         self._rearm = Wakeup()
 
     def set(self, at: float | None) -> None:
-        """Make sure that the wakeup is raised at this time or earlier; None changes nothing."""
+        """Make sure that the loop is woken at this time or earlier; None changes nothing."""
         if at is not None and (self._at is None or at < self._at):
             self._at = at
             self._rearm.set()
 
     async def run(self) -> None:
-        """Raise the wakeup at each time that was set, until cancelled."""
+        """Wake the loop at each time that was set, until cancelled."""
         while True:
             at = self._at
             if at is None:
@@ -115,7 +115,7 @@ class Alarm:
 
 
 class _Asked:
-    """A request that was queued on a connection: its step, and the reader of its answer.
+    """A request on a connection: the engine's step that asked for it, and its answer's reader.
 
     `read` turns a frame into plain data and changes nothing, so it may run in a thread.
     """
@@ -196,7 +196,8 @@ class Sender:
         # Only one long answer is decoded at a time, over all connections, to limit the CPU time.
         self._reading: anyio.CapacityLimiter | None = None
         self._threads = CompressionThreads()
-        # With twice as many as there are threads, no thread waits for the next poll.
+        # Twice as many batches as there are threads may be compressed at once, so that a thread
+        # that has finished need not wait until the engine is polled again.
         self._accumulator.drafts.at_once = 2 * self._threads.count
         self.ended = False
         # `Producer.start` sets the event loop's own clock here: `anyio.current_time` looks up the
@@ -450,7 +451,7 @@ class Sender:
             channel: The connection.
             frame: The request.
             correlation_id: The id in the frame.
-            token: The engine's token for the request.
+            token: The engine's id of the request.
             limit: How long its answer may be; None if there will be no answer.
         """
         try:

@@ -7,7 +7,7 @@ delivers at most `AT_ONCE` outcomes, and the following turns deliver the rest.
 Invariants:
 
 - Each record's outcome is delivered once, in the order in which the engine settled the records.
-- If a callback calls `tell` again, that call does nothing; the outer one continues.
+- If a callback calls `tell`, which delivers outcomes, from inside it, the inner call does nothing.
 - If delivering one outcome raises, the others are still delivered later.
 
 Rejected: a limit in milliseconds. How much a turn delivers would then depend on the machine's other
@@ -35,7 +35,8 @@ class SettledRecords:
 
     Args:
         take_settled: Returns what the engine has settled since the last call.
-        announce: Called with a settlement before its first outcome is delivered.
+        announce: Called with a settlement (records with a common outcome) before the first of its
+            outcomes is delivered.
     """
 
     __slots__ = (
@@ -57,7 +58,7 @@ class SettledRecords:
         self._take_settled = take_settled
         self._announce = announce
         self._untold: deque[Settlement] = deque()
-        # How many outcomes of the first settlement were delivered in earlier turns.
+        # How many records of the first settlement have had their outcome delivered.
         self._told = 0
         self._telling = self._all = False
         self.at_once = self._left = AT_ONCE
@@ -124,9 +125,10 @@ class SettledRecords:
             self._end_slice(told, len(settlement.records))
 
     def _tell_items(self, outcome: Outcome, records: RecordRuns) -> None:
-        """Deliver outcomes of a settlement with blocks; a block is told at once and counts as one.
+        """Deliver the outcome to single records and to blocks, each of which stands for several.
 
-        `_told` is the number of records even so, and an item is told when its first record is due.
+        A block gets its outcome in one call, which counts as one outcome towards the limit per
+        turn. In `_told` all records of the block count.
         """
         place = 0
         told = self._told

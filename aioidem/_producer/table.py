@@ -41,7 +41,7 @@ class TableColumns:
     Raises:
         ImportError: pyarrow is not installed.
         RecordError: The table lacks a column, or a timestamp is out of range.
-        TypeError: The table is none, or a column has a type that cannot be sent.
+        TypeError: `table` is not a table, or a column has a type that cannot be sent.
     """
 
     def __init__(

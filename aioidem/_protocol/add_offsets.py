@@ -30,7 +30,7 @@ def add_offsets_request(version: int, who: TransactionalIdentity, group_id: str)
     """Make the request that adds a consumer group to the transaction of ``who``.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None:

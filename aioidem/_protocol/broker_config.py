@@ -37,7 +37,7 @@ def broker_config_request(version: int, node_id: int) -> RequestPayload:
     """Make the request for a broker's own configs.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     return describe_configs_request(version, BROKER, str(node_id), (_EXPIRATION, _SEQUENCES))
 

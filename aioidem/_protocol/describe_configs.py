@@ -25,7 +25,7 @@ def describe_configs_request(
     """Make the request for the configs `keys` of one topic or broker.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     schema = request_type(API_KEY, version)
     if schema is None:

@@ -41,7 +41,7 @@ def end_txn_request(version: int, who: TransactionalIdentity, *, commit: bool) -
     """Make the request that commits or aborts the transaction of ``who``.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None:

@@ -50,7 +50,7 @@ def coordinator_request(version: int, key: str, kind: CoordinatorKey) -> Request
     """Make the request for the coordinator of one key.
 
     Raises:
-        InternalError: kio has no such version, or v0 was given for a transactional id.
+        InternalError: The library kio has no such version, or v0 was given for a transactional id.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None or (version < _FIRST_WITH_TYPES and kind is not CoordinatorKey.GROUP):

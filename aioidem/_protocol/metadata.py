@@ -131,7 +131,7 @@ def metadata_request(
     """Make a Metadata request that names these topics.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     schema = request_type(API_KEY, version)
     if schema is None:

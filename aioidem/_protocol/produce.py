@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A request is written with one `join` of headers and batches, because kio would copy each batch
-  three times. Tests compare the request byte by byte with what kio writes for v3 to v13.
+- A request is written with one `join` of headers and batches, because the library kio would copy
+  each batch three times. Tests compare the request byte by byte with what kio writes for v3 to v13.
 - The answer of a healthy broker (no errors) is read without a schema too, with one `unpack` per
   partition; any other answer goes through the schema decoder (`codec`). Tests require the same
   result of both.

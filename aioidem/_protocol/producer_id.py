@@ -53,7 +53,7 @@ def producer_id_request(version: int) -> RequestPayload:
     """Make the request for a new producer id without a transactional id.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     return _request(version, None, _NO_TIMEOUT_MS, -1, -1)
 
@@ -73,7 +73,7 @@ def transactional_producer_id_request(
         existing: The producer's current identity; left out below `FIRST_WITH_IDENTITY`.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     if existing is None:
         return _request(version, transactional_id, timeout_ms, -1, -1)

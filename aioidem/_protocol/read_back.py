@@ -49,7 +49,8 @@ def read_back_request(
     """Make a Fetch request for one page from `offset` on; the broker does not wait for new records.
 
     Raises:
-        InternalError: kio has no such version, or it names topics by id and the id is unknown.
+        InternalError: The library kio has no such version, or the version names topics by id and
+            the id is unknown.
     """
     schema = request_type(API_KEY, version)
     if schema is None or (version >= _WITH_TOPIC_IDS and topic_id is None):

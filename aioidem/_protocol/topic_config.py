@@ -26,7 +26,7 @@ def topic_config_request(version: int, topic: str) -> RequestPayload:
     """Make the request for the config `RETAIN_CONFIG` of one topic.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     return describe_configs_request(version, TOPIC, topic, (RETAIN_CONFIG,))
 

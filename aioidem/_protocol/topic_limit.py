@@ -37,7 +37,7 @@ def topic_limit_request(version: int, topic: str) -> RequestPayload:
     """Make the request for the limits of one topic.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     keys = (MESSAGE_BYTES, _SEGMENT_BYTES, _COMPRESSION)
     return describe_configs_request(version, TOPIC, topic, keys)

@@ -77,7 +77,7 @@ def txn_offset_commit_request(
     """Make the request that commits offsets for the group once the transaction of ``who`` commits.
 
     Raises:
-        InternalError: kio has no such version.
+        InternalError: The library kio has no such version.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None:

@@ -255,8 +255,9 @@ def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> 
 def grouped(rows: DataFrame, *also: Column) -> DataFrame:
     """Merge the rows about each record into one: what the ledgers say, and what the topic has.
 
-    In the result `told` is the place that the ledger has for the record; `found` and `last` are the
-    record's first and last place in the topic, and `copies` says how often the topic has it.
+    A place is a partition and an offset. In the result `told` is the place that the ledger has for
+    the record; `found` and `last` are the record's first and last place in the topic, and `copies`
+    says how often the topic has it.
 
     Args:
         rows: the rows of `entries_of` and `copies_of`, in one DataFrame.

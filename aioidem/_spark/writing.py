@@ -6,8 +6,8 @@
    exactly-once this fences all other attempts at these rows, and ends a transaction that one of
    them left open.
 2. `begin` returns True if the rows must be written, False if an earlier attempt has written them.
-   For exactly-once it reads the marker, whose value is final, because step 1 has fenced the earlier
-   attempts.
+   For exactly-once it reads the marker, a committed offset that says which rows are written
+   (`marker.py`). The marker is final, because step 1 has fenced the earlier attempts.
 3. `write` queues a few rows at a time, and raises as soon as one row has failed.
 4. `finish` returns when every row is acknowledged, or raises. For exactly-once it commits marker
    and rows in one transaction.
@@ -137,7 +137,7 @@ class TaskWriter:
         await self._producer.start()
 
     async def begin(self) -> bool:
-        """Return True: all rows must be written, because at-least-once has no marker."""
+        """Return True: with at-least-once every attempt must write all rows."""
         await anyio.lowlevel.checkpoint()
         return True
 
@@ -217,7 +217,9 @@ class TaskWriter:
 
 
 class ExactlyOnceWriter(TaskWriter):
-    """A task whose rows and marker are committed in one transaction.
+    """A task whose rows are committed in one transaction with the task's marker.
+
+    The marker is a committed offset that says which rows the task has written (`marker.py`).
 
     Args:
         options: the options of the sink, in the mode exactly-once.

@@ -45,8 +45,8 @@ _U2: Final = Struct(">H")
 _U4: Final = Struct(">I")
 _I2: Final = Struct(">h")
 
-# The number of bytes after the tag, by the tag of a constant. Utf8 (tag 1) is left out, because a
-# constant of that kind contains its length.
+# In the constant pool, how many bytes follow the tag of a constant, by tag. Utf8 (tag 1) is left
+# out, because a constant of that kind contains its length.
 _CONSTANT_SIZES: Final = {
     **dict.fromkeys((3, 4, 9, 10, 11, 12, 17, 18), 4),
     **dict.fromkeys((5, 6), 8),
@@ -82,7 +82,7 @@ class BrokerPatchError(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The offsets, in the class file, of the method's code and of the constant in it."""
+    """Where the class file has the code of `addBatchMetadata`, and the constant in that code."""
 
     attribute: int
     """Offset of the Code attribute's length."""
@@ -129,7 +129,7 @@ def retained(class_file: bytes) -> int:
     """Return how many batches a broker with this class remembers.
 
     Raises:
-        BrokerPatchError: The class is another one, or differs from what the patch expects.
+        BrokerPatchError: The class is not `CLASS_NAME`, or differs from what the patch expects.
     """
     return _find(class_file).value
 
@@ -142,7 +142,7 @@ def patched(class_file: bytes, retain: int) -> bytes:
         retain: Batches to remember per producer and partition, 1 to 32767.
 
     Raises:
-        BrokerPatchError: The class is another one, or differs from what the patch expects.
+        BrokerPatchError: The class is not `CLASS_NAME`, or differs from what the patch expects.
     """
     if not 1 <= retain <= _MOST:
         raise BrokerPatchError(f"retain={retain}: it must be 1 to {_MOST}")
@@ -236,7 +236,7 @@ def _skip_member(cursor: _Cursor) -> None:
 
 
 def _methods(cursor: _Cursor, texts: dict[int, bytes]) -> Iterator[_Place | None]:
-    """Yield the place of the code of each method addBatchMetadata, not yet of the constant."""
+    """Yield where the code of each method addBatchMetadata is; the constant is looked for later."""
     for _ in range(cursor.u2()):
         cursor.take(2)
         name = texts.get(cursor.u2())

@@ -213,7 +213,7 @@ class Expectations:
 
 
 class _Found(NamedTuple):
-    """The place of a value in a log; ``log`` is the number of the log, as in `LogRecord`."""
+    """Where a value is in the log; ``log`` is the number of the log, as in `LogRecord`."""
 
     topic: str
     partition: int

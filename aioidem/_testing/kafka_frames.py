@@ -7,7 +7,8 @@ the way. A frame that the caller is to change in another way is yielded whole (`
 
 Invariants
     Every byte (or its replacement) is yielded once and in order, in a slice or in a whole frame.
-    Kept back are only an incomplete head and an incomplete frame that is to be yielded whole.
+    Kept back are only the incomplete head of a frame (the first bytes, by which the caller decides
+    about the frame) and an incomplete frame that is to be yielded whole.
     After a length that no broker accepts, the rest of the stream is passed on unread: a proxy must
     not hide from a broker what a client sent.
 
@@ -195,8 +196,8 @@ class FrameCutter(Generic[H]):
     def feed(self, data: bytes) -> Iterator[Piece[H]]:
         """Take bytes of the stream, and yield the slices and whole frames that can be passed on.
 
-        A frame may be judged before the bytes ahead of it are yielded, because one slice may
-        contain several frames. The caller must exhaust the iterator.
+        The function `judge` may be called for a frame before the bytes ahead of the frame are
+        yielded, because one slice may contain several frames. The caller must exhaust the iterator.
         """
         if self._rest:
             data, self._rest = self._rest + data, b""
@@ -225,7 +226,7 @@ class FrameCutter(Generic[H]):
         self._rest = rest
 
     def _begin(self, data: bytes, at: int) -> Verdict | None:
-        """Judge the frame that begins at ``at``; return None if its head has not arrived yet."""
+        """Call `judge` for the frame at ``at``; return None if the head is incomplete."""
         if len(data) - at < 4:
             return None
         size: int = _LENGTH.unpack_from(data, at)[0]

@@ -15,8 +15,8 @@ Invariants
 
 Rejected
     atexit alone: it does not run after a signal or ``os._exit``. PR_SET_PDEATHSIG: the signal is
-    sent when the starting *thread* ends, and threads are pooled here. Shutdown hooks in the JVM:
-    they do not run after SIGKILL.
+    sent when the starting *thread* ends, and brokers are started in threads of a pool. Shutdown
+    hooks in the JVM: they do not run after SIGKILL.
 """
 
 from __future__ import annotations

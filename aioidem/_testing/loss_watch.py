@@ -30,7 +30,10 @@ __all__ = ["LossWatch"]
 
 
 class LossWatch:
-    """Collects the losses of acknowledged records that a producer's answers prove.
+    """Collects the losses of acknowledged records that the answers to a producer prove.
+
+    An identity is a producer id with its epoch. A gap is a batch's refusal with
+    OUT_OF_ORDER_SEQUENCE_NUMBER although all earlier batches of its identity are stored.
 
     Args:
         outcomes: Returns the outcomes that the producer has reported for a batch's records; None if

@@ -2,8 +2,9 @@
 
 The code that carries the bytes (a simulation, a proxy, a wrapper of a stream) reports each Produce
 request written, each answer delivered and each connection lost. The monitor keeps its own account
-of sequences, windows and identities per partition (`wire_account`), and collects `violations`. It
-is written from the protocol's side and shares no code with the engine that it watches.
+of sequences and identities (producer id and epoch) per partition in `wire_account`, and collects
+`violations`. It is written from the protocol's side and shares no code with the engine that it
+watches.
 
 The rules:
 - The sequences of batches that are sent for the first time are contiguous per (producer id, epoch),
@@ -112,13 +113,17 @@ _BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 
 
 class WireMonitor:
-    """Checks the requests of one producer.
+    """Checks the Produce requests of one producer.
+
+    An identity is a producer id with its epoch. A batch is in doubt while it may or may not be in
+    the log. The window is how many batches the leader retains per producer: new batches may be sent
+    only so far ahead of the oldest batch that is not proved stored.
 
     Args:
         max_in_flight: The producer's ``max.in.flight.requests.per.connection``; None: not checked.
-        outcome: Returns the outcome that the producer has reported for a value (see `history`). A
-            batch in doubt does not block a new identity or the window if the producer has given
-            the batch up, or has found the batch by reading the log.
+        outcome: Returns the outcome that the producer has reported for a record's value. A batch in
+            doubt does not block a new identity or the window if the producer has given the batch
+            up, or has found the batch by reading the log.
         first_sequences: The first sequence of a partition if it is not 0, by (topic, partition).
         windowed: Whether a window limits the batches; under KIP-758 none does.
         renumbers: Whether batches in doubt may get a new identity (``in_doubt="resend"``).

@@ -128,7 +128,7 @@ class Identity:
         return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
 
     def span_to(self, base: int) -> int:
-        """Count the batches from the oldest not proved to the one at ``base``, both included."""
+        """Count the batches from the oldest not ``proved`` to that at ``base``, both included."""
         oldest = next((b for b in self.order if not self.batches[b].proved), base)
         return sum(1 for b in self.order if oldest <= b <= base)
 
@@ -137,7 +137,7 @@ class Identity:
         for b in self.order:
             if b <= base:
                 self.batches[b].proved = True
-        # A span begins at the oldest batch that is not proved, so proved ones at the front go.
+        # `order` begins with the oldest batch that is not proved, so proved ones at the front go.
         while self.order and self.batches[self.order[0]].proved:
             self.order.pop(0)
 
@@ -169,7 +169,8 @@ class Evidence:
         acked_last: The newest batch that was acknowledged with an offset: its producer id and
             epoch, and its first sequence.
         acked_end: The offset after the highest acknowledged one since the last loss by an offset.
-        gap: The batch whose refusal showed a gap, until a data-loss event or a new identity.
+        gap: The batch whose refusal showed that the leader has lost earlier batches, until a
+            data-loss event or a new identity.
         losses: The losses proved since the last data-loss event, in words.
     """
 
@@ -238,7 +239,7 @@ class Carried(NamedTuple):
         partition: The account of the batch's partition.
         identity: The batch's identity; None without idempotence.
         sent: The batch; None without idempotence.
-        era: The partition's era when the batch was sent.
+        era: The `era` of the `PartitionAccount` when the batch was sent.
     """
 
     partition: PartitionAccount

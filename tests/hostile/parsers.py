@@ -325,7 +325,8 @@ def sasl(data: bytes) -> None:
         return
     with declared():
         mechanism = made[chosen]()
-        if chosen != 2:  # botocore would sign with this machine's credentials
+        # 2 is AwsMskIam: its first message would be signed with this machine's credentials.
+        if chosen != 2:
             mechanism.first()
         for challenge in _pieces(data[1:], 1):
             if mechanism.next(challenge) is None:

@@ -22,8 +22,8 @@ ROUNDING = 50
 of its objects, and 8 for a larger block.
 """
 MOST_TOO_MUCH = 220
-"""How many bytes more than it takes a record may count: a record without a key counts as if it had
-one, and a header with several others as if it were the only one.
+"""The most bytes by which the buffer may count more for a record than the record takes. A record
+without a key counts as if it had one, and each of several headers as if it were the only one.
 """
 
 
@@ -53,7 +53,8 @@ async def test_a_queued_record_counts_with_all_the_memory_that_it_takes(
         EmbeddedCluster(transport="memory") as cluster,
         producer_for(cluster, buffer_memory=1 << 30) as producer,
     ):
-        queue(producer, 100, size, what)  # what happens once, such as a topic's state
+        # The first records allocate the state of the topic, which does not belong to the records.
+        queue(producer, 100, size, what)
         await producer.flush()
         gc.collect()
         tracemalloc.start()
