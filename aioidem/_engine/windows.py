@@ -53,8 +53,8 @@ class PartitionWindow:
         # Whether a successful Produce answer has come since `reset`. The answer names the limit in
         # a tagged field, or implies the default by leaving the field out.
         self.heard = False
-        # The limit of the last successful answer from any leader. `reset` keeps it, because it only
-        # serves to check that a broker retains as many batches as it says; it admits no batch.
+        # The limit in the last successful Produce answer of any leader. `reset` keeps it: it limits
+        # nothing here, and serves to check that a broker retains as many batches as it says.
         self.said = DEFAULT_BATCHES_RETAINED
         self.max_span = 0
 

@@ -5,9 +5,9 @@ aiokafka's, so that code which moves from aiokafka changes only its imports and 
 clause. For other codes they are Java's.
 
 Invariants: a code has at most one class, found by `error_for_code`; a code without a class becomes
-an `UnknownError` that keeps the code. ``retriable`` decides nothing in aioidem: the engine has its
-own table (`classify`) of what the producer does about a code, and whether the batch may be in the
-log.
+an `UnknownError` that keeps the code. ``retriable`` is for users and decides nothing in aioidem:
+the module `classify` has a table of what the producer does about a code, and whether the batch may
+be in the log.
 
 Rejected: one generic class with a code (users cannot name a number in an ``except`` clause);
 classes for codes that no producer can receive and that aiokafka does not have.

@@ -2,7 +2,7 @@
 
 The runs differ in the limit on requests in flight. Besides rates and latencies, each run reports
 two numbers of batches. A partition's *span* is the number from the oldest batch whose outcome is
-not known to the newest one sent. Its *window* is the limit on the span, which the producer learns
+not known to the newest one sent. Its *window* is the limit on the span; the producer learns it
 from the broker's answers (KIP-1269).
 
 Invariants:

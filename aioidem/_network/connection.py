@@ -156,7 +156,7 @@ class Connection:
         self._direct = stream if isinstance(stream, DirectStream) else None
         # Whether the writing task waits for work: only then may `write` use the stream.
         self._idle = False
-        # Bytes that `write` handed to the stream and the kernel has not taken yet.
+        # The number of bytes that `write` handed to the stream and the kernel has not taken yet.
         self._handed = 0
         self._splitter = splitter
         self._last_id = last_correlation_id

@@ -51,7 +51,7 @@ __all__ = ["Ask", "Authentication"]
 T = TypeVar("T")
 
 Ask = Callable[[int, Secret[bytes]], Awaitable[bytes]]
-"""A function that takes a correlation id and the frame with that id, sends the frame, and returns
+"""A function that takes a correlation id and a request with that id, sends the request, and returns
 the answer.
 """
 
