@@ -13,8 +13,8 @@ from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicParti
 
 __all__ = ["Offsets", "Place", "checked_group", "checked_offsets"]
 
-# A type variable lets a key be aiokafka's TopicPartition too: Mapping is invariant in its key type,
-# so Mapping[tuple[str, int], ...] would accept neither library's class.
+# The TopicPartition of aiokafka and that of aioidem are subclasses of tuple[str, int]. Mapping is
+# invariant in its key type, so only a type variable lets either of them be the key.
 Place = TypeVar("Place", bound=tuple[str, int])
 Offsets = Mapping[Place, int | tuple[int, str] | OffsetAndMetadata]
 

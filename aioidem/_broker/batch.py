@@ -1,4 +1,4 @@
-"""The broker's own view of a record batch (format v2): header, checksum, stored form.
+"""The embedded broker's view of a record batch (format v2): header, checksum, stored form.
 
 Invariants
     Nothing here decodes records, and an append copies no bytes: a Produce request costs one header

@@ -1,8 +1,8 @@
 """The state that the brokers of one cluster share, and that the handlers of requests work on.
 
-A `Cluster` is composed of `Topology` (what the cluster is made of), `Schedule` (time), `Purgatory`
-(requests that wait), and the two coordinators. It knows no connection and no API; `ClusterState`
-adds those.
+A `Cluster` is composed of `Topology` (brokers, topics and configs), `Schedule` (events and time),
+`Purgatory` (requests that wait), and the coordinators of groups and transactions. It knows no
+connection and no API; `ClusterState` adds those.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Cluster:
 
     @property
     def now(self) -> float:
-        """Return the due time of the event that is carried out now, in seconds (monotonic)."""
+        """Return the cluster's time, in seconds (monotonic): when the present event was due."""
         return self.schedule.now
 
     def wall_ms(self, broker: Broker) -> int:

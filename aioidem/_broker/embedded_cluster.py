@@ -40,13 +40,14 @@ class EmbeddedCluster(ClusterControls):
 
     Args:
         brokers: How many brokers.
-        retain: How many batches brokers remember per producer and partition (KIP-1269), at least 5;
-            of all brokers, or by broker id.
+        retain: How many batches brokers remember per producer and partition (KIP-1269), at least 5.
+            Give one number for all brokers, or a mapping by broker id.
         rtt: Round-trip time of every connection, in seconds.
         bandwidth: Bandwidth of every connection and direction, in bytes per second; None:
             unlimited.
-        produce_versions: Highest Produce version, of all brokers or by broker id. With 13 and less
-            a broker does not know KIP-1269: it remembers 5 batches, whatever is configured.
+        produce_versions: Highest Produce version, one for all brokers or a mapping by broker id.
+            With 13 and less a broker does not know KIP-1269: it remembers 5 batches, whatever is
+            configured.
         sequence_range: Brokers implement KIP-758 with this range: they remember one batch, answer
             DUPLICATE_SEQUENCE_NUMBER to a batch that begins less than the range behind the last
             sequence, and speak Produce v13 at most. None: they do not know KIP-758.

@@ -22,9 +22,9 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 class Joining:
     """The contents of a JoinGroup request; times are in seconds.
 
-    ``needs_known_id``: the first answer to a new member has only a member id, with which the member
-    joins again (v4, KIP-394). ``may_skip``: the answer to a leader can say that it must not compute
-    the assignment again (v9, KIP-814).
+    ``needs_known_id`` says whether the first answer to a new member has only a member id, with
+    which the member joins again (v4, KIP-394). ``may_skip`` says whether the answer to a leader can
+    forbid it to compute the assignment again (v9, KIP-814).
     """
 
     member_id: str

@@ -48,6 +48,9 @@ _LONGEST_SESSION: Final = "group.max.session.timeout.ms"
 class Rebalances:
     """The rebalances of all groups of the cluster.
 
+    A rebalance has two rounds: first all members send JoinGroup, then all send SyncGroup. The
+    answers of a round are given at its end.
+
     Args:
         groups: The groups and their members.
         topology: Says which broker coordinates a group, and has the brokers' configs.

@@ -26,8 +26,9 @@ COORDINATOR_EPOCH: Final = 0
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 _ABORT, _COMMIT = 0, 1
-# Between the batch header and the marker's kind are 7 bytes: the record's length, attributes and
-# two deltas and the key's length, one byte each, and the key's version, two bytes.
+# The number that says abort or commit begins 7 bytes after the batch header. Before it are the
+# record's length, attributes, timestamp delta, offset delta and key length, one byte each, and the
+# key's version, two bytes.
 _KIND_AT: Final = HEADER_SIZE + 7
 
 

@@ -71,7 +71,7 @@ class Topic:
 
 
 class Partition:
-    """One partition.
+    """One partition of a topic: its replicas, which of them leads, and what is committed.
 
     Args:
         topic: Topic of the partition.

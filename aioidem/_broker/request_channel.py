@@ -56,11 +56,11 @@ class RequestChannel:
     """The connections of one cluster, and the requests on them.
 
     Args:
-        cluster: The brokers, topics and groups that handlers of requests use; also the interceptor,
-            and the round-trip time, bandwidth and security of new connections.
+        cluster: The brokers, topics and groups that handlers of requests use; also the interceptor
+            (a test's hook), and the round-trip time, bandwidth and security of new connections.
         encode: Encode each answer when it is made; False: only when it is due to the client. On a
-            link with a limited bandwidth every answer is encoded when it is made, because the
-            delay depends on the answer's size.
+            connection with a limited bandwidth every answer is encoded when it is made, because the
+            simulated delay depends on the answer's size.
         first_id: Id of the first connection.
     """
 
@@ -119,7 +119,7 @@ class RequestChannel:
         now: float,
         size: int,
     ) -> None:
-        """Take a request that was read at ``now`` (seconds); it arrives after the link's delay."""
+        """Take a request that was read at ``now`` (seconds); serve it after the simulated delay."""
         items: tuple[ProduceItem, ...] = ()
         if api_key == _PRODUCE:
             items = _produce_items(self._cluster.topology, request, api_version)
