@@ -1,4 +1,4 @@
-"""A deadline that can be moved and cancelled, unlike an event of the cluster's schedule.
+"""A deadline that can be moved and cancelled, unlike an event of the simulated cluster's schedule.
 
 Invariants
     A timer that is set again to a later time, as by every heartbeat, adds no event to the schedule.

@@ -1,4 +1,4 @@
-"""What the cluster is made of: brokers, topics, configs, producer ids.
+"""What the simulated cluster is made of: brokers, topics, configs, producer ids.
 
 Invariants
     Every result is repeatable: ids follow from the seed, and the placement of replicas from the

@@ -1,8 +1,9 @@
 """The transaction coordinator: who may use a transactional id, and how its transactions end.
 
-Kafka keeps this state in ``__transaction_state``. Here it belongs to the whole cluster, so nothing
-is lost when a coordinator stops or moves. `Topology.coordinator_of` says which broker coordinates a
-transactional id; the API handlers refuse requests that are sent to other brokers.
+Kafka keeps this state in ``__transaction_state``. In this simulation it belongs to the whole
+cluster, so nothing is lost when a coordinator stops or moves. `Topology.coordinator_of` says which
+broker coordinates a transactional id; the API handlers refuse requests that are sent to other
+brokers.
 
 As in Kafka, EndTxn is answered when the outcome is decided, before the markers are written. Until
 the last marker is committed, requests for the transactional id are answered

@@ -133,7 +133,7 @@ _TABLE: dict[int, _Row] = {
     ErrorCode.rebootstrap_required: _Row(Action.RETRY, refresh=True),  # KIP-1102
 }
 
-# It is not known whether brokers return a code without a row before or after the append.
+# For a code without a row in `_TABLE`: brokers may return it before or after the append.
 _MAY_PASS = _Row(Action.RETRY, precedes_append=False, refresh=True)
 _ANYTHING_ELSE = _Row(Action.FAIL, precedes_append=False, refresh=True)
 

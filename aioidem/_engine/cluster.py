@@ -5,8 +5,8 @@
 Invariants
 - A partition never goes back to an older leader epoch of the same topic id: metadata from a broker
   that lags behind must not move it (KIP-320; librdkafka's "stale metadata" bug).
-- A topic that is missing from an answer keeps its view: its sequence state must survive if the
-  topic is missing for a while.
+- A topic that is missing from an answer keeps its view: its partitions' sequence numbers must
+  survive if the topic is missing for a while.
 - Only a changed topic id replaces a topic: the topic was deleted and recreated (KIP-516).
 
 Rejected: replacing the whole view with every answer, which violates all three invariants.

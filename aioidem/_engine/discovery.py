@@ -73,7 +73,7 @@ class DiscoveryState(enum.Enum):
     APART = "not connected"
     UNASKED = "not asked yet"
     ASKING = "being asked"
-    """The first question of this connection is unanswered; batches wait for the answer."""
+    """The connection's first DescribeConfigs request is unanswered; batches wait for the answer."""
     SPEAKING = "spoken to in v14"
     """Produce is sent in v14, and no answer in v14 has come on this connection yet."""
     HEARD = "answers in v14"
@@ -84,7 +84,7 @@ class DiscoveryState(enum.Enum):
     again after a back-off.
     """
     ASKING_AGAIN = "being asked again"
-    """A later question of this connection is unanswered; batches go on in v13."""
+    """A later DescribeConfigs request of the connection is unanswered; batches go on in v13."""
     HELD_BACK = "held back"
     """v14 was refused, or too often not answered; it is tried again after a back-off."""
 
