@@ -1,8 +1,9 @@
 """CompressionThreads: compress large batches in threads, without holding up the event loop.
 
 The libraries of all codecs release the interpreter's lock while they compress, so a thread leaves
-the event loop its time. With pure Python's encoder the thread holds the lock for as long as it
-encodes the records; Python then lets the event loop run every 5 ms (`sys.setswitchinterval`).
+the event loop its time. If pure Python encodes the records (instead of the compiled module), the
+thread holds the lock while it encodes them; Python then lets the event loop run every 5 ms
+(`sys.setswitchinterval`).
 
 Rejected: a pool of processes (the records would be copied twice, and a process started by a library
 is a surprise); threads of a pool of our own (anyio's end with the event loop).

@@ -1,7 +1,8 @@
 """HomeLoop: the event loop and thread on which a producer was started, and must be used.
 
-The engine is plain functions that one event loop calls. A second thread would call the engine in
-the middle of a decision, and a task of another loop would wait for a signal that never reaches it.
+The engine (`aioidem._engine`) is plain functions that one event loop calls. A second thread would
+call the engine in the middle of a decision, and a task of another loop would wait for a signal that
+never reaches it.
 
 Every call of the producer checks that it comes from this loop, so the check must be cheap. It looks
 up the running loop only (40 ns): if that is the producer's loop, the thread is the producer's too.

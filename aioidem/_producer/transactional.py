@@ -1,7 +1,7 @@
-"""The transactional calls of `Producer`: each asks the engine for a step and waits for its result.
+"""The transactional calls of `Producer`: begin, commit, abort, and send offsets.
 
-If a call times out or is cancelled, the engine continues, and calling again waits for the same
-result.
+Each call gives an order to the engine (`aioidem._engine`) and waits for the result. If a call times
+out or is cancelled, the engine continues, and calling again waits for the same result.
 
 What to do about an error:
 

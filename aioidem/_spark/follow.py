@@ -57,7 +57,7 @@ _REFUSED: Final = "the topic has LogAppendTime: records cannot be paired by when
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowPlan:
-    """The options of an audit that follows a load.
+    """The options of an audit of a load that still runs.
 
     Attributes:
         audit: the topic, the ledger and the output folder.

@@ -121,7 +121,7 @@ class Marker:
         batch: the number of the last committed batch plus one.
         rows: how many rows the task wrote in that batch.
         digest: the digest of these rows, see `RowSum`.
-        run: the `run` of the `TaskIdentity`.
+        run: identifies the batch write; empty for streams (`TaskIdentity.run`).
         at: when the marker was made, in seconds since the epoch.
     """
 

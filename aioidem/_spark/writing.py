@@ -324,7 +324,7 @@ class ExactlyOnceWriter(TaskWriter):
 async def read_marker(
     config: ProducerConfig, task: TaskIdentity, place: TopicPartition, timeout: float
 ) -> Marker | None:
-    """Return a task's marker; None if it has none.
+    """Return a task's marker, the offset that says which rows are written; None if it has none.
 
     Raises:
         MarkerError: the group's offset is not a marker.
@@ -337,9 +337,9 @@ async def read_marker(
 def check_identity(options: SinkOptions) -> None:
     """Refuse the identity of a batch write if it was used before; this blocks.
 
-    The marker of task 0 is checked here, because every write has one; each task later checks its
-    own. If only the executors have the credentials, nothing is checked here, and each task checks
-    the marker of task 0 too.
+    The marker of task 0 is checked here, because every write has a task 0; each task later checks
+    its own marker. If only the executors have the credentials, nothing is checked here, and each
+    task checks the marker of task 0 too.
 
     Raises:
         IdentityUsedError: there is a marker.

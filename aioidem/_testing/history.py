@@ -108,7 +108,7 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True)
 class Row:
-    """One record of a history: its sender, destination and call, and the reported outcome.
+    """One record that was sent: who sent it, to where, and the outcome that was reported.
 
     Attributes:
         value: Identity of the value.

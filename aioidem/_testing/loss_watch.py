@@ -71,7 +71,7 @@ class LossWatch:
     def succeeded(
         self, state: PartitionAccount, identity: Identity, sent: Sent, answer: WireAnswer
     ) -> None:
-        """Look for a loss by an offset or a hole in an answer NONE.
+        """Check whether an answer NONE proves a loss, by its offset or by a hole in the sequences.
 
         The caller must not yet have called `Identity.prove` for this answer.
         """
@@ -114,7 +114,7 @@ class LossWatch:
             self._prove(state, f"{where}: sequence {gap.base} was refused over a gap")
 
     def gave_up(self, state: PartitionAccount, where: str, value: ValueId) -> None:
-        """Look for a loss by refused resends: they are about to make a record end UNKNOWN."""
+        """Check whether the refused resends that make a record end UNKNOWN prove a loss."""
         identity = state.current
         if identity is None or not identity.order:
             return

@@ -168,7 +168,7 @@ class Evidence:
     Attributes:
         acked_last: The newest batch that was acknowledged with an offset: its producer id and
             epoch, and its first sequence.
-        acked_end: The offset after the highest acknowledged one since the last loss by an offset.
+        acked_end: The offset after the highest one acknowledged since an offset last proved a loss.
         gap: The batch whose refusal showed that the leader has lost earlier batches, until a
             data-loss event or a new identity.
         losses: The losses proved since the last data-loss event, in words.
@@ -195,7 +195,7 @@ class PartitionAccount:
         era: Number of leader changes that the producer has noticed.
         gate: Whether several batches may be outstanding: the last answer was NONE, which shows that
             the leader has the producer's state.
-        asking: Whether batches may be sent again beside others while the gate is False.
+        asking: Whether several batches may be resent at once although `gate` is False.
         evidence: What the answers have shown about losses.
     """
 
