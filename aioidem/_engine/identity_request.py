@@ -23,7 +23,9 @@ from aioidem._protocol.producer_id import ProducerIdAnswer
 __all__ = ["IdentityRequest"]
 
 _PASSING = frozenset({ErrorCode.none, ErrorCode.unknown_server_error})
-"""A success without an id, and an error without a stated reason: the id is requested again."""
+"""Upon these codes the id is requested again: a success whose answer lacks an id, and an error
+without a stated reason.
+"""
 
 _REFUSED = frozenset(
     {
@@ -48,9 +50,9 @@ class IdentityRequest:
 
     Args:
         config: validated options.
-        identity: receives the identity that is granted.
+        identity: receives the identity (producer id and epoch) that is granted.
         metadata: says whether the cluster is known; before that no id is requested.
-        requests: the ledger that registers the request and adds the step that sends it.
+        requests: records the outstanding request, and has the Sender send it.
         backoff: the delays between attempts.
     """
 

@@ -1,7 +1,7 @@
-"""The one function by which all state machines of the engine change their state.
+"""The function by which state machines (of batches, connections, transactions) change their state.
 
 A table maps (state, event) to the following state. A pair that the table does not have is a defect
-of the engine, not something that a broker or a caller can cause, so it raises an `InternalError`.
+of this package, not something that a broker or a caller can cause, so it raises an `InternalError`.
 It is not an `assert`, because `python -O` removes those.
 """
 

@@ -2,14 +2,15 @@
 
 There is one `Link` per connection ever opened, and one `Node` per broker address.
 
-A link has a life cycle (a table) and a list of outstanding requests, oldest first, because Kafka
-answers the requests of one connection in order. Everything that is true only of one connection is
-kept in its link: the Produce version in use, throttling, goodput, round-trip time. Whether a broker
-supports Produce v14 (KIP-1269, `discovery`) is kept in its node, and so outlives the link.
+A link has a state, which changes as a table says. It also has its outstanding requests, oldest
+first, because Kafka answers the requests of one connection in order. Everything that is true only
+of one connection is kept in its link: the Produce version in use, throttling, goodput (acknowledged
+bytes per second), round-trip time. Whether a broker supports Produce v14 (KIP-1269, `discovery`) is
+kept in its node, and so outlives the link.
 
 Invariants: link ids are never reused, so an answer or an event of a closed connection is never
-taken for one of its successor. A closed link has no outstanding requests: batches in requests that
-were outstanding when it closed are in doubt, unless no byte of the request was written.
+taken for one of its successor. A closed link has no outstanding requests. Batches in requests that
+were outstanding when it closed may have been appended, unless no byte of the request was written.
 
 Request timeout: a connection is closed when its oldest request has been outstanding for
 `request_timeout`, and no byte has moved in either direction during that time. Throttle time does
@@ -127,9 +128,9 @@ class Link:
         self.answered_at: float | None = None
         self.last_throttle = 0.0
         self.asked_broker = False
-        # The cluster that the connection leads to (None: its broker names none), valid once
-        # `identified` is True. Before that no request that carries or requests a producer id is
-        # sent on it.
+        # `cluster_id`: the cluster that the connection leads to; None if the broker names none.
+        # `identified`: whether that is known yet. Until then no request that carries or requests a
+        # producer id is sent on the connection.
         self.asked_cluster = self.identified = False
         self.cluster_id: str | None = None
         # Whether DescribeProducers (`knows_producers`) and Fetch (`may_read`) may be sent on this
@@ -267,7 +268,7 @@ class Link:
 
 
 class Leaving(NamedTuple):
-    """A connection to close, the reason for the log, and the error; None if there is no error."""
+    """A connection to close, the reason (a text for the log), and the error, if there is one."""
 
     link: Link
     reason: str
@@ -313,15 +314,15 @@ class Node:
         # otherwise None.
         self.misrouted_to: str | None = None
         # Whether the last connection ended before DescribeProducers was answered (perhaps because
-        # the answer was larger than the frame limit). Then DescribeProducers is not sent on the
-        # next connection: that one might end for the same reason, and so on, and batches in doubt
-        # would never be resolved. The engine can do without the answer, which is only a hint.
+        # the answer was larger than the client accepts). Then DescribeProducers is not sent on the
+        # next connection, which might end for the same reason, and so on. The question whether
+        # unanswered batches are stored would never be resolved. The answer is only a hint for that.
         self.question_lost = False
         # Whether the last connection ended before the request for a topic's size limit was
         # answered. Then that request is not sent on the next connection (`BatchLimits.may_ask`).
         self.limit_lost = False
 
     def misrouted(self, cluster_id: str) -> bool:
-        """Record that the address leads to another cluster; return whether that is new."""
+        """Record the id of the wrong cluster behind the address; return whether this id is new."""
         news, self.misrouted_to = self.misrouted_to != cluster_id, cluster_id
         return news

@@ -1,8 +1,8 @@
 """LogPosition: how far the log of a partition is known to reach, from the answers to its batches.
 
 The offset of a later batch is above that of an earlier one, as long as the leader keeps what it has
-acknowledged. If the offset is not above, the log has lost its end (an unclean election, a deleted
-disk). Such a loss is reported once: gaps found at earlier batches belong to the same loss.
+acknowledged. If it is not above, the log has lost its end (an unclean election, a deleted disk).
+Such a loss is reported once: earlier batches that are then missing belong to the same loss.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class LogPosition:
     def __init__(self) -> None:
         # The offset of the last record that is known to be stored; -1 if none is.
         self.offset = -1
-        # The ordinal of the newest batch that is known to be stored under the partition's present
-        # identity; -1 if none is.
+        # The ordinal of the newest batch that is known to be stored; -1 if none is. Ordinals count
+        # the partition's batches under its present producer id and epoch, from 0.
         self.ordinal = -1
         # The ordinal of the newest batch whose offset showed a loss; -1 if none did.
         self._lost_before = -1
@@ -46,5 +46,5 @@ class LogPosition:
             self.offset = max(self.offset, base_offset + batch.count - 1)
 
     def renumber(self) -> None:
-        """Forget ordinals, because another identity counts batches from 0 again; keep offsets."""
+        """Forget ordinals, because batches under a new id or epoch count from 0; keep offsets."""
         self.ordinal = self._lost_before = -1

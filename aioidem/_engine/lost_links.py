@@ -1,8 +1,9 @@
 """LostLinks: what happens to the outstanding requests of a connection that ends.
 
-A connection ends because the engine closes it, because the driver lost it, or because its answers
-are invalid. A Produce request that was written on it may have been served, so its batches are in
-doubt. Any other request is sent again, at the next opportunity or after a back-off.
+A connection ends because this client closes it, because the network or the broker ends it, or
+because its answers are invalid. A Produce request that was written on it may have been served, so
+its batches are in doubt: they may have been appended. Any other request is sent again, at the next
+opportunity or after a back-off.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class LostLinks:
 
     Args:
         connections: all connections; a lost one is removed with its outstanding requests.
-        requests: the ledger of requests, to which the step that closes a connection is added.
-        home: records when the last byte moved on a connection.
-        transactions: records that a call, or the connection to a coordinator, was lost.
+        requests: has the Sender close connections, and frees the memory of lost requests.
+        home: records when the last byte moved on a connection to the producer's cluster.
+        transactions: records that a request or the connection to a coordinator was lost.
         produce: records that the batches of lost Produce requests are in doubt.
         metadata: repeats a lost Metadata request.
         identity_request: repeats a lost InitProducerId request.

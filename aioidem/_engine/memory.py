@@ -30,9 +30,9 @@ from typing import Final
 __all__ = ["COPIES_SHARE", "ByteBudget", "MemoryWaiter"]
 
 COPIES_SHARE: Final = 3
-"""A producer keeps one in so many bytes of its budget for the copies of batches in flight.
+"""One byte in this many of `buffer_memory` is kept for the copies of batches in flight.
 
-With 4 the resident size grew to 115 % of the budget at values of 1 kB (`benchmarks/memory.py`).
+With 4 the resident size grew to 115 % of that option at values of 1 kB (`benchmarks/memory.py`).
 Once a batch of 1 MB was freed, glibc takes further ones from the heap that has the values as well.
 """
 

@@ -1,7 +1,7 @@
-"""MetadataRefresher: decides when metadata is requested; `cluster` holds the metadata itself.
+"""MetadataRefresher: decides when metadata is requested; the module `cluster` holds the metadata.
 
 Metadata is requested when a topic is wanted that is not known, when an answer or a lost connection
-shows that the view is stale, and when the view is older than `metadata_max_age`. One request is
+shows that what is known is stale, and when it is older than `metadata_max_age`. One request is
 outstanding at a time. After each answer, and after a failure, the next request waits for a
 back-off, which grows while requests fail or their answers lack something, so that a cluster without
 leaders is not flooded.
@@ -40,7 +40,7 @@ class MetadataRefresher:
         self.refreshed_at: float | None = None
 
     def want(self) -> None:
-        """Have metadata requested as soon as back-off allows: the view is stale or incomplete."""
+        """Have metadata requested as soon as back-off allows: it is stale or incomplete."""
         self.wanted = True
 
     def due(self, now: float) -> bool:

@@ -1,12 +1,13 @@
-"""MetadataMerge: one Metadata answer on its way into the view, some partitions at a time.
+"""MetadataMerge: puts one Metadata answer into the view of the cluster, some partitions at a time.
 
-A topic may have hundreds of thousands of partitions, and merging them at once would block the event
-loop. So `slices` merges them in pieces, and `finish` puts the result into the view.
+The view (`ClusterView`) is what the producer knows of the cluster. A topic may have hundreds of
+thousands of partitions, and merging them at once would block the event loop. So `slices` merges
+them in pieces, and `finish` puts the result into the view.
 
 Invariants:
 
 - Until `finish`, each topic of the view keeps its set of partitions. A key is hashed modulo the
-  number of partitions, so no half-merged number, which the topic never had, must be visible.
+  number of partitions, so a number in between, which the topic never had, must not be visible.
 - Before `finish` only the leaders of known partitions change; each change is correct by itself.
 - `finish` does little work, however long the answer was.
 

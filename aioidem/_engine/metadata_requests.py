@@ -30,11 +30,11 @@ class MetadataRequests:
         cluster: the view of the cluster.
         connections: receive broker addresses, and the cluster that each connection leads to.
         metadata: decides when metadata is requested.
-        accusations: the verdicts that a broker retains fewer batches than it says; each verdict
-        waits for newer metadata.
+        accusations: the findings that a broker remembers fewer batches than it says, so that it
+        may not recognise a duplicate; each waits for newer metadata.
         accumulator: has the records that wait until metadata names their partitions.
-        requests: the ledger by which requests are sent.
-        identity: its epoch is raised when a topic was recreated.
+        requests: records outstanding requests, and has the Sender send them.
+        identity: the producer id and epoch; the epoch is raised when a topic was recreated.
         outcomes: receives events for the operator.
         transactions: the open transaction fails if it wrote to a topic that was recreated.
     """
@@ -105,7 +105,7 @@ class MetadataRequests:
     def merge_of(self, update: MetadataUpdate) -> MetadataMerge:
         """Return the object that merges a Metadata answer into the view of the cluster.
 
-        If the answer is long, the driver carries out the merge in pieces before `on_metadata`.
+        If the answer is long, the Sender merges it in pieces and then calls `on_metadata`.
         """
         return MetadataMerge(self._cluster, update, self._accumulator.topics)
 
@@ -156,10 +156,10 @@ class MetadataRequests:
         )
 
     def _convict(self, accusation: Accusation, now: float) -> None:
-        """Limit an accused broker's window, if its leadership of the partition has not changed.
+        """Limit how many batches of a partition may be in flight to an accused broker.
 
-        The broker was seen to retain fewer batches than it says. A change of leader or leader epoch
-        would explain that, so the accusation is dropped then.
+        The broker was seen to retain fewer batches than it says. A change of the partition's leader
+        or leader epoch would explain that. If there was one, the accusation is dropped.
         """
         _, _, route, disproof, _ = accusation
         view = self._cluster.leader_of(accusation.topic, accusation.partition)

@@ -1,4 +1,4 @@
-"""Outcomes: the outcomes of records, counted and kept until the driver takes them.
+"""Outcomes: the outcomes of records, counted and kept until the Sender takes them.
 
 Invariants
 - Each record that was queued is settled once: ACKED, NOT_WRITTEN or UNKNOWN.
@@ -20,7 +20,7 @@ from aioidem.structs import DeliveryStatus
 __all__ = ["Counters", "Outcomes"]
 
 _MOST_TEXTS = 1000
-"""The number of events, and of notes, kept until they are taken; older ones are dropped."""
+"""The most messages of each kind (`event`, `note`) that are kept; older ones are dropped."""
 
 
 class Counters:
@@ -83,7 +83,7 @@ class Outcomes:
         self._notes: deque[str] = deque(maxlen=_MOST_TEXTS)
 
     def settle(self, settlement: Settlement) -> None:
-        """Count records that share an outcome, and keep the outcome until the driver takes it."""
+        """Count records that share an outcome, and keep the outcome until the Sender takes it."""
         outcome, count, size = settlement.outcome, len(settlement.records), settlement.size()
         self.settled += count
         if self._left or self._flush_counts:
@@ -154,7 +154,7 @@ class Outcomes:
         """Keep a message that an operator may want to know, and need not act on."""
         self._notes.append(text)
 
-    # -- the driver's side
+    # -- what the Sender takes
 
     @property
     def has_texts(self) -> bool:

@@ -1,16 +1,17 @@
 """PartitionState: the queue and unresolved batches of one partition, and which batch is sent next.
 
 Invariants
-- `unresolved` holds batches in the order in which they were drained. That is sequence order, so the
-  list is never sorted.
+- `unresolved` holds the batches without an outcome in the order in which they were cut from the
+  queue. That is the order of their sequences, so the list is never sorted.
 - At most one route (connection, leader epoch) has outstanding batches of this partition at a time:
   nothing is sent to a new leader while the old one still has to answer, because the two could
   append in either order.
-- While the first-ack gate is closed only the oldest unresolved batch is in flight: a leader without
-  state for the producer id accepts *any* first sequence (KAFKA-15591), so a second batch could
-  overtake a refused first one.
-- A new identity is adopted only when no batch is outstanding or in doubt: the first append under
-  epoch e+1 fences epoch e, so a batch in doubt could not be resolved by resending any more.
+- Until the leader acknowledges a batch (the first-ack gate is closed), only the oldest unresolved
+  batch is in flight: a leader without state for the producer id accepts *any* first sequence
+  (KAFKA-15591), so a second batch could overtake a refused first one.
+- A new producer id or epoch is adopted only when no batch is outstanding or in doubt (perhaps
+  appended): the first append under epoch e+1 fences epoch e, so resending could not resolve the
+  doubt any more.
 
 When does a batch fail?
 
@@ -68,8 +69,10 @@ _UNWRITTEN = "a connection ended before an attempt was written"
 _STATE_GONE = "the leader refused the producer id or its epoch"
 
 SEQUENCE_CAP = 1 << 30
-"""The span of sequences of unresolved batches stays below this number of records, so that "before"
-and "after" stay distinct modulo 2^31 (KIP-758).
+"""The most sequences (records) that unresolved batches may take together.
+
+Sequences wrap around at 2^31. Of two that are less than half of that apart, it is certain which is
+the later one (KIP-758).
 """
 
 
@@ -152,8 +155,8 @@ class PartitionState:
         self.log = LogPosition()
         self.suspicion = Suspicion()
         self._evidence = RetentionEvidence()
-        # With the option `broker_dedup="range"` (KIP-758), unresolved batches are limited not by
-        # the window, but by this number of sequences (records); None without the option.
+        # With the option `broker_dedup="range"` (KIP-758) this limits the sequences (records) of
+        # all unresolved batches, and the window does not limit their number. None without it.
         self.sequence_cap = sequence_cap
         self._resend = resend
         # In a transaction, batches in doubt are neither probed (resent newest first, `recovery`)
@@ -185,7 +188,11 @@ class PartitionState:
 
     @property
     def untroubled(self) -> bool:
-        """Whether there is nothing to resolve: no rung of the ladder, suspicion or other client."""
+        """Whether nothing special has to be resolved in this partition.
+
+        That is so if the recovery ladder (`recovery`) is not in use, the leader is not suspected to
+        have forgotten the producer, and no other client was seen to use the producer id.
+        """
         return (
             self.recovery.rung is Rung.CLEAR
             and not self.suspicion.suspect
@@ -217,6 +224,8 @@ class PartitionState:
     def begin_transaction(self, number: int, *, gated: bool) -> None:
         """Close the first-ack gate, unless it was closed for this transaction before.
 
+        A closed gate permits one batch in flight until error NONE comes.
+
         Args:
             number: the number of the transaction in this producer; 0 means none.
             gated: whether first-ack gates apply, which depends on the transaction's version.
@@ -224,7 +233,11 @@ class PartitionState:
         self.gate.begin(number, applies=self.idempotent and gated)
 
     def limit_span(self, sequence_cap: int | None) -> None:
-        """Limit the unresolved batches by a number of sequences, not by the window (KIP-758)."""
+        """Limit the sequences (records) of unresolved batches, not their number (KIP-758).
+
+        Args:
+            sequence_cap: the limit; None limits the number of the batches again.
+        """
         self.sequence_cap = sequence_cap
 
     def assess_memory(self, wall_ms: float, expiration: float) -> None:
@@ -319,8 +332,9 @@ class PartitionState:
         return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
 
     def _within_window(self, batch: Batch) -> bool:
-        # The span ends at this batch, not at the newest batch ever sent. Otherwise the oldest of
-        # twenty batches in doubt could not be resent when the window has fallen to five.
+        # The window limits how far this batch is from the oldest unresolved one; how far the newest
+        # one is does not matter. Otherwise the oldest of twenty batches in doubt could not be
+        # resent when the window has fallen to five.
         if self.sequence_cap is not None:
             return True
         return self.window.admits(batch.ordinal - self.unresolved[0].ordinal + 1)
@@ -355,7 +369,8 @@ class PartitionState:
     def may_outgrow(self, batch_size: int) -> bool:
         """Return whether the next batch may be larger than `batch_size` bytes (late sealing).
 
-        The queue was blocked, or has more than a whole window of such batches could carry.
+        It may if a batch was ready but could not be sent, or if the queue has more bytes than could
+        be in flight at once in batches of that size.
         """
         queue = self.queue
         return queue.blocked or queue.bytes > batch_size * self.window.limit
@@ -430,7 +445,7 @@ class PartitionState:
         if probing:
             self.recovery.probed(batch, now)
 
-    # -- what is heard -----------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------
 
     def on_ack(
         self, batch: Batch, answer: PartitionAnswer, now: float, *, current: bool, out: Effects
@@ -620,9 +635,10 @@ class PartitionState:
         self._judge_memory(now, out)
 
     def _question_leader(self) -> None:
-        """Note an unlisted error code: it may mean that the leader lost the producer's state.
+        """Note an error code that is not in the table of `classify`.
 
-        From now on the success of a batch in flight proves nothing about the batches below it.
+        It may mean that the leader lost the producer's state. So from now on the success of a batch
+        in flight proves nothing about earlier batches.
         """
         self.gate.question()
         for batch in self.unresolved:
@@ -693,8 +709,8 @@ class PartitionState:
         # code is expected, because an earlier batch failed or gave up its sequence numbers.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # If this batch is among as many of the newest batches as the leader says it retains,
-            # the leader should have recognised it. To find how many batches it does retain, probes
+            # The leader says how many of the newest batches it retains. If this batch is among
+            # them, the leader should have recognised it. To find how many it does retain, probes
             # then go on with batches older than the one that DescribeProducers names.
             distance = self.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
@@ -724,9 +740,10 @@ class PartitionState:
             self._give_up(batch, error, out)
 
     def _knows_us(self, batch: Batch) -> bool:
-        """Return whether error NONE came last under the batch's identity and the present route.
+        """Return whether the leader would recognise another copy of the batch.
 
-        If it did, the leader would recognise another copy of the batch.
+        It would if the last success (error NONE) came under the batch's identity and the present
+        route: then the leader holds the producer's state.
         """
         return self.idempotent and self.gate.has_heard((batch.identity, self.route))
 
@@ -747,7 +764,7 @@ class PartitionState:
 
         The parts of a batch that was too large share its sequence numbers. That is safe because
         every attempt at the whole batch was refused, so none can be appended later. Later batches
-        keep their sequence numbers; only their ordinals change.
+        keep their sequence numbers; only their ordinals (positions among the batches) change.
         """
         self._evidence.clear()  # its distances are numbers of batches, which change here
         position = self.unresolved.index(batch)
@@ -1037,7 +1054,7 @@ class PartitionState:
         return overdue(self.where, waited, progress, self._failure, self.route)
 
     def next_wake(self, now: float, grace: float, linger: float) -> float:
-        """Return when a poll could do something for this partition, in seconds; infinity: never."""
+        """Return when `poll` could next act on this partition, in seconds; infinity: never."""
         first = math.inf
         records = self.queue.records
         if records:
@@ -1057,7 +1074,7 @@ class PartitionState:
             first = self.recovery.pass_not_before
         return first
 
-    # -- verdicts ----------------------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------
 
     def _settle_ack(
         self, batch: Batch, base_offset: int, out: Effects, answer: PartitionAnswer | None
@@ -1135,8 +1152,8 @@ class PartitionState:
     def reclaim(self) -> list[PendingRecord]:
         """Take back the records and blocks of batches that were never appended, in order.
 
-        The records get new numbers, in this partition or another. Batches in flight or in doubt
-        stay.
+        The records get sequence numbers anew, in this partition or another. Batches in flight or in
+        doubt stay.
         """
         taken: list[PendingRecord] = []
         for batch in [b for b in self.unresolved if b.due and not b.in_doubt]:
@@ -1172,7 +1189,7 @@ class PartitionState:
                 self._give_up(batch, error, out, doubt)
             # The sequence numbers are given up now, even if the batch is settled later. Giving up
             # has another epoch requested before the next transaction. Without a new epoch, a late
-            # copy of the batch would become part of that transaction (v1).
+            # copy of the batch would become part of that transaction (in transactions v1).
             self._give_up_numbers(out, "the transaction is aborted", error)
 
     def settle_records(

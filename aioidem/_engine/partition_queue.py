@@ -1,11 +1,11 @@
-"""PartitionQueue: records of one partition that wait to be sealed.
+"""PartitionQueue: records of one partition that wait to be put into a batch.
 
 Records wait as records, not as half-built batches. A batch is cut from the head of the queue when
-it is drained ("late sealing"), so that records that piled up while the window was full leave as one
-batch. The queue is FIFO, and a deadline is the append time plus a constant, so the record at the
-head expires first.
+it can be sent ("late sealing"). So records that piled up while too many batches were in flight
+leave as one batch. The queue is FIFO, and a deadline is the append time plus a constant, so the
+record at the head expires first.
 
-The records of a call with many of them wait as a `RecordBlock`, which is one item of the queue.
+If one call sends many records, they wait as a `RecordBlock`, which is one item of the queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _stamp_of = attrgetter("timestamp_ms")
 
 
 class PartitionQueue:
-    """Records of one partition that are not sealed yet."""
+    """Records of one partition that are not in a batch yet."""
 
     __slots__ = ("blocked", "bytes", "draft", "flushing", "records")
 
@@ -36,12 +36,12 @@ class PartitionQueue:
         # Single records, and blocks of them.
         self.records: deque[PendingRecord] = deque()
         self.bytes = 0
-        # Whether a batch was ready but could not be sent (the window is full, for instance). Then
-        # the records that pile up may be sent as one batch larger than `batch_size`.
+        # Whether a batch was ready but could not be sent (too many are in flight, for instance).
+        # Then the records that pile up may be sent as one batch larger than `batch_size`.
         self.blocked = False
         # Whether a flush or close waits for these records. If so, they do not linger.
         self.flushing = False
-        # The first records, while they are being compressed or wait for it to be sealed; or None.
+        # The first records, if they were given to be compressed ahead of their batch; or None.
         self.draft: Draft | None = None
 
     def append(self, record: PendingRecord, now: float) -> None:

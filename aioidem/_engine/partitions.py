@@ -1,8 +1,8 @@
 """Partitions: the state of every partition of a producer, and the actions on all of them.
 
-Of thousands of partitions that a producer has written to, a few may be busy, and a poll looks only
-at those (`busy`). A partition becomes busy when a record is queued on it (`wake`), and ceases to be
-busy in the first poll that finds nothing to do for it.
+Of thousands of partitions that a producer has written to, a few may have something to do (`busy`).
+`ProducerCore.poll` looks only at those. A partition becomes busy when a record is queued on it
+(`wake`), and ceases to be busy in the first `poll` that finds nothing to do for it.
 
 When a topic was deleted and recreated, the states of its old partitions are retired: new states
 begin for the new topic id, and each old one stays until its last outstanding request has ended.
@@ -65,7 +65,7 @@ class Partitions:
         self.live: dict[tuple[str, int], PartitionState] = {}
         # Every live state that has something to do, and perhaps some that have just finished.
         self.busy: dict[PartitionState, None] = {}
-        # By topic: where its records without a key go, as long as nothing changes.
+        # By topic: the partition that its next records without a key go to.
         self.targets: dict[str, StickyTarget] = {}
         # States of topics that were deleted, while their requests are outstanding.
         self.retired: list[PartitionState] = []
@@ -123,7 +123,7 @@ class Partitions:
         """Return the connection of a partition's route; None without a route or if it is closed."""
         return None if state.route is None else self._links.get(state.route.link_id)
 
-    # -- what happens to all of them
+    # -- actions on all partitions
 
     def flush(self) -> None:
         """Make the records that are queued now ready to be sent: a flush ends their linger time."""
@@ -173,8 +173,8 @@ class Partitions:
     def assume_sequence_range(self) -> None:
         """Set the default limit on the sequences of unresolved batches of future partitions.
 
-        With the option `broker_dedup="range"` (KIP-758) it is a broker's default range; otherwise
-        there is none.
+        With the option `broker_dedup="range"` (KIP-758) the limit is a broker's default; otherwise
+        there is no limit.
         """
         self._sequence_cap = _SEQUENCE_RANGE if self._config.broker_dedup == "range" else None
 

@@ -1,8 +1,8 @@
-"""ProduceRequests: drains the accumulator into Produce requests, and handles their answers.
+"""ProduceRequests: sends batches in Produce requests, and handles the answers.
 
 Invariants
 - A request is outstanding on exactly one link (connection). When the link ends, the batches of the
-  request are in doubt, unless the driver says that no byte of the request was written.
+  request are in doubt (perhaps appended), unless no byte of the request was written.
 - Answers are matched with the contents of their request. A partition that an answer leaves out is
   in doubt; an answer that names other partitions, or one twice, closes the connection.
 
@@ -58,8 +58,8 @@ class ProduceRequests:
         accumulator: the records and batches to send.
         partitions: the states of all partitions.
         inquiries: the questions that leaders are asked about their configuration.
-        requests: the ledger by which requests are sent.
-        identity: the producer's identity, given up if another client uses it.
+        requests: records outstanding requests, and has the Sender send them.
+        identity: the producer id and epoch, given up if another client uses it.
         outcomes: receives counts, and events for the operator.
         effects: receives what changes beyond a partition.
         transactions: are informed of each answer.
@@ -97,7 +97,7 @@ class ProduceRequests:
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, active: list[PartitionState], now: float) -> None:
-        """Send the due batches of these partitions, as far as connections and windows admit."""
+        """Send due batches of these partitions, up to the limits on what may be in flight."""
         if len(active) > 1:
             self._send_all(active, now)
         elif active:

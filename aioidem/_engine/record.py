@@ -1,10 +1,10 @@
 """PendingRecord: a record on its way, and the outcome that it receives.
 
-The engine never settles a record itself. It collects settlements (`outcomes`), and the driver of
-the engine passes them on between two polls, so that a user's callback never runs in the middle of a
-decision.
+No code of this package's `_engine` settles a record itself. It collects the outcomes (`outcomes`),
+and `_producer` passes them to the records later. So a user's callback never runs while the state of
+the producer is being changed.
 
-There is one object per record, except in calls with many records (`record_block`). The engine needs
+There is one object per record, except in calls with many records (`record_block`). `_engine` needs
 `PendingRecord` only; the producer's deliveries (`_producer/queued.py`) inherit from it, so that a
 record and what its caller holds are the same object.
 """
@@ -35,7 +35,7 @@ and what Python and the C library add to the bytes of a key and a value. On CPyt
 """
 
 BLOCK_MEMORY: Final = 96
-"""The same of a record in a block (`record_block`), which has no object of its own."""
+"""As `RECORD_MEMORY`, for a record in a block (`record_block`), which has no object of its own."""
 
 HEADER_MEMORY: Final = 128
 """The bytes that a header takes in memory besides its text: a tuple, and an object for its value.
@@ -113,7 +113,7 @@ class PendingRecord:
         return self.memory + len(self.headers) * HEADER_MEMORY
 
     def settle(self, outcome: Outcome, place: int) -> None:
-        """Take the outcome; the driver calls this once, and the engine never does.
+        """Take the outcome; `_producer` calls this once, and `_engine` never does.
 
         Args:
             outcome: the outcome that the record shares with those settled together with it.

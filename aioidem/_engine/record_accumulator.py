@@ -84,7 +84,8 @@ class RecordAccumulator:
         self.drafts = self._sealer.drafts
         self._assigning = Assigning()
         self._closed = False
-        # The number of records given to be queued, and of those that were not.
+        # `_ordinal`: how many records were to be queued so far, which is also the number of the
+        # last one. `_refused`: for how many of them an error was raised instead.
         self._ordinal = 0
         self._refused = 0
         self._generation = 0
@@ -279,7 +280,7 @@ class RecordAccumulator:
     def assign_known(self, now: float) -> None:
         """Assign partitions to waiting records whose topics metadata now knows.
 
-        This call assigns the first of them (`assign_due`), the next polls the rest.
+        This call assigns the first of them (`assign_due`); later calls of `assign_due` the rest.
         """
         self._targets.clear()
         for name, state in self.topics.items():
@@ -290,7 +291,7 @@ class RecordAccumulator:
     def assign_due(self, now: float) -> None:
         """Assign partitions to records that waited for metadata.
 
-        One call assigns at most `assigned_at_once` records; the next polls assign the rest.
+        One call assigns at most `assigned_at_once` records; later calls assign the rest.
         """
         missing: dict[tuple[str, int], list[PendingRecord]] = {}
         for topic, each in self._assigning.take(self.assigned_at_once):
@@ -380,7 +381,7 @@ class RecordAccumulator:
         return self._transactions.admits(state.topic, state.partition)
 
     def prepare(self, link: Link, states: Collection[PartitionState], now: float) -> None:
-        """Let new batches be compressed that wait only for a connection with too many requests.
+        """Begin to compress new batches, while the connection has too many requests outstanding.
 
         Otherwise each request would carry the one batch that was compressed last, and a connection
         with a long round trip would carry few of them.
@@ -475,6 +476,8 @@ class RecordAccumulator:
 
     def begin_flush(self) -> int:
         """End lingering for queued records, and close the present generation.
+
+        A generation is the records queued between two flushes.
 
         Returns:
             The closed generation: a flush waits for its records and those of earlier generations.

@@ -1,4 +1,4 @@
-"""RecordBlock: many records of one call, kept as columns, in the place of one record.
+"""RecordBlock: many records of one call, kept as columns, where otherwise a single record stands.
 
 A call that sends thousands of records must not make an object for each of them. Its records wait
 and leave as blocks: a block is one item of a queue, a batch takes a slice of it, and the slice is
@@ -68,7 +68,7 @@ _count_of = attrgetter("count")
 
 
 class Receiver(Protocol):
-    """What is told the outcomes of a block's records."""
+    """The object that is told the outcomes of a block's records."""
 
     def take(self, rows: Sequence[int], outcome: Outcome, place: int, /) -> None:
         """Take the outcome of some records.
@@ -86,10 +86,10 @@ class Columns:
     """The records of one call, as columns: row i of each column belongs to record i.
 
     Args:
-        values: the payloads.
-        keys: the keys, or the key of all records.
-        headers: a list with the headers of each record, or a tuple with those of all of them.
-        stamps: the timestamps, or that of all records, in milliseconds since the epoch.
+        values: one payload per record.
+        keys: one key per record, or a single key that all records have.
+        headers: a list with the headers of each record, or a tuple of headers for all records.
+        stamps: one timestamp per record, or a single one for all, in milliseconds since the epoch.
 
     Raises:
         TypeError: a part of a record is neither bytes nor None, or a header is no pair.
@@ -120,7 +120,8 @@ class Columns:
         self.headers = headers
         self.stamps = stamps
         self._hashed: tuple[int, array[int]] | None = None
-        # The sizes of all records up to each row, added up, in bytes; and that of the largest.
+        # `sizes`: for each row the sum of the sizes of the records before it, in bytes. `largest`:
+        # the size of the largest record.
         self.sizes, self.largest = measure_columns(values, keys, headers, None)
         if isinstance(stamps, int):
             self.earliest = self.latest = stamps
@@ -131,7 +132,7 @@ class Columns:
         return len(self.values)
 
     def before(self, row: int) -> Columns:
-        """Return the records before a row, at least one."""
+        """Return the records before a row, which must be at least one."""
         keys, headers, stamps = self.keys, self.headers, self.stamps
         return Columns(
             _before(self.values, row),
@@ -141,7 +142,7 @@ class Columns:
         )
 
     def hashed(self, count: int) -> array[int]:
-        """Return the partition of each record by its key, among `count`; -1 without a key."""
+        """Return the index of each key's partition among `count` partitions; -1 without a key."""
         if self._hashed is None or self._hashed[0] != count:
             keys = self.keys
             several = keys if isinstance(keys, tuple | BinaryColumn) else (keys,) * len(self)
@@ -246,7 +247,7 @@ class RecordBlock(PendingRecord):
     def part(self, begin: int, end: int) -> Self:
         """Return a block of the records from index `begin` to `end`; this block stays as it is."""
         block = self._copy()
-        block._bound(self.begin + begin, self.begin + end)  # noqa: SLF001 - another of this class
+        block._bound(self.begin + begin, self.begin + end)  # noqa: SLF001 - an object of this class
         return block
 
     def _copy(self) -> Self:
@@ -273,12 +274,12 @@ class RecordBlock(PendingRecord):
         return taken
 
     def among(self, rows: array[int]) -> Self:
-        """Return a block of those of the call's records that have these rows."""
+        """Return a block of the records that are in these rows of the columns."""
         block = self._copy()
         columns = self.columns
         block.rows = rows
         block.sizes, _ = measure_columns(columns.values, columns.keys, columns.headers, rows)
-        block._bound(0, len(rows))  # noqa: SLF001 - another of this class
+        block._bound(0, len(rows))  # noqa: SLF001 - an object of this class
         return block
 
     def fitting(self, room: int, less: int = 0) -> int:
@@ -299,7 +300,7 @@ class RecordBlock(PendingRecord):
         return max(found - 1, 0)
 
     def reaching(self, nbytes: int) -> int:
-        """Return how many of the first records have `nbytes` bytes or more, or all if none do."""
+        """Return how many records from the first on make up `nbytes` bytes; all if too few do."""
         return min(self.fitting(nbytes - 1) + 1, self.count)
 
     # -- single records
@@ -332,7 +333,7 @@ class RecordBlock(PendingRecord):
         return self.sizes[index + 1] - self.sizes[index]
 
     def about(self, index: int, record: PendingRecord) -> PendingRecord:
-        """Give an object of one record what `RecordAccumulator` has given the block."""
+        """Copy to one record what `RecordAccumulator` has set on the block (deadline and so on)."""
         record.deadline = self.deadline
         record.queued_at = self.queued_at
         record.generation = self.generation
@@ -402,7 +403,8 @@ class BlockRecord(PendingRecord):
 class RecordRuns(Sequence[PendingRecord], RecordSection):
     """The records of some items, as a sequence whose elements are made when they are looked at.
 
-    `type(x) is RecordRuns` asks for it: `isinstance` of an ABC costs several calls for each batch.
+    Other code tests for this class by `type(x) is RecordRuns`, because `isinstance` is slow for a
+    subclass of an abstract base class.
 
     Args:
         items: single records, and blocks.
@@ -444,7 +446,7 @@ class RecordRuns(Sequence[PendingRecord], RecordSection):
         return item.record(index - self._ends[number] + item.count)
 
     def _between(self, begin: int, end: int) -> Iterator[PendingRecord]:
-        """Yield the items of the records from `begin` to `end`, and parts of blocks at the ends."""
+        """Yield the records from `begin` to `end` as items; blocks that reach beyond are cut."""
         at = 0
         for item in self.items:
             first, last = max(begin - at, 0), min(end - at, item.count)
@@ -486,7 +488,7 @@ class RecordRuns(Sequence[PendingRecord], RecordSection):
         return sum(item.overhead() for item in self.items)
 
     def by_generation(self) -> Counter[int]:
-        """Return how many of the records are of each generation."""
+        """Return the number of records by generation (the records queued between two flushes)."""
         counts: Counter[int] = Counter()
         for item in self.items:
             counts[item.generation] += item.count
@@ -499,7 +501,7 @@ def records_of(items: Sequence[PendingRecord]) -> Sequence[PendingRecord]:
 
 
 def items_of(records: Sequence[PendingRecord]) -> Sequence[PendingRecord]:
-    """Return the items that such a sequence was made of."""
+    """Return the items that the result of `records_of` was made of."""
     return records.items if type(records) is RecordRuns else records
 
 

@@ -1,9 +1,10 @@
-"""Recovery: the ladder by which a partition resolves batches in doubt, as rungs in a table.
+"""Recovery: finds out whether a partition's batches in doubt (perhaps appended) are in the log.
 
-The rungs:
+It resends batches, and concludes from the error codes of the answers. How it does so depends on
+the rung of a ladder on which the partition stands:
 
-- CLEAR: resend the oldest batch first; only that one while the first-ack gate is closed. NONE means
-  acknowledged, with the batch's own offset.
+- CLEAR: batches are resent oldest first; only the oldest while the first-ack gate is closed (until
+  the leader has acknowledged a batch). NONE means acknowledged, with the batch's own offset.
 - REFUSED: the oldest batch was answered OUT_OF_ORDER. Wait until no batch is outstanding. If a
   batch is in doubt, PROBING follows (or ASKING first, if the leader answers DescribeProducers). If
   none is in doubt, the leader has lost a batch that it had acknowledged.
@@ -14,9 +15,9 @@ The rungs:
   sequence. Batches in doubt are resent, newest first (each such resend is a probe). The first NONE
   proves that every earlier batch in doubt is stored. At most one probe is appended. It may evict
   batches from the broker's cache, but only those that its own NONE proves. So several probes may be
-  in flight, and the window does not limit them. After an error code that has no row in `classify`
-  it is not certain that the leader holds the state. Then batches are probed one at a time, and
-  after a NONE the earlier batches in doubt go to SALVAGE.
+  in flight, and the window (the most new batches in flight) does not limit them. After an error
+  code that has no row in `classify` it is not certain that the leader holds the state. Then batches
+  are probed one at a time, and after a NONE the earlier batches in doubt go to SALVAGE.
 - SALVAGE: a batch succeeded although an earlier one had been *rejected*, or while the leader may
   have forgotten the producer. A success implies nothing any more: each earlier batch in doubt is
   resent by itself, newest first. NONE means acknowledged; OUT_OF_ORDER or a permanent refusal means

@@ -1,7 +1,11 @@
-"""RequestLedger: the steps that a poll returns to the driver, and the tokens of their requests.
+"""RequestLedger: the outstanding requests to brokers, and what the Sender is to do next.
 
-Every request has a token that is never used again. An answer is matched with its request by link
-(connection) and token. If no such request is outstanding on that link, the answer is ignored.
+`ProducerCore.poll` returns a list of steps (requests to send, connections to open or close) to the
+Sender, which performs them. This module collects that list.
+
+Every request has a token, a number that is never used again. An answer is matched with its request
+by link (connection) and token. If no such request is outstanding on that link, the answer is
+ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ class RequestLedger:
 
     Args:
         connections: the connections, which keep their outstanding requests.
-        budget: has the bytes of the batches in outstanding requests, which are copies of records.
+        budget: the memory budget; it counts the bytes of batches in outstanding requests.
     """
 
     __slots__ = ("_budget", "_connections", "_next_token", "_steps")
@@ -39,7 +43,7 @@ class RequestLedger:
         return self._steps
 
     def add(self, step: Step) -> None:
-        """Add a step for the driver to perform."""
+        """Add a step for the Sender to perform."""
         self._steps.append(step)
 
     def close(self, link: Link, reason: str) -> None:

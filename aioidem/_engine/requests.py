@@ -73,8 +73,8 @@ class Outstanding:
         self.entries = entries or {}
         self.names = names or {}
         self.nbytes = nbytes
-        # The bytes that had been acknowledged on the connection when this request was sent (for the
-        # estimate of goodput).
+        # The bytes that had been acknowledged on the connection when this request was sent. The
+        # estimate of acknowledged bytes per second needs it.
         self.delivered_at_send = 0
         self.version = version
         # `subject` is the partition that the request asks about, `topic_limit` the size limit of

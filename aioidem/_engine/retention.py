@@ -3,10 +3,11 @@
 A broker says N; a retry of a batch at most N batches back must then be recognised (error NONE and
 its offset). A broker that retains fewer loses no record: its OUT_OF_ORDER_SEQUENCE_NUMBER is
 resolved by probing. But that costs offsets and round trips at every lost connection. So such a
-broker is detected and reported once, and its window is limited to what it was seen to deduplicate.
+broker is detected and reported once, and its window (the most batches in flight per partition) is
+limited to what it was seen to deduplicate.
 
-What counts as proof? Positions are counted in batches of one partition and one identity; the newest
-batch sent is at distance 1.
+What counts as proof? Positions are counted in batches of one partition under one producer id and
+epoch; the newest batch sent is at distance 1.
 
 - *Recognised at distance d*: a retry was answered NONE although a later batch is known to be
   stored. So the retry was not appended just now, but recognised as a duplicate. d is counted from
@@ -68,8 +69,8 @@ from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED
 __all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "Witness", "earlier_link"]
 
 _WITNESSES = 2
-"""The number of recognised batches, below the newest stored one and above a refused one, that
-excludes a restart.
+"""So many batches between a refused one and the newest stored one must be recognised. Then the
+refusal cannot come from a restart of the broker.
 """
 
 _FIRST_DOUBT = 600.0
@@ -97,7 +98,7 @@ class _Retry(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """A retry that was answered NONE, below the newest batch that is known to be stored."""
+    """A retry that was answered NONE although a later batch is known to be stored."""
 
     ordinal: int
     distance: int
@@ -129,7 +130,7 @@ class RetentionEvidence:
         return not (self._awaited or self._refused)
 
     def clear(self) -> None:
-        """Forget all evidence: the connection, leader or identity changed, or ordinals shifted."""
+        """Forget all evidence: route, producer id or epoch changed, or a batch was replaced."""
         self._awaited.clear()
         self._early.clear()
         self._recognised.clear()
@@ -203,7 +204,8 @@ class RetentionEvidence:
 class BrokerMemory:
     """The limit on the window of one broker that was seen to retain fewer batches than it says.
 
-    The limit ends after some time, and outlasts the broker's connections. Usually there is none.
+    The window is the most batches in flight per partition. The limit ends after some time, and
+    outlasts the broker's connections. Usually there is none.
     """
 
     __slots__ = ("_backoff", "_told", "_until", "limit")

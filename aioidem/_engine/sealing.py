@@ -1,12 +1,13 @@
 """Sealer: cuts batches from the queue, numbers and builds them, and splits those too large.
 
 Late sealing: a batch is cut from the queue only when it can be sent, and its size is decided then.
-While the window is open a batch has at most `batch_size` bytes, as in Java. Records that piled up
-while the window was full, or that are more than a window of such batches can carry, may leave as
-one larger batch. Its size is bounded by what a request may carry, by what the topic is known to
-accept, and by the measured goodput (bytes per second): at that rate all bytes in flight must be
-transferred within a quarter of the request timeout. So five batches in flight use a connection with
-a long round trip fully without tuning, and a slow connection is not blocked by its own batches.
+A batch has at most `batch_size` bytes, as in Java, as long as the window (the most batches in
+flight per partition) leaves room for another. Records that piled up while there was no room, or
+that are more than a window of such batches can carry, may leave as one larger batch. Its size is
+bounded by what a request may carry, by what the topic is known to accept, and by the measured
+goodput (bytes per second): at that rate all bytes in flight must be transferred within a quarter of
+the request timeout. So five batches in flight use a connection with a long round trip fully without
+tuning, and a slow connection is not blocked by its own batches.
 
 Invariants: a sealed batch is sent in the same poll, so sequence numbers are taken only for batches
 that are sent. On the wire a batch of more than one record is never larger than `Sealer.most`, and
@@ -94,8 +95,8 @@ class Sealer:
     ) -> Batch | None:
         """Cut, number and build the next batch of a partition that has records waiting.
 
-        If its compression would take long, this method begins a draft (`Draft`) instead. A later
-        call seals the draft's batch.
+        If its compression would take long, this method begins a `Draft` instead: the records are
+        compressed outside of the event loop. A later call seals the draft's batch.
 
         If the batch has more than one record, it has at most `room` bytes, and no more than the
         leader is known to accept.
@@ -146,7 +147,7 @@ class Sealer:
         return _batch(built, records, identity, base, state.next_ordinal)
 
     def prepare(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> None:
-        """Begin a draft of a partition's next batch if its compression would take long."""
+        """Have a partition's next batch compressed ahead (a `Draft`) if that would take long."""
         limit = self.limit(state, link, self.most(topic, link, now))
         self._begin_draft(state, int(limit / self._ratio(topic)))
 

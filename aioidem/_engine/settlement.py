@@ -51,7 +51,7 @@ class Settlement:
         return memory + headers * HEADER_MEMORY
 
     def by_generation(self) -> Counter[int]:
-        """Return how many of the records are of each generation (see `begin_flush`)."""
+        """Return how many of the records were queued between which two flushes."""
         records = self.records
         if type(records) is RecordRuns:
             return records.by_generation()

@@ -1,11 +1,11 @@
-"""The partitions of a block's records: one call's records are laid on a topic's partitions.
+"""The choice of partitions for the records of a block (many records of one call).
 
-Records with a key go where single records with that key go. Records without one are laid on the
-partitions in runs of a batch's worth, by the sticky partitioner, as single records would be. If the
-block has more than that for each partition, every partition gets one run of the same size instead:
-the batches are as large as they can be, and the partitions get the same number of bytes.
+Records with a key go where single records with that key go. Records without a key are given to
+partitions in runs that fill a batch, by the sticky partitioner, as single records would be. If the
+block has more than such a run for each partition, every partition gets one run of the same size
+instead: the batches are as large as they can be, and the partitions get the same number of bytes.
 
-Rejected: runs of a batch's worth for every block. The time that a batch costs would bound the rate
+Rejected: runs that fill a batch for every block. The time that a batch costs would bound the rate
 of large calls, because late sealing finds only one such run in a queue at first.
 """
 
@@ -32,7 +32,7 @@ def spread(
     Args:
         block: the records, without a partition.
         sticky: the topic's partitioner for records without a key.
-        topic: the topic, which has a partition.
+        topic: the topic, which has at least one partition.
     """
     keys = block.columns.keys
     if isinstance(keys, tuple | BinaryColumn):
@@ -69,7 +69,8 @@ def _by_keys(
     rows: dict[int, array[int]] = {}
     for number, row in enumerate(block.chosen):
         place = hashed[row]
-        # Without a key one by one, because records of one partition keep their order.
+        # A record without a key is given to a partition when its turn comes, not in a run: the
+        # records of one partition keep their order.
         index = everything[place] if place >= 0 else sticky.choose(block.size_of(number), topic)
         if index in rows:
             rows[index].append(row)

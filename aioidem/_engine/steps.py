@@ -1,6 +1,7 @@
-"""Steps: what the engine asks its driver to do, one immutable class per kind.
+"""Steps: what the Sender is to do (send a request, open a connection), one class per kind.
 
-The driver (`_producer/sender.py`) performs steps and decides nothing. `SendProduce` is a named
+`ProducerCore.poll` decides and returns steps; the Sender (`_producer/sender.py`) performs them and
+decides nothing. `SendProduce` is a named
 tuple, because one is created for each Produce request, and a tuple is created faster than a
 dataclass.
 """
@@ -45,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class OpenLink:
-    """The step to connect to a broker; the driver reports `on_link_open` or `on_link_lost`."""
+    """The step to connect to a broker; the Sender reports `on_link_open` or `on_link_lost`."""
 
     link_id: int
     host: str
@@ -54,7 +55,7 @@ class OpenLink:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """The step to close a connection; the engine has dealt with its outstanding requests."""
+    """The step to close a connection, whose outstanding requests have been dealt with."""
 
     link_id: int
     reason: str
@@ -64,8 +65,8 @@ class CloseLink:
 class Compress:
     """The step to encode and compress records without holding up anything else, as in a thread.
 
-    The driver calls `build_body` with these arguments and reports `on_compressed`, at any later
-    time, but not before it has performed the other steps of the same poll.
+    The Sender calls `build_body` with these arguments and reports `on_compressed`, at any later
+    time, but not before it has performed the other steps that the same `poll` returned.
     """
 
     token: int

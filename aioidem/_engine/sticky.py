@@ -42,7 +42,7 @@ class StickyPartitioner:
         return current
 
     def round(self, topic: TopicView) -> Iterator[int]:
-        """Yield each partition that has a leader once, from a random one on; it is current then."""
+        """Yield each partition that has a leader once, from a random one on; make it `current`."""
         choices = topic.available or topic.everything
         start = int(self._random() * len(choices))
         for place in range(len(choices)):

@@ -53,7 +53,7 @@ class Suspicion:
 
         Args:
             created_ms: the batch's maximum timestamp, in milliseconds since the Unix epoch.
-            appended_ms: the log append time that the answer names, in the same unit, or -1.
+            appended_ms: the log append time that the answer names, in the same unit; -1 if none.
         """
         # An answer to a duplicate also names a time on a topic with CreateTime. That is the stored
         # timestamp, equal to the batch's own, and no log append time.

@@ -1,9 +1,10 @@
 """Transactions: the life cycle of a producer's transactions, and the next call to a coordinator.
 
-One table serves both protocols. In v1 (KIP-98) partitions and groups are added to a transaction by
-requests of their own, and the epoch stays. In v2 (KIP-890) the first write to a partition adds it,
-and the end of each transaction raises the epoch. The protocol is chosen when a transaction begins:
-v2 if the cluster has finalised the feature `transaction.version` at level 2 or above.
+A call is a request, such as EndTxn. One table serves both protocols. In v1 (KIP-98) partitions and
+groups are added to a transaction by requests of their own, and the epoch stays. In v2 (KIP-890) the
+first write to a partition adds it, and the end of each transaction raises the epoch. The protocol
+is chosen when a transaction begins: v2 if the cluster has finalised the feature
+`transaction.version` at level 2 or above.
 
 Invariants
 - One call to a coordinator is outstanding at a time, and no other is made while its answer may
@@ -169,7 +170,7 @@ class Transactions:
     Args:
         transactional_id: the producer's transactional id.
         identity: receives the identities that the coordinator grants.
-        backoff: the delays between attempts at a call.
+        backoff: the delays between attempts at a call (a request to a coordinator).
     """
 
     __slots__ = (
@@ -758,10 +759,10 @@ class Transactions:
         """Act on an error code of a coordinator.
 
         Args:
-            call: the call that was answered.
+            call: the request that was answered.
             error_code: the code.
             now: seconds.
-            partitions: those that the answer gave this code; none if it is about the call.
+            partitions: those that the answer gave this code; empty if it is about the request.
         """
         about = f"{call.kind.value} of {call.coordinator.in_words}"
         if partitions:
