@@ -31,7 +31,7 @@ class LostLinks:
         requests: has the Sender close connections, and frees the memory of lost requests.
         home: records when the last byte moved on a connection to the producer's cluster.
         transactions: records that a request or the connection to a coordinator was lost.
-        produce: records that the batches of lost Produce requests are in doubt.
+        produce: records that the batches of lost Produce requests may have been appended.
         metadata: repeats a lost Metadata request.
         identity_request: repeats a lost InitProducerId request.
     """

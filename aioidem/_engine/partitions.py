@@ -35,6 +35,8 @@ _SEQUENCE_RANGE = 10_000_000
 class Partitions:
     """The states of all partitions of one producer.
 
+    A batch is in doubt if an attempt that ended may have been appended.
+
     Args:
         config: validated options.
         random: returns uniform numbers from [0, 1), for back-offs.

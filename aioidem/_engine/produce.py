@@ -51,6 +51,8 @@ class ProduceRequests:
     A request goes to one broker. It carries batches of partitions that this broker leads, at most
     one of each partition.
 
+    A batch is in doubt if an attempt that ended may have been appended.
+
     Args:
         config: validated options.
         cluster: the view of the cluster, for leaders.
@@ -108,7 +110,7 @@ class ProduceRequests:
 
     def _send_all(self, active: list[PartitionState], now: float) -> None:
         """Send the due batches of several partitions, by connection."""
-        # Each poll begins with another partition: if a connection admits only some batches, the
+        # Each call begins with another partition: if a connection admits only some batches, the
         # same partitions would otherwise be served each time.
         self._turn += 1
         offset = self._turn % len(active)

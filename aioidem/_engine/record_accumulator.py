@@ -49,6 +49,9 @@ piece.
 class RecordAccumulator:
     """The records of one producer that have no outcome yet.
 
+    A batch is in doubt if an attempt that ended may have been appended. A generation is the records
+    that were queued between two flushes.
+
     Args:
         config: validated options.
         random: returns uniform numbers from [0, 1), for the choice of partitions.
@@ -272,7 +275,7 @@ class RecordAccumulator:
     def assigning(self) -> bool:
         """Whether records that waited for metadata are still to be assigned to partitions.
 
-        While there are any, later polls may still refuse some, because their topic lacks the
+        While there are any, `assign_due` may still refuse some, because their topic lacks the
         partition that they name.
         """
         return bool(self._assigning)
@@ -476,8 +479,6 @@ class RecordAccumulator:
 
     def begin_flush(self) -> int:
         """End lingering for queued records, and close the present generation.
-
-        A generation is the records queued between two flushes.
 
         Returns:
             The closed generation: a flush waits for its records and those of earlier generations.

@@ -53,7 +53,7 @@ PASSES_NEEDED = 2
 
 
 class Rung(enum.Enum):
-    """The rung of the ladder on which a partition stands."""
+    """How a partition resolves batches in doubt at present; the module docstring describes each."""
 
     CLEAR = "clear"
     REFUSED = "refused"
@@ -63,7 +63,7 @@ class Rung(enum.Enum):
 
 
 class RecoveryEvent(enum.Enum):
-    """An event that moves a partition on the ladder."""
+    """An event that changes a partition's `Rung`."""
 
     HEAD_REFUSED = "head refused"
     DOUBT_REMAINS = "doubt remains"
@@ -107,10 +107,10 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
 
 
 class Recovery:
-    """How far one partition has come in resolving its doubt: its rung on the ladder, its probes.
+    """How far one partition has come in finding out which batches in doubt are in the log.
 
-    A probe is a batch in doubt that is resent to learn whether it is stored; a pass probes each
-    such batch once, newest first.
+    A batch is in doubt if an attempt that ended may have been appended. A probe is a batch in doubt
+    that is resent to learn whether it is stored; a pass probes each such batch once, newest first.
     """
 
     __slots__ = (

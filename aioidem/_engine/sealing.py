@@ -9,7 +9,7 @@ goodput (bytes per second): at that rate all bytes in flight must be transferred
 the request timeout. So five batches in flight use a connection with a long round trip fully without
 tuning, and a slow connection is not blocked by its own batches.
 
-Invariants: a sealed batch is sent in the same poll, so sequence numbers are taken only for batches
+Invariants: a batch is sent as soon as it is sealed, so sequence numbers are taken only for batches
 that are sent. On the wire a batch of more than one record is never larger than `Sealer.most`, and
 no batch is larger than the room left in a request that has another batch already. To keep these
 limits, the compression ratio is estimated before a batch is built, and its size is checked after.
@@ -49,7 +49,11 @@ _MAX_RECORDS = SEQUENCE_CAP // 4
 
 
 class Sealer:
-    """The builder of one producer's batches, which applies its size and compression options."""
+    """The builder of one producer's batches, which applies its size and compression options.
+
+    To seal a batch is to take its records from the queue, number them and build the batch. A draft
+    (`Draft`) is records that are compressed before that, because it takes long.
+    """
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
