@@ -12,6 +12,7 @@ import logging
 from typing import Any, Literal
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, Producer
 from aioidem._broker.intercept import Action, CloseConnection, Drop, RequestSeen, Rewrite
@@ -64,10 +65,11 @@ class Broker:
         )
 
     def _lie_of(self, topic: Any) -> Any:
-        self.refusals += sum(int(part.error_code) == 45 for part in topic.partition_responses)
+        codes = [part.error_code for part in topic.partition_responses]
+        self.refusals += codes.count(ErrorCode.out_of_order_sequence_number)
         parts = tuple(
             dataclasses.replace(part, producer_state_batches_to_retain=self.says)
-            if int(part.error_code) == 0
+            if part.error_code == ErrorCode.none
             else part
             for part in topic.partition_responses
         )

@@ -44,8 +44,6 @@ Transport = Literal["tcp", "memory"]
 
 RTT = 0.02
 TOPIC, BROKER = 2, 4
-INVALID_CONFIG = 40
-INVALID_REQUEST = 42
 
 
 async def config_of(
@@ -88,8 +86,10 @@ async def test_validate_new_configuration_minimal_value(transport: Transport, re
             cluster.create_topic("u", configs={RETAIN: refused})
         with pytest.raises(InvalidConfigurationError):
             cluster.set_config("t", RETAIN, refused)
-        assert await alter(cluster, TOPIC, "t", RETAIN, refused) == INVALID_CONFIG
-        assert await alter(cluster, BROKER, "", CLUSTER_RETAIN, refused) == INVALID_REQUEST
+        assert await alter(cluster, TOPIC, "t", RETAIN, refused) == ErrorCode.invalid_config
+        assert (
+            await alter(cluster, BROKER, "", CLUSTER_RETAIN, refused) == ErrorCode.invalid_request
+        )
         assert await config_of(cluster, TOPIC, "t", RETAIN) == "5"
         assert await config_of(cluster, BROKER, "0", CLUSTER_RETAIN) == "5"
         assert await alter(cluster, TOPIC, "t", RETAIN, "6") == 0
