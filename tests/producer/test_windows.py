@@ -291,7 +291,8 @@ async def test_two_topics_with_5_and_20_on_the_same_broker_are_each_limited_inde
     transport: Transport,
 ) -> None:
     """Two topics on one connection have a window each."""
-    async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
+    # Long enough for 20 requests on a busy machine, before the first answer.
+    async with EmbeddedCluster(rtt=5 * RTT, transport=transport) as cluster:
         cluster.create_topic("five", configs={RETAIN: "5"})
         cluster.create_topic("twenty", configs={RETAIN: "20"})
         async with producer_for(
@@ -299,7 +300,7 @@ async def test_two_topics_with_5_and_20_on_the_same_broker_are_each_limited_inde
         ) as producer:
             deliveries = [
                 producer.send_nowait(topic, value)
-                for value in numbered(120)
+                for value in numbered(60)
                 for topic in ("five", "twenty")
             ]
             for delivery in deliveries:
