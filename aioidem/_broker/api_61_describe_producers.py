@@ -24,7 +24,10 @@ _API: Final = 61
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Return the producers; NOT_LEADER_OR_FOLLOWER for a partition without a replica here."""
+    """Return the producers that this broker's replica of each partition remembers.
+
+    The answer for a partition without a replica on this broker is NOT_LEADER_OR_FOLLOWER.
+    """
     topics = []
     for wanted in request.topics:
         topic = cluster.topics.get(wanted.name)

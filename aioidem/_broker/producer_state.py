@@ -260,7 +260,10 @@ class ProducerStates:
         return gone
 
     def through_snapshot(self, *, of_empty_log: bool) -> None:
-        """Keep what a snapshot contains: the last batch of each producer; none of an empty log."""
+        """Reduce the state to what a producer snapshot file holds: the last batch of each producer.
+
+        Nothing is kept if the log is empty (``of_empty_log``).
+        """
         self._verifying.clear()
         if of_empty_log:
             self._entries.clear()

@@ -306,7 +306,10 @@ class Batch:
         self.appended = True
 
     def forsake(self) -> None:
-        """Permit another identity for this batch in doubt (option `in_doubt="resend"`)."""
+        """Permit that this batch, which is in doubt, is sent under another producer id or epoch.
+
+        Only the option `in_doubt="resend"` permits it, because the batch may then be stored twice.
+        """
         self.forsaken = True
 
     def refuse_size(self) -> None:

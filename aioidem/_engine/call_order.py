@@ -26,11 +26,13 @@ Mark = TypeVar("Mark", bound=Hashable)
 def in_call_order(
     items: Iterable[tuple[Mark, PendingRecord]],
 ) -> Iterator[tuple[Mark, PendingRecord]]:
-    """Yield all records of some items in call order, those of a call in as few blocks as possible.
+    """Yield the records of the items in the order of the user's calls.
+
+    The records of one call come in as few blocks as possible.
 
     Args:
-        items: single records and blocks, which have their ordinals. Each comes with a mark that the
-        caller chooses, and blocks are united only if their marks are equal.
+        items: single records and blocks, in any order. Each comes with a mark that the caller
+        chooses; blocks are united into one block only if their marks are equal.
     """
     overlapping: list[tuple[Mark, PendingRecord]] = []
     last = -1

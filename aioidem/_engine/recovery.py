@@ -137,9 +137,9 @@ class Recovery:
         # its sequence); None if none was. Such a batch may never have been appended, so the pass
         # does not prove that the leader lost it.
         self.refusal: KafkaError | None = None
-        # ASKING and PROBING only: whether batches below the one that DescribeProducers named are
-        # probed as well. Each that the leader recognises shows how many batches the leader retains
-        # (`retention`).
+        # ASKING and PROBING only: whether to probe also the batches that are older than the one
+        # that DescribeProducers named as the newest appended. Each older batch that the leader
+        # recognises as a duplicate shows how many batches the leader retains (`retention`).
         self.searches = False
         self._hinted: Batch | None = None
         self._probed: set[int] = set()

@@ -135,15 +135,17 @@ class PerfPlan:
         return round(sum(map(len, self.values)) / len(self.values))
 
     def config(self, in_flight: int, bootstrap: str) -> ProducerConfig:
-        """Return the configuration of the run with `in_flight` requests, against `bootstrap`.
+        """Return the configuration of the run to `bootstrap` with `in_flight` requests in flight.
 
         If a run ends after a duration and no batch outgrows `batch.size`, its buffer has room for
         two windows (twice the batches that may be in flight at once), unless the user has set
         `buffer.memory`. On a long link, Kafka's default of 32 MiB would contain the records of
         minutes, and after the end of the run each of them would still have to be sent or to expire.
-        Two windows keep the pipeline full; being a whole number of windows, they need no extra
-        round trip at the end. With the option `late.sealing`, batches outgrow `batch.size` while no
-        further batch may be in flight. They need the whole buffer, and empty it quickly.
+        Two windows are enough: while one is in flight, the other is ready to be sent. At the end of
+        the run, a fraction of a window would take a round trip of its own; there is no fraction.
+
+        With the option `late.sealing`, batches outgrow `batch.size` while no further batch may be
+        in flight. Such batches need the whole buffer, and empty it quickly.
 
         Raises:
             ConfigError: a property is unknown, malformed or contradicts another.

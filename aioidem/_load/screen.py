@@ -161,7 +161,11 @@ class LiveScreen:
         self._progress.update(self._tasks[name], completed=done, rate=rate)
 
     def end(self, name: str, result: RunResult) -> None:
-        """Fill and stop the bar; show the rate after the first batch (or the overall rate) too."""
+        """Fill and stop the run's bar, and show the run's rate beside it.
+
+        The rate is the steady one, which leaves out the first batch; without a steady rate, it is
+        the rate of the whole run.
+        """
         steady = result.steady_records_per_sec or result.records_per_sec
         task = self._tasks[name]
         total = next(bar.total for bar in self._progress.tasks if bar.id == task)

@@ -54,7 +54,10 @@ def may_be_cancelled() -> bool:
 
 
 def _find_records() -> bool:
-    """Look for anyio's records, for later calls; return True, as this call cannot tell."""
+    """Find anyio's records of tasks, for later calls of `may_be_cancelled`; return True.
+
+    True means "not certain": this call does not look at the current task.
+    """
     global _state_of  # noqa: PLW0603 - anyio loads its backend when a loop first uses it
     backend = sys.modules.get("anyio._backends._asyncio")
     states = getattr(backend, "_task_states", None)

@@ -245,7 +245,7 @@ class _Direction(ABC):
 
     @abstractmethod
     def _take(self, data: bytes) -> None:
-        """Cut ``data`` into frames, and queue the result of the hooks for each."""
+        """Cut ``data`` into frames, ask the proxy's hook about each, and queue what may pass."""
 
     def _due(self, size: int, extra: float = 0.0) -> float:
         return self._lane.due(anyio.current_time(), size, extra)

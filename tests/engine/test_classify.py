@@ -93,7 +93,7 @@ def test_each_code_has_its_action(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(set(_TABLE) - {ErrorCode.none}))
 def test_each_code_precedes_the_append_or_leaves_doubt(code: int) -> None:
-    """Without a base offset a code means that nothing was appended, or it always leaves doubt."""
+    """Without a base offset, every code but ALWAYS_IN_DOUBT means that nothing was appended."""
     assert classify(code, -1).precedes_append is (code not in ALWAYS_IN_DOUBT)
 
 

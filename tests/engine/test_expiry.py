@@ -1,6 +1,7 @@
 """A record that expires is settled once, and its partition goes on.
 
-Most of these tests hold a rule that another Kafka client broke; the docstring names the bug.
+Most of these tests check a rule that another Kafka client has broken; the docstring of the test
+names that client's bug.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ async def test_a_web_server_that_waits_for_the_end_of_a_line_is_recognised() -> 
 
 
 async def test_a_tls_listener_that_waits_for_more_is_recognised() -> None:
-    """A silent TLS listener is recognised by its answer to a TLS greeting."""
+    """A TLS listener that does not answer ApiVersions is recognised: it answers a TLS greeting."""
 
     async def patient(stream: SocketStream) -> None:
         async for data in stream:

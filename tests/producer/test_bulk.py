@@ -31,7 +31,7 @@ def stored(cluster: EmbeddedCluster, partition: int = 0) -> list[Any]:
 @EVERY_WORLD
 @bounded(10)
 async def test_records_have_their_own_keys_headers_and_timestamps(transport: Transport) -> None:
-    """What a record does not bring itself it has from the call."""
+    """A record without a key, headers or a timestamp of its own has those given to `send_many`."""
     records = [
         Record(b"0", b"k0", [("a", b"1")], 1.5),
         Record(b"1"),

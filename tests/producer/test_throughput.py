@@ -33,7 +33,7 @@ RECORDS_PER_BATCH = 16
 
 
 def model(window: int) -> float:
-    """Return the records per second that the model gives: window x records per batch / RTT."""
+    """Return the ideal records per second: one window of full batches per round trip of `RTT`."""
     return window * RECORDS_PER_BATCH / RTT
 
 

@@ -117,11 +117,11 @@ def draw_whole(seed: int, backend: str) -> Schedule:
 
 
 class _VirtualSelector(selectors.SelectSelector):
-    """A selector that never waits: it moves the loop's time instead.
+    """A selector that never waits: it advances the loop's virtual time instead.
 
-    An asyncio loop runs a timer early if it is due within the clock's resolution. A task that is
-    woken early, and sees that its time has not come, would set its timer again for ever. So
-    `select` moves the time on to such a timer.
+    An asyncio loop runs a timer early if the timer is due within the clock's resolution. A task
+    that is woken early would see that its time has not come, and set its timer again, for ever. So
+    `select` advances the time also to a timer that is less than the clock's resolution away.
     """
 
     def __init__(self, next_timer: Callable[[], float]) -> None:
