@@ -84,7 +84,10 @@ class BrokerInquiries:
         self._ask_limit(link, state, now)
 
     def _discover(self, link: Link, state: PartitionState, now: float) -> None:
-        """Ask whether the broker supports Produce v14, if that is due, and report the findings."""
+        """Ask whether the broker has Produce v14 (KIP-1269), if that is due, and report the answer.
+
+        With Produce v14 a broker says how many batches per producer it deduplicates.
+        """
         discovery = link.discovery
         if discovery.due(now) and link.admits(now) and discovery.begin():
             token = self._requests.register(link, RequestKind.DESCRIBE_CONFIGS, now)

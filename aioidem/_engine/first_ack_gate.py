@@ -32,7 +32,11 @@ timestamps are so old that the leader may drop the state soon (KIP-854).
 
 
 class FirstAckGate:
-    """Whether the leader of one partition has shown that it holds the producer's state."""
+    """Whether the leader of one partition has shown that it holds the producer's state.
+
+    The gate is open once the leader has shown this. While it is closed, only the partition's oldest
+    unresolved batch is in flight.
+    """
 
     __slots__ = ("_heard", "_heard_at", "_transaction", "applies", "opened_for", "questioned")
 

@@ -1142,12 +1142,13 @@ class PartitionState:
     ) -> None:
         """Have the partition's sequences begin again at 0 under another epoch.
 
-        Some sequence numbers will be used by no batch, and a leader would refuse the gap.
+        This is needed when a batch ended without being appended, or perhaps without it: its
+        sequence numbers are not used again, and a leader would refuse the gap.
 
         Args:
-            out: requests that epoch.
-            what: what happened, for messages.
-            error: the error that it happened with, if there is one.
+            out: gets the request for the new epoch.
+            what: what happened to the batch, for messages.
+            error: the error that ended the batch, if there is one.
         """
         if self.idempotent and not self.bump_wanted:
             self.bump_wanted = True

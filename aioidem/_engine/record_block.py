@@ -93,7 +93,8 @@ class Columns:
 
     Raises:
         TypeError: a part of a record is neither bytes nor None, or a header is no pair.
-        ValueError: a header's name cannot be encoded in UTF-8, or a row lies outside of its data.
+        ValueError: a header's name cannot be encoded in UTF-8, or an Arrow column's offsets place a
+        row outside of the column's bytes.
     """
 
     __slots__ = (
@@ -216,7 +217,7 @@ class RecordBlock(PendingRecord):
         self._bound(0, len(sizes) - 1)
 
     def _bound(self, begin: int, end: int) -> None:
-        """Let the block have the records from index `begin` to `end` of its rows."""
+        """Let the block have the records in `rows[begin:end]`, and compute what depends on that."""
         self.begin = begin
         self.end = end
         self.count = end - begin
@@ -245,7 +246,7 @@ class RecordBlock(PendingRecord):
     # -- dividing
 
     def part(self, begin: int, end: int) -> Self:
-        """Return a block of the records from index `begin` to `end`; this block stays as it is."""
+        """Return a new block of this block's records `begin` to `end - 1`, counted from 0."""
         block = self._copy()
         block._bound(self.begin + begin, self.begin + end)  # noqa: SLF001 - an object of this class
         return block

@@ -29,10 +29,10 @@ It is None itself until the first call of `may_be_cancelled` on asyncio has foun
 
 
 def may_be_cancelled() -> bool:
-    """Return False if no anyio scope has cancelled the current task; True if that is not certain.
+    """Return whether an anyio scope has cancelled the current task; True also if that is not known.
 
-    A native `Task.cancel()` does not count, as it does not in anyio's check: it is delivered where
-    the task waits next.
+    asyncio's own `Task.cancel()` is ignored here, as anyio's check ignores it: asyncio itself
+    raises that cancellation where the task waits next.
     """
     try:
         task = current_task()

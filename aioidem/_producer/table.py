@@ -28,15 +28,16 @@ __all__ = ["TableColumns"]
 
 
 class TableColumns:
-    """The columns of a table that are sent, checked.
+    """The columns of a table that are sent; their names and types are checked when it is made.
 
     Args:
-        table: A `pyarrow.Table` or `RecordBatch`, or what gives one by `__arrow_c_stream__`.
+        table: A `pyarrow.Table` or `RecordBatch`, or an object with `__arrow_c_stream__`.
         value: The name of the column of payloads.
-        key: The name of the column of keys, or the key of all records, or None.
-        headers: The name of the column of headers, or the headers of all records; checked.
-        timestamp: The name of the column of timestamps, or the timestamp of all records in
-            milliseconds since the epoch; None is now.
+        key: A str is the name of the column of keys; bytes are the key of all records.
+        headers: A str is the name of the column of headers; a tuple has the headers of all records,
+            which the caller has checked.
+        timestamp: A str is the name of the column of timestamps; an int is the timestamp of all
+            records in milliseconds since the epoch; None is the current time.
 
     Raises:
         ImportError: pyarrow is not installed.

@@ -64,9 +64,10 @@ _INDEX_AND_SIZE: Final = Struct(">ii")
 # the number of topics plus one. It ends with the throttle time and the count of tagged fields.
 _ANSWER_START: Final = Struct(">iBB")
 _ANSWER_END: Final = Struct(">iB")
-# A partition in such a response: index, error code, base offset, append time, log start offset;
-# then one byte each for the number of record errors, the error message and the tagged fields, which
-# a healthy broker's answer lacks (but for KIP-1269's tagged field).
+# A partition in a response from v9 on: index, error code, base offset, append time, log start
+# offset. Three bytes follow: the number of record errors plus one, the length of the error message
+# plus one, and the number of tagged fields. An answer without an error has no record errors, no
+# message, and at most one tagged field: KIP-1269's.
 _PLAIN_PARTITION: Final = Struct(">ihqqqBBB")
 _RETAINED_TAG: Final = b"\x01\x04"
 # A whole answer from v13 on for one partition, in the order of the three structs above, with the

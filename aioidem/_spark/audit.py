@@ -361,9 +361,9 @@ def summary_of(records: DataFrame) -> DataFrame:
 def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
     """Return throughput and latency (in ms) of acknowledged records that are in the topic.
 
-    There is one row per partition, limit of requests in flight and interval of `bucket` seconds. A
-    record counts in the interval of its acknowledgement. If `bucket` is None, there is one interval
-    for all records.
+    Each row is for one partition, one limit of requests in flight (the column `in_flight`), and one
+    interval of `bucket` seconds. A record counts in the interval of its acknowledgement. If
+    `bucket` is None, there is one interval for all records.
     """
     acked = records.filter((F.col("status") == _ACKED) & (F.col("copies") > 0))
     took = (F.unix_micros("ended_at") - F.unix_micros("sent_at")) / 1000

@@ -1,8 +1,10 @@
 """Audit a load while it runs: read ledgers and topic as streams, and report anomalies early.
 
-Grouping and rules are those of `audit.py`. A record is judged (checked for anomalies) when both
-streams have advanced `delay` seconds beyond the time at which it was sent. Until then it is kept in
-Spark's state store. Each streaming batch of judged records is written to a folder of its own.
+A load is a run that sends numbered records. Its ledgers (`ledger.py`) have a row with the outcome
+of each record. Rows and records are grouped, and checked for anomalies, as in `audit.py`. A record
+is judged (checked) when both streams have advanced `delay` seconds beyond the time at which the
+record was sent. Until then it is kept in Spark's state store. Each streaming batch of judged
+records is written to a folder of its own.
 
 Invariants:
 

@@ -1,7 +1,7 @@
-"""The embedded cluster on real connections, on every event loop, over TCP and in memory.
+"""The embedded cluster on every event loop, over TCP connections and over streams in memory.
 
-A span is the number of a producer's batches from its oldest one without a definite answer to its
-newest.
+The cluster measures spans. A span is the number of a producer's batches from its oldest one without
+a definite answer to its newest.
 """
 
 from __future__ import annotations

@@ -642,7 +642,8 @@ async def test_offsets_are_numbers_from_zero(cluster: EmbeddedCluster) -> None:
         sending = asyncio.ensure_future(
             producer.send_offsets_to_transaction({place: ("5", "")}, "theirs")
         )
-        assert type(await raised(sending)) is aiokafka.errors.KafkaError  # its sender task is dead
+        # The illegal offset ended aiokafka's sender task, so the call raises a bare KafkaError.
+        assert type(await raised(sending)) is aiokafka.errors.KafkaError
     async with transactional(cluster, AIOKafkaProducer) as producer, producer.transaction():
         for offset, expected in ((-5, errors.RecordError), (("5", ""), TypeError)):
             sending = producer.send_offsets_to_transaction({place: offset}, "ours")

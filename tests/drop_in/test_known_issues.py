@@ -1,4 +1,4 @@
-"""Open issues of aiokafka, by number, none of which happens with the drop-in."""
+"""Open issues of aiokafka, by number, none of which happens with aioidem's `AIOKafkaProducer`."""
 
 from __future__ import annotations
 

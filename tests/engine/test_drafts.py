@@ -413,7 +413,10 @@ def test_a_draft_waits_for_a_request_with_room_for_it() -> None:
 
 
 def test_a_draft_has_no_more_records_than_the_range_that_the_broker_deduplicates() -> None:
-    """If the range (KIP-758) turns out to be smaller, the draft is cut again."""
+    """A draft with more records than the broker deduplicates (KIP-758) is cut and compressed anew.
+
+    The limit may become known only after the draft was given to be compressed.
+    """
     made = rig(broker_dedup="range")
     made.send(40)
     made.state().limit_span(10)
@@ -426,7 +429,10 @@ def test_a_draft_has_no_more_records_than_the_range_that_the_broker_deduplicates
 
 
 def test_a_draft_does_not_let_the_batch_behind_it_grow() -> None:
-    """A batch grows where it waits for the window, not while another one is being compressed."""
+    """The next batch keeps to `batch_size` while a draft is being compressed.
+
+    A batch may exceed `batch_size` only if it waits because too many batches are in flight.
+    """
     made = rig(late_sealing=True)
     made.send()
     made.ack_all()

@@ -1,7 +1,8 @@
-"""The compiled form of each hot loop does the same as its pure twin, and both are right.
+"""The compiled form of each hot loop does the same as its form in pure Python, and both are right.
 
-"The same" is the same result, or an error of the same class with the same message. A table
-holds the varints of small numbers, which the pure form looks up.
+The hot loops encode records and compute hashes. Both forms give the same result, or raise an error
+of the same class with the same message. The pure form looks up the varints of small numbers in
+tables, so numbers around a table's end are tested.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def test_any_attributes_from_a_scram_server_are_refused_or_answered(
 
 @pytest.mark.parametrize("word", ["", "pass\u00a0word", "ﬁsh", "a\u0007b", "\u0627a"])
 def test_a_password_kafka_would_hash_differently_is_refused_by_name(word: str) -> None:
-    """SCRAM refuses a password that Kafka would normalise, and so hash, differently."""
+    """SCRAM refuses a password that SASLprep would change, because Kafka hashes it unchanged."""
     with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-256: ") as caught:
         Scram("SCRAM-SHA-256", "user", Secret(word))
     assert caught.value.__cause__ is caught.value.__context__ is None

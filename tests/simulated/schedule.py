@@ -643,7 +643,7 @@ class Drawer:
         )
 
     def _speak_of_more(self) -> None:
-        """Let all brokers keep fewer batches than they say, whatever else happens."""
+        """Let all brokers retain fewer batches than they say; the faults drawn so far stay."""
         r, v = self.r, self.values
         brokers = v["brokers"]
         v["says"], v["versions"] = r.choice((20, 50)), (14,) * brokers

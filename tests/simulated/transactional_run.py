@@ -955,7 +955,8 @@ class _Application:
         """Note that the transaction was not committed, unless its commit may have been carried out.
 
         The commit may have been carried out if TRANSACTION_ABORTABLE answers a repeated commit
-        whose first request was never answered. Then only the abort shows the outcome.
+        whose first request was never answered. Then the verdict stays as it is until an abort
+        succeeds, which shows that nothing was committed.
         """
         if not isinstance(error.__cause__, errors.TransactionAbortable):
             attempt.verdict = Verdict.NOT_COMMITTED

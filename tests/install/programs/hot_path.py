@@ -1,4 +1,4 @@
-"""Send records with keys and headers, and check which form of the hot path does it."""
+"""Send records with keys and headers; check whether compiled code or pure Python encodes them."""
 
 from __future__ import annotations
 
