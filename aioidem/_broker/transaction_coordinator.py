@@ -157,12 +157,13 @@ class TransactionCoordinator:
     ) -> None:
         """Add targets (partitions or groups) to the transaction of a transactional id.
 
-        A client adds targets by AddPartitionsToTxn or AddOffsetsToTxn, or with transactions v2 by
-        the first write (``implicit``).
+        A client adds targets by AddPartitionsToTxn or AddOffsetsToTxn. With transactions v2 the
+        client's first write to a target adds the target too (``implicit``).
 
         Raises:
             RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_REQUEST or
-                CONCURRENT_TRANSACTIONS; UNSUPPORTED_VERSION for ``implicit`` on a cluster of v1.
+                CONCURRENT_TRANSACTIONS; UNSUPPORTED_VERSION if ``implicit`` is true and the
+                cluster has transactions v1.
         """
         transaction = self._of(name, identity)
         if transaction.ending:

@@ -30,7 +30,7 @@ class Draft:
         records: the records, in order.
 
     Attributes:
-        items: the same, as single records and blocks.
+        items: the same records, as single records and as blocks (`RecordBlock`).
         size: the sum of their sizes before compression, in bytes.
         body: the compressed records; None until they are.
     """

@@ -2,15 +2,16 @@
 
 There is one `Link` per connection ever opened, and one `Node` per broker address.
 
-A link has a state, which changes as a table says. It also has its outstanding requests, oldest
-first, because Kafka answers the requests of one connection in order. Everything that is true only
-of one connection is kept in its link: the Produce version in use, throttling, goodput (acknowledged
-bytes per second), round-trip time. Whether a broker supports Produce v14 (KIP-1269, `discovery`) is
-kept in its node, and so outlives the link.
+A link has a state, which changes as `LINK_TRANSITIONS` says. It also has its outstanding requests,
+oldest first, because Kafka answers the requests of one connection in order. Everything that is true
+only of one connection is kept in its link: the Produce version in use, throttling, goodput
+(acknowledged bytes per second), round-trip time. Whether a broker supports Produce v14 (KIP-1269,
+`discovery`) is kept in its node, and so outlives the link.
 
 Invariants: link ids are never reused, so an answer or an event of a closed connection is never
-taken for one of its successor. A closed link has no outstanding requests. Batches in requests that
-were outstanding when it closed may have been appended, unless no byte of the request was written.
+taken for one of the connection that replaced it. A closed link has no outstanding requests. Batches
+in requests that were outstanding when it closed may have been appended, unless no byte of the
+request was written.
 
 Request timeout: a connection is closed when its oldest request has been outstanding for
 `request_timeout`, and no byte has moved in either direction during that time. Throttle time does

@@ -288,8 +288,8 @@ class _TightSize:
 
     def _overhead(self, count: int, span: int, largest: int) -> int:
         """Return the most bytes of a record besides its payload."""
-        # Every record is counted with the length prefix of the largest record, and with the deltas
-        # of a record at the end of the batch.
+        # Every record is counted with the length prefix of the largest record, an offset delta of
+        # `count`, and a timestamp delta of `-span` ms.
         largest = max(self._largest, largest)
         return record_size(largest, count, -span) - largest
 

@@ -35,14 +35,14 @@ _SEQUENCE_RANGE = 10_000_000
 class Partitions:
     """The states of all partitions of one producer.
 
-    A batch is in doubt if an attempt that ended may have been appended.
+    A batch is in doubt if an attempt to send it is over, and the broker may have appended it.
 
     Args:
         config: validated options.
         random: returns uniform numbers from [0, 1), for back-offs.
         cluster: the view of the cluster, for topic ids.
         connections: the connections to leaders; a partition's route names one of them.
-        effects: receives what changes beyond a partition.
+        effects: the object to which all partitions report, for example outcomes of records.
     """
 
     def __init__(

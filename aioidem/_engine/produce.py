@@ -51,7 +51,7 @@ class ProduceRequests:
     A request goes to one broker. It carries batches of partitions that this broker leads, at most
     one of each partition.
 
-    A batch is in doubt if an attempt that ended may have been appended.
+    A batch is in doubt if an attempt to send it is over, and the broker may have appended it.
 
     Args:
         config: validated options.

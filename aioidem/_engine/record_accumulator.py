@@ -49,8 +49,8 @@ piece.
 class RecordAccumulator:
     """The records of one producer that have no outcome yet.
 
-    A batch is in doubt if an attempt that ended may have been appended. A generation is the records
-    that were queued between two flushes.
+    A batch is in doubt if an attempt to send it is over, and the broker may have appended it. A
+    generation is the records that were queued between two flushes.
 
     Args:
         config: validated options.

@@ -1,4 +1,4 @@
-"""RecordBlock: many records of one call, kept as columns, where otherwise a single record stands.
+"""RecordBlock: many records of one call, kept as columns, and queued as if they were one record.
 
 A call that sends thousands of records must not make an object for each of them. Its records wait
 and leave as blocks: a block is one item of a queue, a batch takes a slice of it, and the slice is
@@ -13,8 +13,8 @@ Invariants:
 - The records of a block are consecutive records of one call that go to one partition, or that wait
   for their partitions together. Their order is that of the call.
 - Dividing a block neither adds nor drops a record: the parts' sizes and counts add up to its own.
-- Each record of a block is settled once, as a part of some slice or by itself, and its `Receiver`
-  is told the record's row each time.
+- Each record of a block is settled once, as a part of some slice or by itself. The block's
+  `Receiver` is then told the record's row.
 
 Rejected: blocks that share no batch with other records. Calls with few records would then make
 small batches, and so would the end of each large call.

@@ -109,8 +109,9 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
 class Recovery:
     """How far one partition has come in finding out which batches in doubt are in the log.
 
-    A batch is in doubt if an attempt that ended may have been appended. A probe is a batch in doubt
-    that is resent to learn whether it is stored; a pass probes each such batch once, newest first.
+    A batch is in doubt if an attempt to send it is over, and the broker may have appended it. A
+    probe is a batch in doubt that is resent to learn whether it is stored; a pass probes each such
+    batch once, newest first.
     """
 
     __slots__ = (

@@ -630,10 +630,11 @@ class Connection:
 
 
 class _Exchange:
-    """What a renewal of the session waits for.
+    """What the renewal of a SASL session waits for.
 
-    This is the response with the given correlation id, or, if the id is None, the moment when no
-    response is due any more.
+    Args:
+        correlation_id: the id of the response that the renewal waits for. None: the renewal waits
+            until no response is due any more.
     """
 
     __slots__ = ("_correlation_id", "_frame", "_over")

@@ -138,7 +138,8 @@ class _Channel:
         self.asked: dict[int, _Asked] = {}
         # The tokens (the engine's request ids) of requests that the ended connection refused.
         self.refused: list[int] = []
-        # With acks=0: (correlation id, token) of requests whose write has not begun.
+        # The requests with acks=0, which the broker does not answer. Each stays here, as
+        # (correlation id, token), until its write has begun.
         self.unanswered: deque[tuple[int, int]] = deque()
 
     def unwritten(self) -> list[int]:

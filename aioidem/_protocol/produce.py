@@ -293,7 +293,8 @@ def _plain_topic(version: int, frame: bytes, at: int, found: list[PartitionAnswe
     """Add a topic's partitions to `found`, and return the offset after the topic.
 
     Returns:
-        The offset; -1 if the schema decoder must read the answer.
+        The offset in `frame`; -1 if the answer is not that of a healthy broker (see
+        `_plain_response`), so that the schema decoder must read it.
     """
     name: str | None = None
     topic_id: uuid.UUID | None = None

@@ -128,7 +128,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
         async with assigned, producer:
             assigned.assign([aiokafka.TopicPartition("numbers", each) for each in range(3)])
             await assigned.seek_to_beginning()
-            # The group's only member is another consumer, as after a rebalance without this one.
+            # The group's only member is another consumer, as if a rebalance had removed `assigned`.
             cluster.set_group("g", 7, {"somebody": None})
             assert group_metadata(assigned) == ("g", -1, "", None)
             assigned._coordinator.generation = 6  # noqa: SLF001 - as if it had been a member

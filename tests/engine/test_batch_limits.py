@@ -1,4 +1,4 @@
-"""How large a batch a topic takes: when the engine asks for it, and what the answer changes."""
+"""A topic's max.message.bytes: when the engine asks brokers for it, and what the answer changes."""
 
 from __future__ import annotations
 

@@ -100,9 +100,11 @@ def test_what_piled_up_behind_a_full_window_leaves_as_one_batch() -> None:
 
 
 def test_what_a_window_of_batches_cannot_carry_leaves_as_larger_ones() -> None:
-    """A backlog of more than a window of batches needs no full window to leave as one batch.
+    """A batch may outgrow `batch_size` if the queue has more bytes than a window of such batches.
 
-    The time that a batch costs would otherwise bound the rate of large calls.
+    The window is the number of batches that may be in flight at once: 5 here, later 20. The queue
+    need not wait until the window is full. Otherwise the work per batch would limit the rate of
+    calls with many records.
     """
     bench = Bench(batch_size=1000, max_request_size=100_000)
     bench.rate(1e9)

@@ -119,7 +119,10 @@ def _jaas() -> Iterator[bytes]:
 
 
 def _scripts(answers: int, flags: int) -> Iterator[bytes]:
-    """Yield scripts that corrupt one of the first `answers` answers, and one that corrupts many."""
+    """Yield inputs that corrupt one of the first `answers` answers, and one that corrupts many.
+
+    The first byte of an input is an option of the conversation, a number below `flags`.
+    """
     rest = b"\0\5\x7f\0\0\0"
     for flag in range(flags):
         for at in range(answers):

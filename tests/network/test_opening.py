@@ -1,4 +1,4 @@
-"""Opening a connection negotiates versions and names a peer that is not a Kafka broker.
+"""Opening a connection negotiates versions, and recognises a peer that is not a Kafka broker.
 
 Peers are scripts on a loopback listener. For every peer, `open` ends in time and leaves no socket
 open, and its error has the address and the reason.

@@ -496,7 +496,7 @@ async def test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close
                     await front.unwrap()
 
         async with peer(relay) as relayed:
-            # Renamed connects every address that the cluster advertises to the relay.
+            # `Renamed` connects to the relay, whatever address the cluster advertises.
             connector = Renamed(relayed)
             async with Producer(
                 cluster.bootstrap_servers, connector=connector, **TRUST

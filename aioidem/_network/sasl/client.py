@@ -1,10 +1,11 @@
 """Make the SASL mechanism that the options name, with the credentials that are valid now.
 
-Invariants: each authentication looks the credentials up again. So it uses those that the user's
-callable (an option) returns now, or those of the last `set_credentials`. An exception of the
-callable becomes an AuthenticationFailedError, unless it is a `KafkaError` already. A password or
-token that the callable returns is wrapped in `Secret` at once. The module of a mechanism, with its
-library, is imported when the mechanism is first used, because each producer uses at most one.
+Invariants: each authentication looks the credentials up again. If the user has set a callable as an
+option, each authentication calls the callable. Otherwise it uses the name and password of the last
+`set_credentials`, or else those of the options. An exception of the callable becomes an
+AuthenticationFailedError, unless it is a `KafkaError` already. A password or token that the
+callable returns is wrapped in `Secret` at once. The module of a mechanism, with its library, is
+imported when the mechanism is first used, because each producer uses at most one.
 """
 
 from __future__ import annotations

@@ -370,7 +370,7 @@ def test_a_row_says_if_its_records_were_no_fault(
     logged: int,
     note: str | None,
 ) -> None:
-    """A row's note says so if no record was too large, or if the sequence numbers did not wrap."""
+    """Notes name a planted fault (large record, wrapping sequence numbers) that did not happen."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from faults import FAULTS, unreached
     from workers import Sent
