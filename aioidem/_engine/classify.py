@@ -120,7 +120,7 @@ _TABLE: dict[int, _Row] = {
     ),  # the previous transaction is still being completed (KIP-890)
     ErrorCode.transactional_id_authorization_failed: _Row(Action.FATAL),
     ErrorCode.kafka_storage_error: _Row(Action.RETRY, precedes_append=False, refresh=True),
-    ErrorCode.unknown_producer_id: _Row(Action.NO_STATE),  # brokers before 2.5 (KIP-360)
+    ErrorCode.unknown_producer_id: _Row(Action.NO_STATE),  # only from brokers before 2.5 (KIP-360)
     ErrorCode.fenced_leader_epoch: _Row(Action.RETRY, refresh=True),
     ErrorCode.unknown_leader_epoch: _Row(Action.RETRY, refresh=True),
     ErrorCode.unsupported_compression_type: _Row(Action.FAIL),

@@ -379,7 +379,12 @@ class Connection:
         return False
 
     def _send_directly(self, frame: bytes, correlation_id: int, limit: FrameLimit | None) -> bool:
-        """Hand a request to the stream now; False if it must be queued, and nothing was sent."""
+        """Hand a request to the stream, without queueing it, if that is possible now.
+
+        Returns:
+            False if no byte was sent and the request must be queued. True if the stream has got the
+            request, or has failed while it sent the request.
+        """
         direct = self._direct
         if direct is None or not self._idle or self._queue or len(frame) > _SEND_BYTES:
             return False

@@ -31,7 +31,7 @@ class ProducersAnswer(NamedTuple):
 
 
 def producers_request(topic: str, partition: int) -> RequestPayload:
-    """Make the request for one partition; the API has only v0."""
+    """Make a DescribeProducers request for one partition; the only version of it is v0."""
     # A producer asks only when batches are in doubt, so the schema is imported only then.
     from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 

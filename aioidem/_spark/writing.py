@@ -432,7 +432,11 @@ async def _close(writer: TaskWriter, failed: bool) -> None:
 
 
 def chunked(rows: Iterable[SinkRow], size: int = 1000) -> Iterator[list[SinkRow]]:
-    """Group rows into lists of `size`: each `write` costs a switch between threads."""
+    """Group rows into lists of `size` rows.
+
+    Each list is passed to the thread of the producer's event loop at the cost of one switch between
+    threads.
+    """
     chunk: list[SinkRow] = []
     for row in rows:
         chunk.append(row)

@@ -1,7 +1,8 @@
-"""Transactional clients of other projects write to the embedded cluster, and others read it.
+"""Clients of other projects write transactions to the embedded cluster, and read from it.
 
-The clients speak transactions v1 to clusters with ``transaction.version`` 0 and 2. Each writes
-three transactions, of which the second is aborted; each transaction also has an offset of a group.
+The clients speak transactions v1, to clusters with ``transaction.version`` 0 and 2. Each writer has
+three transactions, of which it aborts the second. Each transaction also has an offset of a consumer
+group.
 """
 
 from __future__ import annotations

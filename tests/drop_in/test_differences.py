@@ -586,7 +586,9 @@ async def test_stop_aborts_an_open_transaction(cluster: EmbeddedCluster) -> None
             await producer.begin_transaction()
             await producer.send_and_wait(topic, b"x", partition=0)
         open_at = cluster.last_stable_offset(topic)
-        assert (open_at == cluster.log_end_offset(topic)) is ended  # if open, readers wait a minute
+        # An open transaction stops read_committed consumers at its first record, until it times
+        # out after a minute.
+        assert (open_at == cluster.log_end_offset(topic)) is ended
 
 
 async def test_a_block_that_cannot_commit_aborts(cluster: EmbeddedCluster) -> None:

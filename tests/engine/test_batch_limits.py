@@ -37,7 +37,9 @@ def growing(told: int | None = LARGE, **options: object) -> Rig:
     rig.now += 0.01
     rig.ack(rig.outstanding()[0])
     for _ in range(5):
-        rig.send(5)  # few, so that they do not grow while the window is open
+        # Each call sends one batch. Its 5 records of 150 bytes are less than a full batch, so that
+        # it does not outgrow `batch_size`.
+        rig.send(5)
     rig.send(175)
     assert len(rig.outstanding()) == 5
     return rig

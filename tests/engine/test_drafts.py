@@ -207,7 +207,8 @@ def test_a_draft_is_numbered_when_it_is_sent() -> None:
     made.send(40)
     assert made.sequences == [1]
     before = made.outstanding()[0]
-    made.fail(before, INVALID_PRODUCER_EPOCH)  # another client has this id: a new one follows
+    # This error shows that another client uses the producer id, so the engine requests a new id.
+    made.fail(before, INVALID_PRODUCER_EPOCH)
     made.tick(1.0)
     again = made.outstanding()[0].only
     report(made)

@@ -315,7 +315,7 @@ def test_a_single_record_that_is_too_large_fails_alone() -> None:
 
 
 def test_a_split_with_a_full_window_behind_it_keeps_span_and_order() -> None:
-    """The split of the oldest batch in a full window keeps the window and the order of records.
+    """Splitting the oldest batch of a full window exceeds no window and reorders no records.
 
     The window is five batches, although the connection would take twenty requests.
     """

@@ -618,7 +618,10 @@ class Schedule:
         assert self.cluster.group == offset
 
     def happened(self, each: Transaction, seen: dict[int, list[bytes | None]]) -> bool:
-        """Return whether a transaction was committed, as reported; if UNKNOWN, as the logs show."""
+        """Return whether a transaction was committed.
+
+        The producer has reported that; only if it reported UNKNOWN, the cluster's contents decide.
+        """
         if each.outcome.committed is not None:
             assert not each.outcome.committed or all(r.status is ACKED for r in each.records)
             return each.outcome.committed

@@ -279,10 +279,10 @@ def test_faults_of_records(tmp_path: Path) -> None:
 
 
 class Wire:
-    """A stand-in for a cluster and its proxy.
+    """A stand-in for a cluster and its proxy, on which the benchmark carries out its faults.
 
-    Whenever a fault waits, moves a leader or stops a broker, the hook ``on_answer`` sees one
-    Produce answer to each of the chosen clients.
+    A fault calls `until`, `move_leader` or `terminate`. During each of these calls, the hook
+    ``on_answer`` sees one Produce answer (NOT_LEADER_OR_FOLLOWER) to each client in ``clients``.
     """
 
     def __init__(self, *clients: str) -> None:

@@ -377,7 +377,8 @@ async def changes(g: Groups) -> None:
     one.protocols = two.protocols = dict(reversed(list(both.items())))  # sticky is in use
     await g.ask(g.describe(group))
     one.protocols = two.protocols = {"sticky": subscription("s")}
-    await one.begin(one.joining())  # with other metadata than before, while all wait for the leader
+    # Before any member has sent SyncGroup, `one` joins again, with other protocols than before.
+    await one.begin(one.joining())
     await g.until(group, "PreparingRebalance", 3)
     for each in (two, three):
         await each.begin(each.joining())
@@ -636,7 +637,11 @@ async def groups_on(
     """Yield `Groups` on the embedded cluster and on another broker, which is at ``real``."""
 
     def connect(main: Pair | None = None) -> Pair:
-        """Connect to both brokers; later pairs share the first one's id names and differences."""
+        """Return connections to both brokers.
+
+        ``main`` is the pair that was made first; None makes it. Each later pair shares with it the
+        names of ids, the error codes that Kafka has sent, and the differences that were found.
+        """
         pair = Pair(
             world.name,
             Side("real", real),
