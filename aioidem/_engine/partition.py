@@ -1108,7 +1108,7 @@ class PartitionState:
         self.settle_records(batch.records, DeliveryStatus.NOT_WRITTEN, error, out)
 
     def drop(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """End a batch as NOT_WRITTEN that cannot be built, and so was never sent."""
+        """End a batch that cannot be built, and so was never sent, as NOT_WRITTEN."""
         self._fail(batch, error, out)
         self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
 

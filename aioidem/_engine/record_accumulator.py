@@ -234,7 +234,9 @@ class RecordAccumulator:
         for index, part in spread(item, topic.sticky, self._cluster.topics[topic.name]):
             part.partition = index
             self._assign(topic, part, now)
-            part.partition = None  # the caller chose none, so another cluster may give another one
+            # The caller chose no partition. If the producer moves to another cluster, the record's
+            # partition is chosen again there.
+            part.partition = None
         return True
 
     def _assign(self, topic: TopicState, record: PendingRecord, now: float) -> bool:

@@ -507,5 +507,5 @@ def items_of(records: Sequence[PendingRecord]) -> Sequence[PendingRecord]:
 
 
 def count_of(items: Iterable[PendingRecord]) -> int:
-    """Return how many records some items have."""
+    """Return the number of records; a block among the items counts all of its records."""
     return sum(map(_count_of, items))

@@ -169,7 +169,11 @@ class Recovery:
         self.asked = True
 
     def refused_for_good(self, error: KafkaError) -> None:
-        """Keep the error of a permanent refusal by a leader that holds the producer's state."""
+        """Keep the error with which the leader has permanently refused a batch in doubt.
+
+        Only a refusal by a leader that holds the producer's state counts: such a leader recognises
+        a batch that it has already appended.
+        """
         self.refusal = error
 
     def search(self, *, wanted: bool) -> None:

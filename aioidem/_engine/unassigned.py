@@ -57,8 +57,8 @@ class UnassignedRecords:
     def __init__(self) -> None:
         # Records that wait for the next Metadata answer.
         self._waiting: deque[Unassigned] = deque()
-        # Records that soon get a partition (see `assigning`), because metadata has named those of
-        # the topic.
+        # Records that soon get a partition (see `assigning`): metadata has named the topic's
+        # partitions.
         self.due: deque[Unassigned] = deque()
         # No waiting record expires before this time, in seconds.
         self._first_end = 0.0

@@ -33,7 +33,7 @@ _READ_AHEAD: Final = 1 << 18
 
 @runtime_checkable
 class DirectStream(Protocol):
-    """A byte stream on which a plain function can send."""
+    """A byte stream with methods by which a function that is not async can send."""
 
     def try_send(self, item: bytes) -> bool:
         """Send bytes now, or return False; then no byte was or will be sent."""

@@ -140,7 +140,7 @@ class Deliveries(Sequence[Delivery]):
 
     @property
     def ranges(self) -> list[DeliveryRange]:
-        """The outcomes, batch by batch, in the order of each batch's first record in the call."""
+        """The outcomes as ranges, sorted by the first position of each range in the call."""
         return [
             DeliveryRange(
                 run.outcome.topic,

@@ -3,8 +3,9 @@
 An iterable may be endless, or make its values when they are asked for. Therefore a call is read in
 pieces of about a megabyte. A list or tuple exists already, and its pieces are larger.
 
-Invariant: every record before a bad one is in a piece, and the error of the bad one is raised after
-that piece was taken. So is an exception of the iterable itself.
+Invariant: if a record is bad, all records before it are in pieces, and its error is raised only
+after these pieces were taken. If the iterable itself raises an exception, the exception is raised
+only after the records that it made before were taken.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class BuiltBatch:
 
     @property
     def compression_ratio(self) -> float:
-        """The records' compressed size divided by their uncompressed size, for the estimator."""
+        """The compressed size of the records divided by their uncompressed size."""
         records = self.uncompressed_size - layout.BATCH_OVERHEAD
         return (len(self.data) - layout.BATCH_OVERHEAD) / records
 

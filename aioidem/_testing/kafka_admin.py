@@ -56,7 +56,9 @@ class KafkaAdmin:
         self.questions = KafkaQuestions(brokers, timeout)
 
     async def ask(self, /, api_key: int, version: int, *, broker: int = 0, **fields: Any) -> Any:
-        """Send one request to a broker, past its proxy, and return the response as kio's object.
+        """Send one request to a broker, and return the response as kio's object.
+
+        The request bypasses the proxy that stands between clients and the broker.
 
         Args:
             api_key: API of the request.

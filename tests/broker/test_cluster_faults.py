@@ -107,7 +107,11 @@ def test_request_timed_out_comes_after_the_requests_timeout_and_the_append_stays
 
 
 def test_a_duplicate_waits_for_the_high_watermark_too_but_out_of_order_does_not() -> None:
-    """A duplicate batch waits for the high watermark too; OUT_OF_ORDER is answered at once."""
+    """The answer to a duplicate waits for the high watermark; an OUT_OF_ORDER answer does not.
+
+    The broker retains five of the six batches. So it recognises the sixth as a duplicate, and
+    refuses the first as out of order.
+    """
     cluster, partition, client = make()
     fill(client, 6)
     partition.hold_high_watermark(at=2)

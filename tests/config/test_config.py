@@ -400,7 +400,7 @@ def test_a_delivery_timeout_of_exactly_linger_plus_request_timeout_is_taken(
 
 @pytest.mark.parametrize("name", ["retry_backoff", "reconnect_backoff"])
 def test_a_first_pause_above_the_longest_is_refused(name: str) -> None:
-    """A retry or reconnect back-off above the option that is its maximum is refused."""
+    """The option retry_backoff is refused above retry_backoff_max; likewise reconnect_backoff."""
     with pytest.raises(ConfigError, match=rf"{name} .*=2\.0: expected at most {name}_max"):
         _build(**{name: 2, f"{name}_max": 1})
     _build(**{name: 1, f"{name}_max": 1})

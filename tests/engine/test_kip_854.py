@@ -637,9 +637,11 @@ def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
 
 
 def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
-    """With in_doubt="resend" batches that two passes of probes missed are sent in a new epoch.
+    """With in_doubt="resend" batches that no probe has found are sent again under a new epoch.
 
-    One data loss is counted, and the records are written in order.
+    A probe is a batch resent with its old epoch, to learn whether the leader has stored it. Here
+    the leader answers every probe OUT_OF_ORDER. One data loss is counted, and the records are
+    written in order.
     """
     rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
     while rig.state().ledger.identity == (4001, 0):

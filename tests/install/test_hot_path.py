@@ -24,7 +24,8 @@ def _wheel(tree: Path, tmp_path: Path, **environment: str) -> Path:
     """Run `make wheels` in a copy of the tree, with this process's Python."""
     place = copy_tree(tree, tmp_path / "aioidem")
     home = Path(sys.prefix)
-    # With -o, make does not install into this environment again, from the copy.
+    # The option -o declares this process's environment to be up to date. Otherwise make would
+    # install the copy of the tree into that environment.
     done = run(
         *("make", "-o", f"{home}/.ready", f"VENV={home}", "wheels"),
         cwd=place,

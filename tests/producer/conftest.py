@@ -53,5 +53,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 def transport(anyio_backend: tuple[str, dict[str, Any]]) -> Literal["tcp", "memory"]:
-    """Return how brokers are reached in this world; the virtual clock must not wait for sockets."""
+    """Return how clients reach the embedded brokers in the test's world.
+
+    The world "virtual" has no sockets: its clock would jump ahead while a task waits for one.
+    """
     return "memory" if "clock" in anyio_backend[1] else "tcp"

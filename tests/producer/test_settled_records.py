@@ -26,9 +26,10 @@ class ToldRecord(PendingRecord):
 
 
 class Told:
-    """A receiver of outcomes, which notes them in `told` as (settlement's number, record's index).
+    """Notes the record of each outcome in `told`, as (settlement's number, record's index).
 
-    `then` has a function to call for some of them, as a user's callback would be called.
+    A settlement is one outcome and the records that share it. `then` maps such a pair to a function
+    that is called at the record's outcome, like a user's callback.
     """
 
     def __init__(self) -> None:
