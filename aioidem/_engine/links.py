@@ -179,7 +179,8 @@ class Link:
         """Note that the connection is up.
 
         Args:
-            plain_version: the highest Produce version below v14 that both sides support.
+            plain_version: the highest Produce version below v14 that both sides support. It is
+            used when v14, whose answers name the window (KIP-1269), is not.
             now: seconds.
         """
         self.move(LinkEvent.OPENED)

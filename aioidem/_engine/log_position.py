@@ -36,7 +36,10 @@ class LogPosition:
         self._lost_before = batch.ordinal
 
     def is_explained(self, batch: Batch) -> bool:
-        """Return whether a hole in the log at this batch belongs to a loss reported earlier."""
+        """Return whether the loss that this batch shows is part of a loss reported earlier.
+
+        It is, if the batch is not newer than the batch whose offset showed the earlier loss.
+        """
         return batch.ordinal <= self._lost_before
 
     def reach(self, batch: Batch, base_offset: int) -> None:

@@ -229,7 +229,7 @@ def reported() -> Any:
 
 @pytest.mark.usefixtures("scripts")
 def test_a_table_has_medians_their_spread_and_every_client() -> None:
-    """A row has median, lowest and highest, and a client that cannot run has its reason."""
+    """A row shows the median, lowest and highest figure, or why its client has no figures."""
     from short_link_report import markdown
 
     printed = markdown(reported())

@@ -1,4 +1,4 @@
-"""What the drop-in leaves behind for a record: nothing that only the garbage collector frees."""
+"""What `AIOKafkaProducer` keeps for a settled record is freed without the garbage collector."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A batch in doubt keeps the producer id, epoch and sequence that it was first sent with.
 
 A batch is in doubt if it was sent and nothing shows whether the leader has stored it.
-Most of these tests hold a rule that another Kafka client broke; the docstring names the bug.
+Most of these tests check a rule that another Kafka client has broken; the docstring of the test
+names that client's bug.
 """
 
 from __future__ import annotations

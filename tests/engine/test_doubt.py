@@ -542,9 +542,10 @@ def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledg
 def test_what_is_refused_for_good_when_asked_about_is_no_loss_of_the_brokers(
     passes: tuple[int, int], events: int
 ) -> None:
-    """Refused probes count as data loss only if the last pass was all OUT_OF_ORDER.
+    """Data loss is counted only if each probe of the last pass was answered OUT_OF_ORDER.
 
-    A batch that is refused for another reason may never have been appended.
+    A pass resends each batch in doubt once, as a probe. A probe that is refused for another reason
+    proves no loss: its batch may never have been appended.
     """
     rig, _ = pipelined(2, request_timeout=10.0)
     for request in rig.outstanding():

@@ -304,9 +304,10 @@ def test_a_partial_offset_commit_goes_on_with_the_rest(version: int) -> None:
 
 
 def test_what_was_not_attempted_for_another_partition_s_sake_does_not_decide() -> None:
-    """The code of the refused partition decides, and not OPERATION_NOT_ATTEMPTED of the others.
+    """The code of the refused partition decides whether AddPartitionsToTxn is tried again.
 
-    AddPartitionsToTxn adds all of its partitions or none.
+    AddPartitionsToTxn adds all of its partitions or none. So if one partition is refused, each of
+    the others has the code OPERATION_NOT_ATTEMPTED, which decides nothing.
     """
     rig = opened(V1, partitions=2)
     rig.hold = (ADD,)

@@ -54,7 +54,7 @@ def test_mutations_of_the_corpus_are_taken(name: str) -> None:
 
 
 def test_every_corpus_has_a_target() -> None:
-    """Each file of the corpus belongs to a target, and the targets' shares add up to 1."""
+    """Each corpus file belongs to a target; the targets' shares of a run's inputs add up to 1."""
     assert {path.stem for path in CORPUS.glob("*.txt")} <= set(TARGETS)
     assert sum(target.share for target in TARGETS.values()) == pytest.approx(1.0)
 

@@ -57,7 +57,7 @@ async def test_no_turn_of_the_loop_assigns_more_than_a_slice_and_keys_keep_their
                 tasks.start_soon(turns.run)
                 for number in range(MANY):
                     send(number)
-                while not turns.calls:  # the time limit of the test ends this loop
+                while not turns.calls:  # if none ever came, `bounded` would end the test
                     await anyio.lowlevel.checkpoint()
                 assert turns.calls.total() < MANY, "one turn does not assign all records"
                 for number in range(MANY, MANY + 100):

@@ -199,7 +199,8 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
                     assert cluster.log_end_offset("t") > before, "tasks that wait for room get it"
                 tasks.cancel_scope.cancel()
             with anyio.fail_after(10.0):
-                # No other task sends after these, so only room that is given back can wake them.
+                # No task sends after these 20. Those that wait for room in the buffer get it only
+                # if the records before them give their room back.
                 async with anyio.create_task_group() as last:
                     for _ in range(20):
                         last.start_soon(producer.send, "t", bytes(900))

@@ -153,8 +153,8 @@ async def test_in_a_transaction_one_bad_record_makes_it_abortable() -> None:
 async def test_a_closed_batch_of_the_drop_in_fails_as_a_whole() -> None:
     """A batch that the caller built fails as a whole if one record is refused.
 
-    The caller gets one outcome for the batch. So no record may be sent again without the refused
-    one: the outcome NOT_WRITTEN would be false for the records that are then stored.
+    The caller gets one outcome for the whole batch. If the producer sent the other records again
+    without the refused one, they would be stored, and the outcome NOT_WRITTEN would be false.
     """
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t", configs=COMPACT)

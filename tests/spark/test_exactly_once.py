@@ -184,7 +184,10 @@ def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
 def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """An attempt that reads the marker before another attempt commits is fenced."""
+    """An attempt that reads the marker before another attempt commits cannot commit, too.
+
+    The marker is the number of the task's next batch. The other attempt has fenced this one.
+    """
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     async def twin() -> None:
