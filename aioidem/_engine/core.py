@@ -53,7 +53,7 @@ __all__ = ["ProducerCore"]
 
 
 class ProducerCore:
-    """The whole engine of one producer.
+    """One producer's engine: it takes every decision of the producer, and does no I/O.
 
     Args:
         config: validated options.

@@ -1,13 +1,14 @@
 """DoubtResolution: finds out whether batches in doubt are stored, when a resend cannot show it.
 
-A batch is in doubt if it may or may not be in the log. In each `ProducerCore.poll` every partition
-takes the decisions that had to wait until none of its batches was outstanding. If the partition
-needs to know what its leader has stored, the leader is asked: by DescribeProducers (KIP-664) for
-the last sequence of the producer id, or, where a resend could be appended twice (KIP-854), by Fetch
-for the log itself.
+A batch is in doubt if it may or may not be in the log. A partition that has batches in doubt waits
+until all its batches in flight are answered or lost. Then the next `ProducerCore.poll` decides what
+to do about the doubt: resend some batches, ask the leader, or give up. The leader is asked in one
+of two ways. DescribeProducers (KIP-664) names the last sequence of the producer id. Fetch reads the
+log itself, if a resend could be appended twice because the leader may have forgotten the producer
+(KIP-854).
 
-A deposed leader is disconnected if it is silent while batches of the partition are outstanding at
-it, because the partition sends nothing to the new leader before those batches have an answer.
+A deposed leader may keep silent about batches in flight to it. The partition sends nothing to the
+new leader before those batches are answered or lost, so the deposed leader is disconnected.
 """
 
 from __future__ import annotations

@@ -27,14 +27,15 @@ __all__ = ["Drafts"]
 
 
 class Drafts:
-    """The drafts of one producer that are being compressed.
+    """The drafts of one producer: batches that threads are compressing.
 
     Args:
         config: validated options, for codec and level.
 
     Attributes:
-        quick: how many bytes of records are compressed without a draft.
-        at_once: how many drafts are compressed at once. The Sender sets it to suit its threads.
+        quick: up to how many bytes of records the event loop compresses itself, without a draft.
+        at_once: how many drafts may be under way at once; the Sender, which owns the threads, sets
+            it.
         steps: the `Compress` steps of the drafts begun since the last `ProducerCore.poll`.
     """
 

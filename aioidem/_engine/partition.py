@@ -595,7 +595,7 @@ class PartitionState:
         if disposition.refresh_metadata:
             out.refresh_metadata()
         if batch.settled:
-            return False  # a probe of a batch that was settled meanwhile
+            return False  # the answer to a resend of a batch that has its outcome already
         self.gate.close()
         if disposition.action is Action.DUPLICATE:
             self.gate.hear_of_state()
@@ -1071,7 +1071,7 @@ class PartitionState:
         for batch in self.unresolved:
             at = batch.deadline
             if at <= now:
-                at += grace  # what is past its deadline waits only for the end of the grace
+                at += grace  # after the deadline only the end of the grace time is awaited
             if at < first:
                 first = at
         if now < self.retry_at < first:
@@ -1220,7 +1220,8 @@ class PartitionState:
 
 
 def _next_expiry(deadline: float, now: float, grace: float) -> float:
-    # A batch that is past its deadline waits only for the end of the grace time.
+    # After the deadline only the end of the grace time is awaited, which `expire` grants to batches
+    # in doubt.
     return deadline if deadline > now else deadline + grace
 
 

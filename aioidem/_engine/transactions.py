@@ -424,7 +424,10 @@ class Transactions:
         return self.version < V2
 
     def produce_version(self, offered: int) -> int:
-        """Return the Produce version to use: in v1, one that adds no partitions (KIP-890).
+        """Return the Produce version to use.
+
+        In transactions v1 the producer adds partitions to the transaction by AddPartitionsToTxn. So
+        it avoids the later Produce versions, by which the broker adds them itself (KIP-890).
 
         Args:
             offered: the highest version that the connection supports.

@@ -18,9 +18,10 @@ Rejected:
 
 - A sorted list of latencies: it needs 8 bytes per record and a sort. An HDR histogram keeps three
   significant digits in constant memory.
-- Recognising the first batch by elapsed time: on a link with almost no round-trip time, one large
-  batch takes longer than several small ones. The caller knows when its event loop has run other
-  tasks, and calls `first_batch_over`.
+- Recognising the end of the first batch by the time since its first acknowledgement: on a link with
+  almost no round-trip time, one large batch takes longer than several small ones. Instead the
+  caller calls `first_batch_over`: all records of a batch are acknowledged before another task of
+  the event loop runs, so the caller waits for its own next turn.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ Invariants
     A frame that no hook changes passes byte for byte; it is neither copied nor held until its end.
 
 Rejected
-    Delaying only whole frames: the transmission time of a frame would count twice.
+    Delaying only whole frames: the time that a frame takes on the link would count twice, while the
+    relay reads the frame and again while it passes the frame on.
 """
 
 from __future__ import annotations

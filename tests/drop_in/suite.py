@@ -219,7 +219,8 @@ async def every_acks_is_accepted(world: World) -> None:
         async with world.producer(acks=acks) as producer:
             await producer.send_and_wait(world.topic, b"x", partition=0)
     async with world.producer(acks=0) as producer:
-        # With acks=0 no metadata is known. The tests of aiokafka expect None, too.
+        # With acks=0 no RecordMetadata (offset, timestamp) is known. aiokafka's tests expect None,
+        # too.
         assert await producer.send_and_wait(world.topic, b"x", partition=0) is None
     # By the time that this producer has started, the broker has read the record with acks=0.
     async with world.producer() as producer:

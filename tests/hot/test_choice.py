@@ -33,7 +33,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_the_compiled_form_runs_where_it_is_installed(installed: SimpleNamespace) -> None:
-    """Each loop of the package is the compiled one, and there is no reason for pure Python."""
+    """If the compiled module is installed, every function of `_hot` comes from it."""
     names = chosen()
     assert names["WHY_PURE"] is None
     assert {name: names[name] for name in _LOOPS} == vars(installed)

@@ -185,7 +185,7 @@ MALFORMED = pa.Table.from_arrays(
 async def test_what_cannot_be_sent_is_refused_at_the_call(
     table: Any, named: Any, error: Any, message: str
 ) -> None:
-    """The error names the column, and nothing is queued."""
+    """`send_table` raises an error that names the wrong column or argument, and queues nothing."""
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster) as producer:

@@ -146,7 +146,7 @@ async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_
 
 @bounded(20)
 async def test_producer_aligns_with_the_partition_leader(transport: Transport) -> None:
-    """Partitions with different leaders have the windows that their leaders name."""
+    """Each partition has the window that its own leader announced, whatever the others did."""
     async with EmbeddedCluster(
         brokers=3, retain={0: 5, 1: 9, 2: 20}, rtt=RTT, transport=transport
     ) as cluster:

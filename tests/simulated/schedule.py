@@ -617,8 +617,8 @@ class Drawer:
             self._fault("unheard", self._broker(), r.choice((1, 2, 3, 4)), r.random() < 0.5)
         if r.random() < 0.5:
             self._fault("secret", 10 * r.random(), at=0.0)
-        # Only an acknowledgement names a window, and brokers refuse the records of a client whose
-        # clock is a day ahead.
+        # The producer must get acknowledgements, because only they name a window. So its clock does
+        # not jump a day ahead: brokers would refuse all of its records.
         self.faults[:] = [f for f in self.faults if f.kind != "jump" or f.args[0] < _DAY]
         # An acknowledgement that comes after its record has expired names no window either.
         options = v["options"]

@@ -124,7 +124,7 @@ def test_a_marker_is_read_as_it_was_committed() -> None:
     ids=lambda metadata: metadata[:50],
 )
 def test_what_somebody_else_committed_is_no_marker(metadata: str) -> None:
-    """Offset metadata of another program is an error, and not taken for a marker."""
+    """Reading the metadata of another program's offset as a marker raises MarkerError."""
     with pytest.raises(MarkerError, match="which program"):
         Marker.read(6, metadata)
 

@@ -1,4 +1,6 @@
-"""The classic group protocol on both brokers: rebalances, sessions, fencing and descriptions.
+"""The classic group protocol on real Kafka and the embedded broker, whose answers are compared.
+
+The scripts are about rebalances, sessions, fencing and descriptions of groups.
 
 Each member has a connection of its own to each broker, because a broker does not read from a member
 whose JoinGroup waits. Before a request that depends on the effect of an earlier one, a script

@@ -153,10 +153,11 @@ async def progress(cluster: KafkaCluster, copiers: Copiers, target: str, more: i
 async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
     """Wait until the newest copier has committed twice, so that it can be stopped (SIGSTOP).
 
-    A broker's end may have disturbed the transaction of the first commit, and then the copier
-    requests a new epoch (InitProducerId) after it. If the copier were stopped before that request,
-    the request would fence its successor later: while a transaction is open, brokers accept
-    InitProducerId with any older epoch of the producer id.
+    A kill of the broker may have disturbed the transaction that the first commit ended. If so, the
+    copier requests a new epoch (InitProducerId) before its next transaction. If it were stopped
+    before that request, it would send the request when it resumes, after its successor has started.
+    While the successor has an open transaction, brokers accept InitProducerId with any older epoch
+    of the producer id, so the request would fence the successor.
     """
     for _ in range(2):
         place = await group_offset(cluster, copiers.group, copiers.group, stable=False)

@@ -99,9 +99,12 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
 ) -> None:
     """Large batches that are in the log end ACKED or UNKNOWN, never NOT_WRITTEN.
 
-    If the resend of an earlier, small batch is acknowledged, the leader still has the producer's
-    state, so the success of a later batch proves that the large ones are stored. Otherwise nothing
-    proves it, and the oldest large batch ends UNKNOWN.
+    Their answers are lost, and then max.message.bytes is lowered, so their resends are refused.
+
+    With `known`, a small batch was sent before them. If its resend is acknowledged, the leader
+    still has the producer's state. So the success of the small batch behind the large ones proves
+    that they are stored. Without `known` nothing proves it, and the oldest large batch ends
+    UNKNOWN.
     """
     topic = f"limit-doubt-{known}"
     await cluster.create_topic(topic)
