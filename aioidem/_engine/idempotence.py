@@ -140,8 +140,8 @@ class IdentityLedger:
         """
         identity = self.current
         if identity is None:
-            # A new id is needed already (the old one was given up, or its epochs are used up). It
-            # serves as well as another epoch.
+            # The producer has no id and will get a new one. Under a new id sequences begin anew, as
+            # they would under the next epoch of an old id.
             return
         self.bumps += 1
         if identity.epoch >= MAX_EPOCH:

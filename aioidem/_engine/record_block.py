@@ -301,7 +301,10 @@ class RecordBlock(PendingRecord):
         return max(found - 1, 0)
 
     def reaching(self, nbytes: int) -> int:
-        """Return how many records from the first on make up `nbytes` bytes; all if too few do."""
+        """Return how many of the first records are needed for `nbytes` bytes.
+
+        If all records together have fewer bytes, the result is the number of all records.
+        """
         return min(self.fitting(nbytes - 1) + 1, self.count)
 
     # -- single records

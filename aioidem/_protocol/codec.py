@@ -310,7 +310,7 @@ def _read_uuid(data: _Message, at: int) -> tuple[uuid.UUID | None, int]:
 
 
 def _value(kafka_type: str, *, flexible: bool, nullable: bool) -> _Field:
-    """Return the reader of a primitive type, by kio's name of the type."""
+    """Return the `_Field` that reads values of the primitive type that kio calls `kafka_type`."""
     if kafka_type in _NUMBERS:
         return _NUMBERS[kafka_type]
     match kafka_type:

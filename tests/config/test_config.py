@@ -173,7 +173,7 @@ def test_addresses_are_taken_in_every_usual_form(
     ],
 )
 def test_what_is_no_address_is_refused(given_as: Any) -> None:
-    """A bootstrap address that cannot be one raises ConfigError."""
+    """An illegal bootstrap address, for example one with port 0, raises ConfigError."""
     with pytest.raises(ConfigError, match=r"bootstrap_servers=.*: expected 'host:port'"):
         _build(bootstrap_servers=given_as)
 

@@ -1,9 +1,10 @@
-"""What aiokafka's documentation shows of producing, run with only the import changed.
+"""Examples like those in aiokafka's documentation of producing, run with aiokafka and with aioidem.
 
-Each example is one source text, in which `PACKAGE` is the only word that differs between the runs.
-The examples show the uses of aiokafka's pages "Producer client", "Batch producer", "Custom
-partitioner", "Transactional producer", "Transactional consume-process-produce", "Serialization and
-compression" and "Using SSL", but their text is our own.
+Each example is one source text. Its word `PACKAGE` is replaced by `aiokafka` in one run and by
+`aioidem` in the other, and nothing else differs between the two runs. The examples show the uses of
+aiokafka's pages "Producer client", "Batch producer", "Custom partitioner", "Transactional
+producer", "Transactional consume-process-produce", "Serialization and compression" and "Using SSL",
+but their text is our own.
 """
 
 from __future__ import annotations

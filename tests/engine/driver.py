@@ -446,7 +446,7 @@ class Rig:
                 self.answer_call(step, poll=False)
 
     def compressed(self, step: steps.Compress) -> None:
-        """Compress a draft's records, and give the engine the result."""
+        """Compress the records of a `Compress` step, and give the engine the result."""
         body = build_body(step.records, step.codec, step.level)
         self.core.on_compressed(step.token, body)
 

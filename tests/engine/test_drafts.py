@@ -389,7 +389,9 @@ def test_a_draft_waits_for_a_request_with_room_for_it() -> None:
     made = rig(partitions=2, late_sealing=True, batch_size=1000, max_request_size=20_000)
     made.topic_limit = 1 << 20
     source = random.Random(1)
-    for partition in (0, 1) * 10:  # the leader's limit and the goodput become known
+    # From these answers the engine learns the topic's size limit and the connection's goodput
+    # (acknowledged bytes per second). With late sealing both decide how large a batch may become.
+    for partition in (0, 1) * 10:
         made.send(10, partition=partition)
         made.now += 0.01
         made.ack_all()

@@ -1,4 +1,4 @@
-"""How a long Metadata answer is merged in slices, and which lists partitioners get."""
+"""How a long Metadata answer is merged in slices, and which partition lists partitioners get."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Run inputs on a target and decide what is wrong with them: what they raise, and what they cost.
 
-Processor time above the budget or above that of the slowest input so far is measured three times,
-as is memory above the budget. The lowest measurement counts, because an import, a garbage
-collection or a busy machine slows one run down, but hardly three. So a replay of the
-slowest input takes about as long as the judge has noted.
+A measurement is usually taken once. Two cases are measured three times, and the lowest of the three
+values counts: processor time that exceeds the budget or the time of the slowest input so far, and
+memory that exceeds the budget. The reason is that an import, a garbage collection or a busy machine
+slows one run down, but hardly three. So a replay of the slowest input takes about as long as the
+judge has noted.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def steady(result: RunResult) -> float:
 
 
 def sealed(**flags: Any) -> dict[str, Any]:
-    """Return the flags of a run whose batches are sealed at `batch.size`."""
+    """Return the flags of a run without late sealing: no batch outgrows `batch.size`."""
     return {"producer_props": ["late.sealing=false"], **flags}
 
 

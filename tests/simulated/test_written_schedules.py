@@ -321,8 +321,9 @@ def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
 def test_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
     """A silent former leader delays batches for the new leader by two seconds, not by 30.
 
-    The former leader owes answers and never sends them; the request timeout is 30 seconds. The
-    producer learns of the new leader on its connection to the other partition's leader.
+    The topic has two partitions. The leader of partition 0 owes answers and never sends them, and
+    partition 0 moves to the leader of partition 1. The producer learns of the move on its
+    connection to the leader of partition 1. The request timeout is 30 seconds.
     """
     result = clean(
         schedule(

@@ -636,7 +636,8 @@ class World:
         self.rtt = schedule.rtt
         # The bytes per second of each connection, upwards; None means no limit.
         self.bandwidth: float | None = None
-        # `cluster`: where the brokers' host names lead now. `clusters`: wherever they have led.
+        # `cluster`: the cluster to which the brokers' host names lead now. `clusters`: all clusters
+        # to which they have led since the run began, with the present one as the last.
         self.clusters: list[ClusterState] = []
         self.cluster = self._build_cluster()
         self.injector = Injector(self)

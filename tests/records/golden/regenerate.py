@@ -260,8 +260,8 @@ def built_by_java(cases: list[Case]) -> list[bytes]:
     lines: list[str] = []
     for case in cases:
         plain = {key: value for key, value in case.items() if key != "log_append_time"}
-        # The batch's line has the log-append time; the records' lines have their own timestamps,
-        # which Java's builder takes.
+        # Java's builder takes the log-append time once per batch, and each record's own timestamp.
+        # So only the batch's line is made with the log-append time, the records' lines without it.
         lines += [batch_line(case), *record_lines(plain), "end"]
     return [bytes.fromhex(line) for line in java("build", lines)]
 

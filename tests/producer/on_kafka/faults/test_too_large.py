@@ -169,8 +169,9 @@ async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_los
 ) -> None:
     """No batch grows beyond max.message.bytes, whether or not the producer may ask for this limit.
 
-    The test sends 4,000 small records with a limit of 64 KiB. A larger batch whose refusal is lost
-    would be in doubt, so it could not be split, and each resend would be refused.
+    The test sends 4,000 small records with a limit of 64 KiB. If a larger batch were refused and
+    this answer were lost, the producer could not know whether the batch was stored. So it could not
+    split the batch, and the broker would refuse each resend.
     """
     topic = f"small-{told}"
     await cluster.create_topic(topic, configs={LIMIT: 65536})
