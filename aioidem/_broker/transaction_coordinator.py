@@ -408,9 +408,10 @@ def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, agai
 def _may_abort_nothing(
     transaction: Transaction, *, commit: bool, raises: bool, again: bool
 ) -> bool:
-    """Return whether to carry out an abort of a transaction that has written to no target.
+    """Return whether to carry out an EndTxn although no transaction is open.
 
-    False: this EndTxn repeats the one that ended the last transaction, in the same way (commit or
+    True: it is an abort of transactions v2, which then only raises the epoch.
+    False: it repeats the EndTxn that ended the last transaction, in the same way (commit or
     abort). ``raises`` and ``again`` are those of `_may_end`.
 
     Raises:

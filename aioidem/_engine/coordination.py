@@ -87,7 +87,7 @@ class Coordination:
         # The level of the feature `transaction.version` that the cluster has finalised.
         self._finalised = 0
 
-    # -- the caller's side -------------------------------------------------------------------------
+    # -- what the application asks for: an identity, begin, commit, abort --------------------------
 
     def see_version(self, finalised: int) -> None:
         """Record the level of `transaction.version` that the cluster has finalised (KIP-890)."""
@@ -159,7 +159,7 @@ class Coordination:
     def _abort_records(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
         self._accumulator.abort(error, doubt)
 
-    # -- calls -------------------------------------------------------------------------------------
+    # -- calls: requests to coordinators -----------------------------------------------------------
 
     def call(self, now: float) -> None:
         """Send a coordinator the call that the transaction needs next, if there is one."""

@@ -52,7 +52,8 @@ _COMMON: dict[int, Verdict] = {
     ErrorCode.coordinator_load_in_progress: Verdict.RETRY,
     ErrorCode.coordinator_not_available: Verdict.MOVED,
     ErrorCode.not_coordinator: Verdict.MOVED,
-    ErrorCode.unsupported_version: Verdict.FATAL,  # v2 request to a cluster of v1
+    # A request of transactions v2 (KIP-890) to a cluster that has finalised an older version.
+    ErrorCode.unsupported_version: Verdict.FATAL,
     # The coordinator dropped the producer id after its expiration, its epochs are used up, or
     # another producer has it.
     ErrorCode.invalid_producer_id_mapping: Verdict.ABORTABLE,

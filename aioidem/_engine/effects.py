@@ -88,7 +88,10 @@ class Effects:
         self._outcomes.event(f"{where}: data loss: {reason}")
 
     def fatal(self, error: errors.KafkaError) -> None:
-        """End the producer for good; the next poll settles the records without an outcome."""
+        """End the producer for good.
+
+        The next poll settles every record that has no outcome yet, as NOT_WRITTEN or UNKNOWN.
+        """
         self._transactions.die(error)
         if self.fatal_error is None:
             self.fatal_error = self._transactions.cause or error

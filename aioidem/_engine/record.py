@@ -5,8 +5,8 @@ and `_producer` passes them to the records later. So a user's callback never run
 the producer is being changed.
 
 There is one object per record, except in calls with many records (`record_block`). `_engine` needs
-`PendingRecord` only; the producer's deliveries (`_producer/queued.py`) inherit from it, so that a
-record and what its caller holds are the same object.
+`PendingRecord` only. The deliveries that `send_nowait` returns (`_producer/queued.py`) inherit from
+it, so that one object is both the record and its delivery.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class PendingRecord:
             place: the record's place among those records, from 0.
 
         Raises:
-            InternalError: no caller holds the record, as in a test of a queue alone.
+            InternalError: this is a plain `PendingRecord`, as in tests of a queue alone. The
+            subclasses that callers get override this method.
         """
         raise InternalError(f"record {place} of {outcome.topic}-{outcome.partition} has no caller")
 

@@ -115,9 +115,9 @@ class RetentionEvidence:
     def __init__(self) -> None:
         # The retries that are not answered yet, by the `id` of the batch.
         self._awaited: dict[int, _Retry] = {}
-        # The batches whose retry was refused too early to count, because two later batches had not
-        # been recognised yet. The key is the batch's ordinal; the value is the id of the connection
-        # on which all earlier attempts at it were made.
+        # The batches whose retry was refused too early to count: fewer than two later batches had
+        # been recognised as duplicates by then. The key is the batch's ordinal; the value is the id
+        # of the connection on which all earlier attempts at the batch were made.
         self._early: dict[int, int] = {}
         # The recognised retries, and the distances of the refused ones. The keys are the ids of the
         # connections on which all earlier attempts at those batches were made.

@@ -45,8 +45,8 @@ class TopicState:
         self.refused: KafkaError | None = None
         self._ceiling: int | None = None
         self._ceiling_until = 0.0
-        # The size of the smallest batch that was refused as too large, in bytes. It is forgotten
-        # with the ceiling, the limit that the refusal set.
+        # The size of the smallest batch that was refused as too large, in bytes. It is valid as
+        # long as `_ceiling`, the limit that was set because of the refusal.
         self._too_large = 0
 
     def describe(self, error_code: int, *, told_by: int | None) -> None:

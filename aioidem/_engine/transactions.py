@@ -235,7 +235,7 @@ class Transactions:
     def _move(self, event: TransactionEvent) -> None:
         self.state = transition(TRANSACTION_TRANSITIONS, self.state, event, "transaction")
 
-    # -- the caller's side -------------------------------------------------------------------------
+    # -- what the application asks for: an identity, begin, commit, abort --------------------------
 
     def init(self) -> None:
         """Request an identity, which fences the previous producer with this transactional id."""

@@ -18,8 +18,9 @@ partitions little by little, at most 1000 in each call of the producer core's `p
 
 Invariants:
 
-- Call order: every waiting record came before every due one, and while records are due, a later
-  record of the topic is put behind them, whatever its partition.
+- Call order: every waiting record is older than every due one. So while records are due, a new
+  record of the topic is put behind the due ones, whatever its partition, and does not wait. A due
+  record whose turn comes, but whose partition is still missing, waits again.
 - A due record does not expire: its topic is known, so its partition is assigned soon.
 
 Rejected: waiting `max_block` for a missing partition, as Java does. Usually the caller's partition

@@ -137,7 +137,7 @@ class TaskWriter:
         await self._producer.start()
 
     async def begin(self) -> bool:
-        """Return True: with at-least-once every attempt must write all rows."""
+        """Return True (write the rows), because no attempt skips rows with at-least-once."""
         await anyio.lowlevel.checkpoint()
         return True
 

@@ -36,7 +36,7 @@ _CHATTER: Final = re.compile(r"\s*$|Dumping |(Log )?[Ss]tarting offset: ")
 
 
 class LogDumpError(KafkaError):
-    """The tool printed something unknown, or found the log to be corrupt."""
+    """DumpLogSegments printed a line of an unknown kind, or found the log to be corrupt."""
 
 
 @dataclass(frozen=True, slots=True)

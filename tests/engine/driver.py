@@ -710,7 +710,10 @@ class Rig:
             self.poll()
 
     def produce_link(self) -> LinkEnd:
-        """Return the connection of the newest Produce request, or the newest open one."""
+        """Return an open connection: that of the latest Produce request, else the newest.
+
+        A Produce request does not count if its connection is closed.
+        """
         for request in reversed(self.everything):
             if not request.link.closed:
                 return request.link

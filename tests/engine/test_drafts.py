@@ -475,7 +475,10 @@ def refused(made: Rig) -> None:
 
 @pytest.mark.parametrize("delay", [False, True])
 def test_the_parts_of_a_refused_batch_are_compressed_as_drafts(*, delay: bool) -> None:
-    """Parts that take long to compress are drafts, sent in order, with the numbers of the whole."""
+    """Large parts of a batch refused as too large are compressed as drafts, and sent in order.
+
+    A draft is compressed outside of the engine. The parts keep the sequences of the whole.
+    """
     made = rig(batch_size=20_000)
     made.send()
     made.ack_all()

@@ -100,9 +100,9 @@ def probes_of(rig: Rig) -> dict[int, Request]:
 
 
 def test_in_range_mode_no_number_of_batches_binds_but_the_connections() -> None:
-    """In range mode only the connection's limit bounds the batches in flight.
+    """With `broker_dedup="range"` only the connection's limit bounds the batches in flight.
 
-    The window of five batches is for other brokers, which remember the last five batches.
+    The window of five batches is for brokers that recognise the last five batches as duplicates.
     """
     rig = running()
     rig.send(60)

@@ -86,10 +86,11 @@ def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_reported_once(
 
 
 def test_what_is_sent_after_a_probe_does_not_make_its_refusal_an_older_one() -> None:
-    """The age of a refused batch does not count the new batches that were sent after its probe.
+    """The distance of a refused probe does not count the batches sent after the probe.
 
-    Probes are answered one by one, and each one that the broker recognises makes room for new
-    batches.
+    A probe is a resend of a batch in doubt. Its distance is counted in batches, back from the
+    newest batch that had been sent before the probe. Probes are answered one by one, and each one
+    that the broker recognises as a duplicate makes room for new batches.
     """
     rig = cut_with_twenty()
     rig.send(60)
@@ -176,7 +177,8 @@ def test_a_leader_that_was_away_in_between_may_have_lost_them() -> None:
 def test_what_was_sent_on_two_connections_before_proves_nothing() -> None:
     """Refusals of batches that were sent on two earlier connections do not convict a broker.
 
-    The broker may have restarted between the two connections, and a restart shortens its memory.
+    The broker may have restarted between the two connections. After a restart a broker remembers
+    only the last batch of each producer.
     """
     rig = cut_with_twenty()
     assert rig.sequences == [1]

@@ -211,8 +211,9 @@ def _start(name: str, inputs: int, seed: int, out: Path) -> _Run:
             [*command, "--inputs", str(inputs), "--seed", str(seed)],
             stdout=log,
             stderr=log,
-            # malloc returns freed blocks of 128 KiB or more to the system at once, so that the
-            # growth of the process shows for the next input, too.
+            # With this variable malloc returns freed blocks of 128 KiB or more to the system at
+            # once. Otherwise the next input would reuse them, and the process would not grow
+            # however much memory that input takes.
             env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)},
         )
     return _Run(name, inputs, folder, process, time.monotonic())

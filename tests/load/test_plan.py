@@ -444,7 +444,7 @@ def room_for(value: bytes, memory: int) -> int:
 
 
 def test_two_windows_of_the_demo_are_whole_batches_of_16_records() -> None:
-    """In README's demo, the buffer holds two windows of batches with 16 records each."""
+    """In README's demo, the buffer holds two windows: 2 x `in_flight` batches of 16 records."""
     plan = sealed(record_size=1000, duration=3.0)
     for in_flight in (1, 5, 20):
         memory = plan.config(in_flight, "h:1").buffer_memory

@@ -90,7 +90,7 @@ async def test_it_holds_up_no_record_for_a_partition_that_is_there() -> None:
 
 
 def delayed_metadata(seconds: float) -> Any:
-    """Make an interceptor that delays Metadata answers; they show the topics before the delay."""
+    """Make an interceptor that delays Metadata requests; the broker serves them afterwards."""
 
     def hook(seen: RequestSeen) -> Action | None:
         return Delay(seconds) if seen.api_key == METADATA else None

@@ -100,7 +100,9 @@ async def test_over_tcp_the_window_is_filled_and_not_passed(
 ) -> None:
     """On real sockets the span reaches the window (1, 5 or 20) and is never larger.
 
-    The rate on real sockets is measured by benchmarks/window.py.
+    The span is the number of batches from the oldest unresolved one to the newest, as the broker
+    counts them (`EmbeddedCluster.span`). The rate on real sockets is measured by
+    benchmarks/window.py.
     """
     async with EmbeddedCluster(retain=20, rtt=RTT / 3, transport=transport) as cluster:
         for window in WINDOWS:
@@ -116,8 +118,8 @@ async def test_late_sealing_at_window_5_moves_at_least_10_times_the_sealed_figur
 ) -> None:
     """With a window of 5, late sealing sends at least ten times as fast as sealing at `batch.size`.
 
-    Records that wait for a full window leave together in one larger batch. So neither a wider
-    window (KIP-1269) nor tuning is needed.
+    Records that come while the window is full leave together in one larger batch. So the higher
+    rate needs neither a wider window (KIP-1269) nor tuning.
     """
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         few = sealed(num_records=3_000)

@@ -431,9 +431,10 @@ def test_a_window_that_is_not_four_bytes_is_ignored(value: bytes) -> None:
 
 
 def test_a_malformed_window_of_the_partition_leaves_the_topics() -> None:
-    """If the partition's number of batches to retain is malformed, its topic's is read.
+    """If a partition's number of batches to retain is malformed, that of its topic is read.
 
-    The number is KIP-1269's tagged field, which both structs of an answer may have.
+    The number is KIP-1269's tagged field. In a Produce answer both the struct of a topic and that
+    of a partition may have it.
     """
     raw = payload(encode_response(v14(20, 30), 1))
     odd = raw.replace(PARTITION_TAG, b"\x01\x01\x01\x14")

@@ -479,7 +479,8 @@ class SimSender(Sender):
         super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
         self.clock = lambda: world.now
         self.settled.at_once = world.schedule.at_once[0]
-        core.accumulator.drafts.at_once = 3  # on every machine
+        # The same number on every machine: the Sender's own number depends on the cores.
+        core.accumulator.drafts.at_once = 3
         self.wakeup: _Raised = _Raised()
         self._world = world
         self._cancelled: set[int] = set()

@@ -212,7 +212,10 @@ def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
 def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """If the answer to a commit is lost, the next attempt finds the marker and writes nothing."""
+    """If the answer to a commit is lost, the next attempt finds the marker and writes nothing.
+
+    The marker is an offset that a task commits in the same transaction as its rows.
+    """
     from aioidem._broker.intercept import Drop
 
     sink = options(cluster, topic, **{"kafka.max.block.ms": "1000"})

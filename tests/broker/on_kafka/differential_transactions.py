@@ -34,8 +34,8 @@ _BUSY: Final = frozenset(
         "not_coordinator",
     }
 )
-# Seconds until a busy answer must have changed, on a slow machine, too. For requests that are
-# answered as busy for ever, see `stay_busy`.
+# Seconds for which a request is repeated while its answer has a code in `_BUSY`; they suffice on a
+# slow machine, too. `stay_busy` is for requests that get such an answer for ever.
 _PATIENCE: Final = 60.0
 _FOR_EVER: Final = frozenset({"concurrent_transactions"})
 _FOR_A_WHILE: Final = 3.0
@@ -123,7 +123,8 @@ class Transactions:
 
     @staticmethod
     async def _kept_busy(side: Side, step: Step) -> Answer:
-        # Writing markers takes less time, and a coordinator that is loading answers another code.
+        # CONCURRENT_TRANSACTIONS also means that markers are being written, but that takes less
+        # time. A coordinator that is loading answers with another code.
         deadline = anyio.current_time() + _FOR_A_WHILE
         while True:
             [answer] = await side.run([step])
