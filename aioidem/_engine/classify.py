@@ -133,7 +133,8 @@ _TABLE: dict[int, _Row] = {
     ErrorCode.rebootstrap_required: _Row(Action.RETRY, refresh=True),  # KIP-1102
 }
 
-# For a code without a row in `_TABLE`: brokers may return it before or after the append.
+# The rows for codes that `_TABLE` lacks: `_MAY_PASS` if `may_pass` says that a retry may help, else
+# `_ANYTHING_ELSE`. Brokers may return such a code before or after the append.
 _MAY_PASS = _Row(Action.RETRY, precedes_append=False, refresh=True)
 _ANYTHING_ELSE = _Row(Action.FAIL, precedes_append=False, refresh=True)
 

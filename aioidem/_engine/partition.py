@@ -881,7 +881,7 @@ class PartitionState:
             may_ask: whether DescribeProducers is worth sending to the leader.
         """
         if self.disowned is not None:
-            self.disown(self.disowned, out)  # for batches that became in doubt since
+            self.disown(self.disowned, out)  # for batches in doubt since the last `disown`
         if self.outstanding or self.recovery.rung is Rung.CLEAR:
             return
         doubt = any(_keeps_numbers(batch) for batch in self.unresolved)

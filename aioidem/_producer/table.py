@@ -1,8 +1,8 @@
 """Tables: the records of a `send_table`, as columns of an Arrow table.
 
-The buffers of a table's columns are what is encoded: no object is made for a row. (For a column of
-headers one is made for each row, because headers are checked name by name.) pyarrow, from the extra
-`arrow`, is imported when a table is sent.
+Records are encoded straight from the buffers of a table's columns, and no object is made for a row.
+Only a column of headers needs an object for each row, because headers are checked name by name.
+pyarrow, from the extra `arrow`, is imported when a table is sent.
 
 Invariant: names and types of all columns, and all timestamps, are checked before the first record
 is queued.

@@ -78,8 +78,9 @@ class LossWatch:
         if state.newest is None or state.current is not identity:
             return
         where, evidence = f"{answer.topic}-{answer.partition}", state.evidence
-        # Records that the producer gave up leave a hole in the sequences without a loss. So a hole
-        # counts only below a batch whose records are pending.
+        # If the producer has given up records, their sequences are missing from the log (a hole),
+        # but nothing is lost. So a hole counts only if a record of the batch accepted after the
+        # hole still has no outcome.
         awaited = Outcome.PENDING in (self._outcomes(sent) or ())
         below = (identity.batches[base] for base in identity.order if base < sent.base)
         if awaited and any(not (lower.outstanding or lower.ambiguous) for lower in below):

@@ -203,7 +203,7 @@ def test_the_clusters_defaults_are_described_without_what_is_not_set() -> None:
 
 
 def test_all_changes_of_a_resource_or_none() -> None:
-    """IncrementalAlterConfigs changes nothing of a resource if it refuses one of its changes."""
+    """If IncrementalAlterConfigs refuses one change of a resource, it makes none of the others."""
     _, client = make()
     answer = alter(client, ("max.message.bytes", SET, "10"), ("no.such", SET, "1"))
     assert answer.error_code == ErrorCode.invalid_config

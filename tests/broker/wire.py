@@ -22,7 +22,7 @@ from aioidem.broker import EmbeddedCluster
 
 
 class Wire:
-    """A connection on which a test sends requests, reads responses, and notices the end."""
+    """A connection on which a test sends requests, reads responses, and sees if it was closed."""
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream

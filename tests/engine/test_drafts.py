@@ -100,7 +100,7 @@ def test_without_compression_no_batch_waits() -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd", "snappy"])
 def test_what_compresses_quickly_is_compressed_in_the_poll(codec: str) -> None:
-    """The bytes that a codec compresses quickly are those that `quick_bytes` names."""
+    """A batch becomes a draft only if it has more bytes than its codec's `quick_bytes`."""
     made = Rig(**(LARGE | {"compression_type": codec, "batch_size": 1_000_000})).start()
     quick = quick_bytes(Codec.from_name(codec), None)
     assert made.core.accumulator.drafts.quick == quick

@@ -484,7 +484,7 @@ def test_an_id_or_a_duration_means_transactions(
 
 
 def test_neither_means_none() -> None:
-    """Without a transactional ID and a transaction duration, the load is not transactional."""
+    """With neither a transactional ID nor a transaction duration, the load is not transactional."""
     plan = plan_perf()
     assert plan.transaction_duration is None
     assert plan.config(5, "h:1").transactional_id is None

@@ -1,8 +1,9 @@
 """Helpers for tests of the whole producer: time limits, records to send, and a tap on the wire.
 
 The tap counts what the embedded broker does not: the span at each broker when a leader moved, and
-the requests in flight on each connection. The tap decodes the frames of a connection, and so does
-not depend on the engine's own counts.
+the requests in flight on each connection. The span is the number of batches from a producer's
+oldest unresolved batch to the newest one that the broker has read. The tap decodes the frames of a
+connection, and so does not depend on the engine's own counts.
 """
 
 from __future__ import annotations

@@ -795,7 +795,7 @@ class Drawer:
 
     def _cut(self) -> None:
         # The arguments are (broker, share of the requests under way that arrive, whether the client
-        # notices at once, whether answers under way arrive).
+        # notices at once, for how many round trips answers still arrive if it does not notice).
         r = self.r
         self._fault(
             "cut", self._broker(), r.choice((0.0, 0.3, 0.7, 1.0, 1.0)), r.random() < 0.7, r.random()
