@@ -171,11 +171,11 @@ def _before(column: Column, row: int) -> Column:
 
 
 class RecordBlock(PendingRecord):
-    """Some of the records of one call, which wait together.
+    """Records of one call that wait in a queue as one item, instead of one item each.
 
-    As a `PendingRecord` it stands for all of them: `size` is the sum of their sizes, `ordinal` and
-    `timestamp_ms` are those of the first record. `key` is the key that all records share, if they
-    do.
+    As a `PendingRecord` the block stands for all of its records: `size` is the sum of their sizes,
+    `ordinal` and `timestamp_ms` are those of the first record. `key` is the key that all records
+    share, or None if each has its own.
 
     Args:
         columns: the records of the call.

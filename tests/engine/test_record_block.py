@@ -151,7 +151,10 @@ def test_records_give_back_what_was_taken_for_them(queued: list[PendingRecord], 
 def test_records_of_blocks_look_like_single_records(
     queued: list[PendingRecord], begin: int, end: int
 ) -> None:
-    """A sequence of blocks has the records, slices and bytes of the list of its records."""
+    """`RecordRuns` of blocks and single records is equal to a list of all these records.
+
+    Its elements, its slices and the batch built from it are the same as those of the list.
+    """
     runs = RecordRuns(queued)
     singles = list(runs)
     assert described([runs[place] for place in range(len(runs))]) == described(singles)

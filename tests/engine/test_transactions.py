@@ -1128,7 +1128,10 @@ def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) ->
 
 @pytest.mark.parametrize("kind", [COMMIT_OFFSETS, END])
 def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
-    """A lost call of v2 is fenced by the next epoch, without InitProducerId (KAFKA-17754)."""
+    """In v2 the epoch that EndTxn gives fences the late copy of a lost call (KAFKA-17754).
+
+    So the producer does not need InitProducerId before the next transaction.
+    """
     rig = opened(V2, 1)
     rig.hold = (kind,)
     rig.offsets()

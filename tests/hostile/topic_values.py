@@ -66,7 +66,8 @@ def value_of(data: bytes) -> bytes:
     if not data[:1] or not data[0] & 1:
         return rest
     body = rest[:16].ljust(16, b"\0") + rest[16:]
-    if rest[:1] > b"\x7f":  # the lengths of the header fit the rest
+    if rest[:1] > b"\x7f":
+        # Give the two names (producer and topic) lengths for which the body has enough bytes.
         sizes = len(rest) % 97, len(rest) % 31
         body = body[:12] + struct.pack(">HH", *sizes) + body[16:].ljust(sum(sizes), b"n")
     return b"aiv1" + struct.pack(">I", crc32(body)) + body

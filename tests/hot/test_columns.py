@@ -174,7 +174,10 @@ def test_keys_of_a_binary_column_are_hashed_alike(form: Any) -> None:
 
 
 def test_long_columns_are_encoded_alike(compiled: Any, pure: Any) -> None:
-    """Both forms encode columns alike, with values of each size or more rows than their tables."""
+    """Both forms encode columns with values of each size in `SIZES`, or with 8200 rows, alike.
+
+    The pure form looks numbers below `TABLE_SIZE` up in a table of varints; 8200 is above it.
+    """
     values = (None, *(b"d" * size for size in SIZES))
     for column in (values, (b"v",) * 8200):
         arguments = column, b"k", (("h", b"v"),), NOW, None, 0, len(column), 0, NOW

@@ -28,7 +28,10 @@ __all__ = ["rule"]
 
 
 def rule(text: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Register a mutant that seeds of transactions must catch."""
+    """Register a mutant, which breaks the rule `text` of the engine.
+
+    At least one seed's run of random transactions must report a violation.
+    """
     return mutant(text, run_transactional)
 
 

@@ -57,7 +57,10 @@ def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -
 
 
 def test_the_first_tasks_marker_of_another_run_is_a_used_identity() -> None:
-    """A batch write fails if task 0's marker comes from another run with the same identity."""
+    """A write outside of a streaming query fails if another run has used its identity before.
+
+    The marker of task 0 names the run that wrote it.
+    """
     with pytest.raises(IdentityUsedError):
         answer(0, None, marker(1, run="one"), run="another")
     assert answer(0, None, marker(1, run="one"), run="one") is Answer.WRITE

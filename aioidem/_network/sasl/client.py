@@ -28,7 +28,7 @@ _PASSWORD: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def sasl_client(config: ProducerConfig) -> SaslClient | None:
-    """Make the source of a producer's SASL mechanism; return None if SASL is not configured."""
+    """Make the `SaslClient` of a producer; return None if its options do not ask for SASL."""
     return SaslClient(config) if config.security_protocol.startswith("SASL_") else None
 
 
