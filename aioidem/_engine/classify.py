@@ -8,9 +8,9 @@ A code without a row may be temporary (`unlisted.py`): then the batch is resent.
 counts as a permanent refusal. If the leader is not known to hold the producer's state, the batch
 then ends UNKNOWN. If the leader is known to hold that state, the ladder (the steps that resolve
 doubt, `recovery`) resends the batch to find out whether it is stored. But a code without a row may
-also mean that the leader has lost the producer's state. Therefore the ladder sends one batch at a
-time, and no success proves that earlier batches are stored, until NONE, OUT_OF_ORDER or DUPLICATE
-shows that the leader still holds the state.
+also mean that the leader has lost the producer's state. Therefore, after such a code, the ladder
+sends one batch at a time, and takes no success as proof that earlier batches are stored. This ends
+when NONE, OUT_OF_ORDER or DUPLICATE has shown that the leader holds the state.
 
 Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) with base
 offset -1 were returned before the append; with a base offset, *after* the append. The latter is the

@@ -136,7 +136,7 @@ class _Channel:
         self.link_id = link_id
         self.connection = connection
         self.asked: dict[int, _Asked] = {}
-        # The tokens (the engine's request ids) of requests that the ended connection refused.
+        # The tokens (the engine's request ids) of requests that came when the connection had ended.
         self.refused: list[int] = []
         # The requests with acks=0, which the broker does not answer. Each stays here, as
         # (correlation id, token), until its write has begun.

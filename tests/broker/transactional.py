@@ -177,7 +177,7 @@ def fetch(
     partition: int = 0,
     max_bytes: int = 1 << 20,
 ) -> Entity:
-    """Return the partition's answer to a Fetch of topic ``t`` that does not wait."""
+    """Fetch from topic ``t`` without waiting; return the partition's part of the answer."""
     topic = cluster.state.topics["t"]
     request = {
         "replica_id": -1,

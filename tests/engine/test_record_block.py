@@ -248,7 +248,10 @@ def test_a_block_expires_whole() -> None:
 
 
 def test_a_part_of_a_block_is_told_by_its_rows() -> None:
-    """Each record's row has its place in the batch, however the block was divided."""
+    """When any part of a block is settled, the receiver learns each record's place in the batch.
+
+    The receiver is told of a record by its row in the columns from which the block was made.
+    """
     told = Told()
     whole = block(*[b"v"] * 9, rows=[8, 1, 2, 3, 5, 7, 0], told=told)
     head = whole.take(2)

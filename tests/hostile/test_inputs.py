@@ -381,7 +381,7 @@ def test_a_values_iterator_may_send_and_may_raise() -> None:
 
 
 def test_a_serializer_that_raises_takes_no_sequence() -> None:
-    """In the aiokafka drop-in a serializer's exception reaches the caller and takes no sequence."""
+    """In the aiokafka drop-in a serializer's exception reaches the caller; no sequence is used."""
 
     def serializer(value: Any) -> bytes:
         if value == "boom":

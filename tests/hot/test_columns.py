@@ -1,4 +1,4 @@
-"""Both forms measure and encode columns like the records that the columns stand for.
+"""Compiled code and pure Python measure and encode columns like the same records one by one.
 
 A column has one part of many records (values, keys, headers or timestamps), one record per row. It
 is a tuple or an array, or, in Arrow's layout, a `BinaryColumn`.

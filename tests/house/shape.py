@@ -155,7 +155,7 @@ def _hidden(files: Iterable[Source]) -> Iterator[str]:
 
 
 def two_levels_in(files: Iterable[Source]) -> Iterator[str]:
-    """Yield each use of a part of the engine's core in these library files (`core.part.name`)."""
+    """Yield each `core.part.name` in library files: a use of a part of the engine's core."""
     for source in files:
         if source.path.parts[0] != "aioidem":
             continue

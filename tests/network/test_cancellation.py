@@ -106,7 +106,7 @@ async def nested(scopes: list[Scope], native: bool) -> Seen:
 def test_whenever_anyio_raises_the_answer_is_true(
     loop: tuple[str, dict[str, bool]], scopes: list[Scope], native: bool
 ) -> None:
-    """The answer is True whenever anyio raises, however scopes and task groups are nested."""
+    """`may_be_cancelled` is True whenever anyio raises, however scopes and tasks are nested."""
     if loop[1]["use_uvloop"]:
         pytest.importorskip("uvloop")
     backend, options = loop

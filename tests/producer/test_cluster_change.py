@@ -38,7 +38,7 @@ class Datum(NamedTuple):
 
 
 class Name:
-    """A connector to the cluster that a name leads to at the time of connecting."""
+    """A connector that acts like a host name: `cluster` is where it leads, and can be changed."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster

@@ -526,7 +526,7 @@ class Injector:
         return None
 
     def garbled(self, connection: SimConnection, payload: bytes) -> bytes:
-        """Return an answer as it reaches the client: cut short if its glitch is "garbage"."""
+        """Return an answer as it reaches the client: cut short if its fault is "garbage"."""
         key = connection.peer.id, int.from_bytes(payload[:4], "big")
         cut = self._garble.pop(key, None)
         return payload if cut is None else payload[:cut]
