@@ -181,7 +181,11 @@ class Partitions:
         self._sequence_cap = _SEQUENCE_RANGE if self._config.broker_dedup == "range" else None
 
     def limit_span(self, sequence_cap: int) -> None:
-        """Limit the sequences of unresolved batches in present and future partitions (KIP-758)."""
+        """Limit how many sequences (records) a partition's unresolved batches may have (KIP-758).
+
+        Args:
+            sequence_cap: the limit, for each present and future partition.
+        """
         self._sequence_cap = sequence_cap
         for state in self.live.values():
             state.limit_span(sequence_cap)

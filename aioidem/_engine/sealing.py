@@ -159,7 +159,9 @@ class Sealer:
         return self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
 
     def _begin_draft(self, state: PartitionState, limit: int) -> bool:
-        """Begin a draft if the next batch takes long to compress; return whether it does.
+        """Return whether the next batch takes long to compress; if so, begin a draft of it.
+
+        No draft is begun while as many are being compressed as may be at once.
 
         Args:
             state: the partition.

@@ -691,9 +691,10 @@ class Transactions:
         if call is None or self.state is TransactionState.FATAL:
             return
         if error_code and not call.commit and self._has_nothing(error_code):
-            # There is nothing to abort. If a late request can still begin the transaction, another
-            # epoch is requested: it fences the request, or aborts the transaction that it began. If
-            # the code means that this producer was fenced, the request for the epoch fails, too.
+            # The coordinator has no transaction to abort, so the abort is finished. If a late
+            # request of this producer can still begin the transaction, InitProducerId is sent next:
+            # its new epoch fences the late request, or it aborts the transaction that the late
+            # request began. If another producer has fenced this one, InitProducerId fails.
             self._heard()
             self._finish(committed=False)
             return

@@ -94,8 +94,10 @@ class ProduceResponseV14(ProduceResponse):
 
 
 def tagged_retained(batches: int, struct: Literal["partition", "topic"]) -> int | None:
-    """Return the tagged field that a broker which retains ``batches`` writes into ``struct``.
+    """Return the value of KIP-1269's tagged field in a ``struct`` of an answer.
 
-    None means that the broker leaves the field out.
+    The broker that answers retains ``batches`` batches. The result None means that it leaves the
+    field out: it writes the field into one kind of struct only (`RETAINED_TAG_IN`), and only if it
+    does not retain the default number.
     """
     return batches if struct == RETAINED_TAG_IN and batches != DEFAULT_RETAINED else None

@@ -394,8 +394,8 @@ def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
     """Audit a topic, and write `records`, `anomalies` and `latency` below `plan.out`.
 
     Returns:
-        The contents of `--json`: sums, anomalies by kind with a few examples, and throughput and
-        latency per partition and limit of requests in flight.
+        The contents of the JSON result: sums, anomalies by kind with a few examples, and the
+        throughput and latency of each pair of a partition and a limit of requests in flight.
     """
     committed = read_topic(spark, plan.bootstrap, plan.topic, committed=True, options=plan.options)
     uncommitted = read_topic(

@@ -123,7 +123,11 @@ class Identity:
         self.disowned = False
 
     def unwrap(self, sequence: int) -> int:
-        """Return a sequence from the wire without its wrap at 2**31, nearest to the frontier."""
+        """Return the number that a sequence from the wire would have if sequences did not wrap.
+
+        On the wire 0 follows 2**31 - 1, so several numbers are possible. The result is the one that
+        is nearest to ``frontier``.
+        """
         ahead = (sequence - self.frontier) % _WRAP
         return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
 

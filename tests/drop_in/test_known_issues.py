@@ -125,7 +125,7 @@ async def test_1101_a_broker_that_goes_silent_ends_nothing_but_the_record(
 async def test_1133_a_start_with_a_broker_that_cannot_give_an_id_yet(
     cluster: EmbeddedCluster,
 ) -> None:
-    """#1133: a broker that cannot give a producer id yet does not close the producer."""
+    """#1133: `start` asks again if the broker closes the connection instead of giving an id."""
     left = scripted(cluster, INIT_PRODUCER_ID, CloseConnection(), CloseConnection(processed=True))
     with anyio.fail_after(20):
         async with made(cluster) as producer:

@@ -953,11 +953,11 @@ def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -
 
 
 def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abort() -> None:
-    """In v2 PRODUCER_FENCED for an abort counts as an abort: the last end may not be finished.
+    """In transactions v2 an EndTxn(abort) that is answered PRODUCER_FENCED counts as an abort.
 
-    Until the markers of the previous transaction are written, a coordinator of v2 answers so to
-    EndTxn of a transaction that it does not know. InitProducerId then shows whether the producer
-    was really fenced.
+    Until the markers of the previous transaction are written, a coordinator of v2 answers
+    PRODUCER_FENCED to the EndTxn of a transaction that it does not know, and so need not abort.
+    InitProducerId then shows whether another producer has really fenced this one.
     """
     for fenced in (False, True):
         rig = opened(V2)

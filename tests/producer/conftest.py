@@ -42,7 +42,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Return the event loop of the test's world, as anyio's pytest plugin wants it."""
     world = getattr(request, "param", "virtual")
     if world == "virtual":
-        # While a thread works, every task may wait, and the clock would jump.
+        # The virtual clock jumps ahead when every task waits, also if one waits for a thread. So
+        # batches are compressed without a thread.
         patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
         patch.setattr(CompressionThreads, "compress", _without_thread)
         return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}

@@ -316,7 +316,8 @@ async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
 ) -> None:
     """The whole answer must arrive within one timeout, and no thread goes on waiting for it."""
     with endpoint(begin, then) as url:
-        # An answer that is refused for its length gets more time, because it is read up to there.
+        # The answer that is too long needs more time than the others, because it is refused only
+        # when as many bytes as are allowed (256 KiB) have been read.
         credentials = client(url, timeout=15.0 if kind is AuthenticationFailedError else 0.3)
         ours = {thread for thread in threading.enumerate() if "Handler" not in thread.name}
         for _ in range(3):

@@ -160,7 +160,7 @@ class Schedule:
         """
         r = random.Random(f"threads {self.seed}")
         takes: tuple[float, ...] = (0.0, 0.0005)
-        if self.work:  # a transaction must be committed in the end, whatever its timeouts
+        if self.work:  # short, so that transactions with short timeouts are committed in the end
             takes = (0.0, 0.001, 0.02)
         elif not (self.all_acked or self.round_trips or self.noticed or self.wide_at_end):
             takes = r.choice((takes, (0.0, 0.01, 0.2), (0.0, 0.001, self.rtt, 2.0)))

@@ -180,12 +180,12 @@ def test_no_broker_is_accused_while_it_still_serves_what_a_lost_connection_broug
 def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge(
     backend: str,
 ) -> None:
-    """The judge knows every late copy that a forgetful broker appends again (seed 77153).
+    """The judge allows every late copy that a forgetful broker appends again (seed 77153).
 
     Batches in doubt with fresh records are resent and acknowledged. Batches with old records make
     the broker forget the producer. Then the broker serves the requests that it had read from the
-    closed connection, and appends them again. The judge of the whole producer allowed for only the
-    first of these requests.
+    closed connection, and appends their batches (the late copies) again. The defect was that
+    `Whole._judge` allowed only the copies in the first of these requests.
     """
     fresh = tuple(Call(0.6 + i * 0.01, "t", 0, None, 60) for i in range(20))
     old = tuple(Call(2.0 + i * 0.01, "t", 0, None, 60, 100.0) for i in range(5))

@@ -1,8 +1,8 @@
 """The embedded broker gives the same answers as Apache Kafka to the same requests.
 
 The scripts send chosen requests, and `Chaos` sends random ones. Every difference is a defect of the
-embedded broker, unless the table in `differential_allowed` lists the difference. The scripts must
-meet every entry of that table.
+embedded broker, unless the table in `differential_allowed` lists the difference. Every difference
+that the table lists must still occur when the scripts run.
 
 For longer random sequences, set ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=100000`` before running
 pytest on this file.
