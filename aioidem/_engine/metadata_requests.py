@@ -169,7 +169,7 @@ class MetadataRequests:
             self._outcomes.event(accusation.text(node.memory.limit))
 
     def _recreate(self, name: str) -> None:
-        """Replace the states of a recreated topic's partitions; have the producer epoch raised."""
+        """Give the partitions of a recreated topic new states, and the producer a new epoch."""
         before = self._identity.current
         self._outcomes.event(
             f"topic {name!r} was deleted and recreated: batches in doubt end UNKNOWN, records that "

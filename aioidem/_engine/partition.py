@@ -947,6 +947,9 @@ class PartitionState:
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
         """Begin to probe with the batch that DescribeProducers names as the newest in the log.
 
+        To probe is to resend batches in doubt, the newest first. If one succeeds, the earlier ones
+        are stored.
+
         Args:
             last_sequence: the producer epoch and last sequence that the leader has for the producer
             id; None if not known.

@@ -333,7 +333,8 @@ class ProduceRequests:
     def _is_current(self, state: PartitionState) -> bool:
         """Return whether a partition's route leads to the newest known leader and leader epoch.
 
-        If the metadata names no leader for the same leader epoch, the route counts as current.
+        The route counts as current, too, if the metadata has the leader epoch of the route and
+        names no leader.
         """
         view = self._cluster.leader_of(state.topic, state.partition)
         route = state.route

@@ -1,8 +1,8 @@
 """PendingRecord: a record on its way, and the outcome that it receives.
 
-No code of this package's `_engine` settles a record itself. It collects the outcomes (`outcomes`),
-and `_producer` passes them to the records later. So a user's callback never runs while the state of
-the producer is being changed.
+The engine does not give a record its outcome itself. It collects the outcomes (`outcomes`), and
+`_producer` passes them to the records later. So a user's callback never runs while the state of the
+producer is being changed.
 
 There is one object per record, except in calls with many records (`record_block`). `_engine` needs
 `PendingRecord` only. The deliveries that `send_nowait` returns (`_producer/queued.py`) inherit from

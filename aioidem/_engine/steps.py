@@ -1,9 +1,8 @@
 """Steps: what the Sender is to do (send a request, open a connection), one class per kind.
 
 `ProducerCore.poll` decides and returns steps; the Sender (`_producer/sender.py`) performs them and
-decides nothing. `SendProduce` is a named
-tuple, because one is created for each Produce request, and a tuple is created faster than a
-dataclass.
+decides nothing. `SendProduce` is a named tuple, because one is created for each Produce request,
+and a tuple is created faster than a dataclass.
 """
 
 from __future__ import annotations

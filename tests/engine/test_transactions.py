@@ -217,7 +217,7 @@ def test_calls_that_do_not_fit_the_state_change_nothing(version: int) -> None:
 
 @BOTH
 def test_the_cluster_s_version_counts_when_a_transaction_begins(version: int) -> None:
-    """The cluster's transaction version can change between two transactions, never within one."""
+    """If the cluster changes its transaction version, an open transaction keeps to the old one."""
     rig = opened(version, 1)
     other = V2 - version
     rig.transaction_version = other

@@ -50,8 +50,8 @@ class Budget:
     Attributes:
         seconds: of processor time, for any length.
         seconds_per_byte: additional time per byte.
-        memory: bytes held at once, for any length. This is enough for some copies of the 1 MiB to
-            which the targets limit decompression.
+        memory: bytes held at once, for any length. The targets decompress 1 MiB at most, and the
+            default has room for some copies of that.
         memory_per_byte: additional memory per byte.
     """
 

@@ -21,9 +21,10 @@ Patch = Callable[[Any, str, Any], None]
 
 
 class Mutant(NamedTuple):
-    """A rule and how to break it; `apply` gets a function that replaces attributes of the engine.
+    """A rule of the engine, and a change that breaks it.
 
-    The replaced attributes come back when `applied` ends.
+    `apply` makes the change: its argument is a function that replaces attributes of the engine.
+    `applied` restores the attributes at its end.
     """
 
     name: str

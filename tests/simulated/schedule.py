@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that happens `at` seconds into the run; `faults` shows what `args` mean by kind."""
+    """A fault `at` seconds into the run; `args` are the arguments of `Injector._do_<kind>`."""
 
     at: float
     kind: str
@@ -538,9 +538,9 @@ class Drawer:
         draw = self.r.random()
         if self.profile in ("links", "brokers", "codes", "answers", "range") and draw < 0.08:
             for _ in self._times(1, 2):
-                # The arguments are (share of the requests under way that arrive, whether the client
-                # notices at once, a broker of the old cluster that stays reachable or -1, for how
-                # many seconds).
+                # The arguments are (share of the requests under way that still arrive, whether the
+                # client's connections are reset or fall silent, a broker of the old cluster that
+                # stays reachable for a while or -1, for how many seconds it does).
                 self._fault(
                     "cluster",
                     self.r.choice((0.0, 0.5, 1.0)),

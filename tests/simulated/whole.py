@@ -304,7 +304,7 @@ class _TapSender(Sender):
         super()._perform(step)
 
     async def _compress(self, step: steps.Compress) -> None:
-        """Compress records after a virtual time, which real threads would not know."""
+        """Compress records without a thread, after a virtual time (real threads take real time)."""
         takes = self._thread_times.choice(self._whole.schedule.threads[1])
         await until(self._whole.now + takes)
         self._on_compressed(step, compressed(step))
@@ -706,8 +706,8 @@ class Whole:
         except errors.KafkaError:
             settled.clear()
         if "buffer_memory" in self.schedule.options:
-            # The values were read together. If there was no room for the second one, other calls
-            # may have been queued before it.
+            # `send_many` reads several values before it queues them. If the buffer had no room for
+            # the second value, records of later calls may have been queued before it.
             self._read_ahead |= {row.value for row in made[1:]}
         for row, delivery in zip(made, settled, strict=False):
             self._settle(row, delivery)

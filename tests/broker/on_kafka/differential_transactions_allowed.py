@@ -14,7 +14,8 @@ __all__ = ["ALLOWED"]
 
 _WORLDS: Final = frozenset(each.world.name for each in TRANSACTIONAL_WORLDS)
 _NEW: Final = _WORLDS - {"3.9.1"}
-# Entries of the general table that apply here, because these scripts also use topics and logs.
+# The differences of `differential_allowed` that the transactional scripts meet, too, because these
+# scripts also use topics and logs; and the worlds (kinds of real broker) in which they do.
 _BY_THE_WAY: Final = {
     "configs": _WORLDS,
     "retention.bytes": _WORLDS,
