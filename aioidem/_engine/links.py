@@ -315,10 +315,10 @@ class Node:
         # The id of another cluster, if the broker that was reached last at this address named it.
         # None if that broker named the producer's cluster, or no cluster.
         self.misrouted_to: str | None = None
-        # Whether the last connection ended before DescribeProducers was answered (perhaps because
-        # the answer was larger than the client accepts). Then DescribeProducers is not sent on the
-        # next connection, which might end for the same reason, and so on. The question whether
-        # unanswered batches are stored would never be resolved. The answer is only a hint for that.
+        # Whether the last connection ended before DescribeProducers was answered, perhaps because
+        # the answer was larger than the client accepts. If so, DescribeProducers is not sent on the
+        # next connection, because it could end every connection. Whether unanswered batches are
+        # stored can be found out without DescribeProducers, whose answer is only a hint.
         self.question_lost = False
         # Whether the last connection ended before the request for a topic's size limit was
         # answered. Then that request is not sent on the next connection (`BatchLimits.may_ask`).

@@ -283,9 +283,10 @@ class RecordAccumulator:
         return bool(self._assigning)
 
     def assign_known(self, now: float) -> None:
-        """Assign partitions to waiting records whose topics metadata now knows.
+        """Assign partitions to waiting records if their topic is in the latest metadata.
 
-        This call assigns the first of them (`assign_due`); later calls of `assign_due` the rest.
+        This call assigns as many of these records as one `assign_due` does. Later calls of
+        `assign_due` assign the rest.
         """
         self._targets.clear()
         for name, state in self.topics.items():

@@ -251,7 +251,7 @@ class Transactions:
 
         Raises:
             IllegalStateError: a transaction is open or being ended, or there is no identity yet.
-            KafkaError: an error of `check`.
+            KafkaError: the error that `check` raises.
         """
         self._need("begin a transaction", TransactionState.READY)
         self._move(TransactionEvent.BEGIN)
@@ -275,7 +275,7 @@ class Transactions:
 
         Raises:
             IllegalStateError: no transaction is open.
-            KafkaError: an error of `check`.
+            KafkaError: the error that `check` raises.
         """
         waited_for = (TransactionState.COMMITTING, TransactionState.DECIDING)
         if self.state not in waited_for and not self._untold(committed=True):
@@ -324,7 +324,7 @@ class Transactions:
 
         Raises:
             IllegalStateError: no transaction is open.
-            KafkaError: an error of `check`.
+            KafkaError: the error that `check` raises.
         """
         self._need("send offsets", TransactionState.OPEN)
         self._check_stray(commit)
@@ -354,7 +354,7 @@ class Transactions:
 
         Raises:
             IllegalOperation: no transaction is open.
-            KafkaError: an error of `check`.
+            KafkaError: the error that `check` raises.
         """
         if self.state is not TransactionState.OPEN:
             self.check()

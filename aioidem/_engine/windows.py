@@ -53,8 +53,9 @@ class PartitionWindow:
         # Whether a successful Produce answer has come since `reset`. The answer names the limit in
         # a tagged field, or implies the default by leaving the field out.
         self.heard = False
-        # The limit in the last successful Produce answer of any leader. `reset` keeps it: it limits
-        # nothing here, and serves to check that a broker retains as many batches as it says.
+        # The limit in the last successful Produce answer of any leader; `reset` does not change it.
+        # What may be sent depends on `limit` alone. `said` serves to check that a broker retains as
+        # many batches as it says.
         self.said = DEFAULT_BATCHES_RETAINED
         self.max_span = 0
 

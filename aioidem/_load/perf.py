@@ -1,16 +1,17 @@
 """`aioidem perf`: measure a producer in one or more runs, one after the other, on one cluster.
 
-The runs differ in the limit on requests in flight. Besides rates and latencies, each run reports
-two numbers of batches. A partition's *span* is the number from the oldest batch whose outcome is
-not known to the newest one sent. Its *window* is the limit on the span; the producer learns it
-from the broker's answers (KIP-1269).
+The runs differ in the limit on requests in flight. Each run reports rates, latencies, and a
+partition's span and window, which are numbers of batches. The *span* counts the batches from the
+oldest one whose outcome is not known to the newest one sent, both included. The *window* is the
+limit on the span; the producer learns the window from the broker's answers (KIP-1269).
 
 Invariants:
 
 - Each run has its own producer and, on the embedded cluster, its own topic. So no run starts with
   the window that an earlier run has learned, or counts the batches of an earlier run.
-- The first signal (SIGINT or SIGTERM) ends the current run, gives its records a bounded time to
-  end, and keeps the measurements. The second signal ends everything at once.
+- The first signal (SIGINT or SIGTERM) ends the current run, and keeps its measurements. Records in
+  flight have `INTERRUPTED_CLOSE` seconds to get an outcome. The second signal ends everything at
+  once.
 - The flags were checked before (`plan`), and are not checked here. The outcomes are those that the
   producer reports. The span is counted by the broker on the embedded cluster, and otherwise by the
   producer.

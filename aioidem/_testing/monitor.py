@@ -6,23 +6,27 @@ of sequences and identities (producer id and epoch) per partition in `wire_accou
 `violations`. It is written from the protocol's side and shares no code with the engine that it
 watches.
 
+A batch is in doubt if an attempt that ended may have been appended, and no answer has proved that
+the batch is stored. A batch is outstanding while an attempt is neither answered nor lost.
+
 The rules:
 - The sequences of batches that are sent for the first time are contiguous per (producer id, epoch),
   and begin at 0 in every new epoch.
 - A sequence that is sent again has the same bytes. One exception: a batch whose attempts were all
   refused, the last one as too large, may be sent again as smaller batches with the same sequences.
-- A batch that is sent for the first time is within the window: the batches from the oldest one that
-  is not proved stored to the new one, both counted, are no more than the leader retains by its last
-  answer. Before the first answer on a connection or of a new leader the limit is 5.
+- A batch that is sent for the first time is within the window. The window is how many batches the
+  leader retains, as its last successful answer says; before the first answer on a connection or of
+  a new leader the window is 5. It limits the number of batches from the oldest one that is not
+  proved stored to the new one, both counted.
 - A batch under a new identity is written only when no batch of the partition is outstanding or in
   doubt under an older identity. Batches in doubt that the producer has given up (`outcome`) do not
   count.
-- The gate: a partition has at most one batch outstanding until the leader has answered NONE. This
-  holds anew for each leader, connection and identity, and after each error. The reason is that a
-  leader without the producer's state accepts any first sequence. Two answers allow resending
-  several batches at once in spite of that: one that shows that the leader has the state
-  (OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER), and one that refuses a batch in doubt
-  with a code that is sent before the append.
+- The gate: a partition has at most one batch outstanding until the leader has answered NONE,
+  because a leader without the producer's state accepts any first sequence. The rule applies anew to
+  each leader, connection and identity, and after each error. Two kinds of errors nevertheless allow
+  resending several batches at once. One shows that the leader has the producer's state
+  (OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER). The other refuses a batch in doubt
+  with a code that brokers send only if they have not appended the batch.
 - The batches of a partition are outstanding on one connection at a time, and a connection has no
   more requests in flight than allowed.
 - If data-loss events are reported (`loss_reported`), an event is raised whenever answers prove that

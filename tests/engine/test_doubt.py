@@ -174,7 +174,8 @@ def test_while_the_gate_is_closed_nothing_is_sent_above_a_batch_in_doubt() -> No
 def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
     """A batch that was refused is NOT_WRITTEN once a later one is acknowledged (KAFKA-15591).
 
-    Such an acknowledgement counts as data loss and bumps the epoch once.
+    A leader that has the producer's state accepts no batch after a gap. So this acknowledgement
+    shows that the leader lost the state: it counts as data loss, and bumps the epoch once.
     """
     rig, (first, second) = pipelined(2)
     rig.fail(first, NOT_LEADER, -1, poll=False)

@@ -312,9 +312,10 @@ def test_log_append_time_vouches_for_no_longer_than_the_broker_remembers() -> No
 
 
 def test_a_later_success_acknowledges_nothing_below_it() -> None:
-    """In a suspect partition error NONE for a batch acknowledges no batch below.
+    """In a suspect partition error NONE for a batch does not acknowledge earlier batches in doubt.
 
-    A leader that has forgotten the producer accepts any sequence.
+    A leader that has forgotten the producer accepts any sequence, so it may lack the earlier batch.
+    In a partition that is not suspect, the earlier batch is acknowledged too.
     """
     for age, below in [(0.0, ACKED), (13 * HOUR, PENDING)]:
         rig, (first, second, third) = dated(age=age)

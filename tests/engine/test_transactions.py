@@ -884,9 +884,10 @@ def test_a_transaction_that_timed_out_before_its_commit_is_aborted_and_the_next_
 
 
 def test_a_transaction_that_timed_out_fences_its_producer_in_v1() -> None:
-    """A transaction that timed out fences its producer in v1.
+    """In v1 a producer is fenced if its transaction has timed out.
 
-    The answer in v1 is the same as for another producer with this transactional id (KIP-588).
+    The coordinator then answers PRODUCER_FENCED, as it does if a newer producer uses the
+    transactional id (KIP-588).
     """
     rig = opened(V1, 1)
     rig.send()

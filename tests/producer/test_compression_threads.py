@@ -100,7 +100,7 @@ async def test_the_loop_runs_while_a_batch_is_compressed(held: Held) -> None:
 @REAL_LOOPS
 @bounded(2 * _LONGEST)
 async def test_other_partitions_go_on_and_the_same_partition_waits(held: Held) -> None:
-    """While a batch is compressed, small ones of other partitions are sent, and none behind it."""
+    """While a batch is compressed, other partitions send small batches, and its own sends none."""
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t", partitions=2)
         async with producer_for(cluster, **ZSTD) as producer:

@@ -234,9 +234,10 @@ async def test_after_close_a_send_and_a_flush_say_so_and_hang_nowhere() -> None:
 async def test_task_cancel_of_asyncio_takes_back_only_what_was_not_queued(
     transport: Transport,
 ) -> None:
-    """Asyncio's own `Task.cancel` does to records what anyio's scopes do in test_cancellation.py.
+    """A record whose `send` is cancelled by asyncio's own `Task.cancel` is sent only if queued.
 
-    The record that was queued is delivered; the two that were not are never sent.
+    The record that was queued before its cancellation is delivered; the two others are never sent.
+    In test_cancellation.py anyio's scopes cancel, with the same results.
     """
     async with running(transport, **ONE_RECORD) as (cluster, producer):
         before = asyncio.ensure_future(producer.send("t", b"never"))

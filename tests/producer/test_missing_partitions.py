@@ -22,7 +22,8 @@ from .tools import METADATA, bounded, numbered, producer_for, stored_values, vir
 pytestmark = pytest.mark.anyio
 
 RTT = 0.02
-# The pause between two Metadata requests, in seconds, for which the second request may wait.
+# How long the producer pauses after a Metadata answer before it requests metadata again, in seconds
+# (`retry_backoff`, 20 % more or less at random).
 PAUSE = 0.1
 NO_SUCH = r"topic 'orders' has 3 partitions \(0 to 2\); there is no partition 7"
 

@@ -617,7 +617,8 @@ class World:
         self.strange_names = count()
         # When the producer learned that its topic was recreated.
         self._recreated_at: float | None = None
-        # When `_SPRINT_LEADER` was first connected to again after the last incident.
+        # In the profile "sprint": when the client had a connection to broker `_SPRINT_LEADER` again
+        # for the first time after the last incident (`note_sent`); None if that has not happened.
         self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
         # `_asked_in_v14`: the broker of each Produce v14 request that waits for its answer, by

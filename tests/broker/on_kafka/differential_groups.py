@@ -26,7 +26,8 @@ __all__ = ["GROUP_WORLDS", "OF_GROUPS", "SCRIPTS", "Groups", "group_bench", "gro
 
 Script: TypeAlias = Callable[["Groups"], Awaitable[None]]
 
-# Not 3.9.1, whose group coordinator is another implementation, removed from later versions.
+# Kafka 3.9.1 is not compared: its group coordinator is an older implementation, which later
+# versions do not have.
 GROUP_WORLDS: Final = (World("4.3.1", "4.3.1", None, 13, 18, 13, 11, 5, 6),)
 OF_GROUPS: Final = SETTINGS | {
     "group.initial.rebalance.delay.ms": "0",
@@ -376,7 +377,8 @@ async def changes(g: Groups) -> None:
     await two.begin(two.joining())
     for each in (one, two, three):
         await each.end()
-    one.protocols = two.protocols = dict(reversed(list(both.items())))  # sticky is in use
+    # The group uses "sticky", the only protocol that all three members support.
+    one.protocols = two.protocols = dict(reversed(list(both.items())))
     await g.ask(g.describe(group))
     one.protocols = two.protocols = {"sticky": subscription("s")}
     # Before any member has sent SyncGroup, `one` joins again, with other protocols than before.

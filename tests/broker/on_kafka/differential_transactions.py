@@ -371,7 +371,11 @@ async def commits_and_aborts(t: Transactions) -> None:
 
 
 async def ends_in_and_out_of_turn(t: Transactions) -> None:
-    """Send EndTxn without a transaction, twice, with the other result, and by wrong producers."""
+    """Send EndTxn requests that end the open transaction, and others that cannot.
+
+    The others come when no transaction is open, a second time, with the opposite result (abort
+    after commit, or commit after abort), or with a wrong producer id or epoch.
+    """
     await t.b.topic("turns", 1)
     for version in range(4, t.newest_end + 1):
         name = f"turns{version}"
