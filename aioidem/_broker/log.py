@@ -114,7 +114,10 @@ class Log:
         return None
 
     def newest_by_timestamp(self, below: int) -> StoredBatch | None:
-        """Return the first batch ending below ``below`` that has the largest timestamp."""
+        """Return the batch with the largest timestamp; the first one, if several have it.
+
+        Only batches that end below the offset ``below`` are considered.
+        """
         inside = [b for b in self._batches if b.last_offset < below]
         return max(inside, key=attrgetter("max_timestamp_ms"), default=None)
 

@@ -1,6 +1,7 @@
 """What an answer to Produce proves about each batch: stored, not stored, or neither.
 
-A batch of which neither is proved stays unresolved in the broker's count (`spans`).
+`spans` counts how far a producer is ahead of its oldest unresolved batch. A batch that is proved
+neither stored nor not stored stays unresolved in that count.
 
 A refusal proves that a batch is not stored only if its code is sent before the append and the
 answer has no base offset. NOT_LEADER_OR_FOLLOWER, for example, may come before the append; but a

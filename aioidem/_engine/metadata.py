@@ -69,12 +69,12 @@ class MetadataRefresher:
         self._next_at = now + self._backoff.next_delay()
 
     def answered(self, now: float, *, enough: bool) -> None:
-        """Note that an answer was merged.
+        """Note that a Metadata answer was merged into the producer's view of the cluster.
 
         Args:
             now: seconds.
-            enough: False if something that was asked for is still missing, so that metadata is
-            requested again after the back-off.
+            enough: False if the answer lacks brokers, the leader of a partition, or a topic or
+            partition that records wait for. Then metadata is requested again after the back-off.
         """
         self.in_flight = False
         self.refreshed_at = now

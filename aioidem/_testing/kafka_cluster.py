@@ -120,12 +120,13 @@ class KafkaCluster:
             ends of the logs to the exception as a note.
         start_timeout: Seconds that a start may take until the broker is ready.
         stop_timeout: Seconds that a broker may take to end.
-        unpinned: Accept the jars that Maven Central has for a version whose SHA-256 sums are not in
-            this package.
+        unpinned: Run a version of Kafka whose SHA-256 sums are not in this package, with the jars
+            that Maven Central gives; without it such a version is refused.
 
     Raises:
-        KafkaInstallError: (On entering) there is no Java, no jgo, no network for the first use,
-            or the jars are not the pinned ones.
+        KafkaInstallError: (On entering) there is no Java, the Python package jgo (which finds the
+            jars) is not installed, there is no network for the first use, or the SHA-256 sum of a
+            jar is not the one in this package.
         KafkaStartError: (On entering) a broker did not start.
     """
 

@@ -132,7 +132,10 @@ class Identity:
         return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
 
     def span_to(self, base: int) -> int:
-        """Count the batches from the oldest not ``proved`` to that at ``base``, both included."""
+        """Count the batches from the oldest not `proved` to the one with first sequence ``base``.
+
+        Both of these batches are counted.
+        """
         oldest = next((b for b in self.order if not self.batches[b].proved), base)
         return sum(1 for b in self.order if oldest <= b <= base)
 

@@ -328,9 +328,10 @@ def test_a_copy_that_jumps_over_the_first_pass_is_found_by_the_second() -> None:
 
 @pytest.mark.parametrize("when", ["first pass", "second pass"])
 def test_a_probe_lost_with_its_connection_was_not_refused(when: str) -> None:
-    """A probe lost with its connection counts as no refusal, and the ladder starts again.
+    """A probe lost with its connection counts as no refusal, and the oldest batch is resent first.
 
-    What the probes showed holds for their connection only.
+    A probe is a resend of one batch in doubt. What the probes showed holds for their connection
+    only, so on the next connection the recovery begins at its first step.
     """
     rig, probes = probing(3, request_timeout=10.0)
     if when == "second pass":

@@ -138,7 +138,7 @@ def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
 
 
 def test_the_range_is_the_default_until_the_broker_names_its_own() -> None:
-    """The range is 10,000,000 until DescribeConfigs names the broker's own."""
+    """The range is 10,000,000 sequences until a DescribeConfigs answer names the broker's range."""
     assert running().cap == DEFAULT_RANGE
     assert running(told=12_345).cap == 12_345
     assert running(told=50_000_000).cap == 50_000_000, (

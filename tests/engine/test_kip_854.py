@@ -274,9 +274,10 @@ def test_log_append_time_cures_what_old_records_spoiled() -> None:
 
 
 def test_log_append_time_vouches_for_what_is_unresolved() -> None:
-    """A LogAppendTime in an answer also keeps later, unresolved batches from being suspect.
+    """After a LogAppendTime in an answer, old records in later batches arouse no suspicion.
 
-    They are appended after the acknowledged batch, so the broker stamps them with a later time.
+    The suspicion is that the broker has forgotten the producer, because its records are old. Later
+    batches are appended after the acknowledged batch, so the broker gives them a later timestamp.
     """
     rig, requests = dated(1)
     rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp())

@@ -353,7 +353,7 @@ def test_records_with_one_key_stay_together() -> None:
 
 
 def test_a_record_of_a_batch_with_header_fits() -> None:
-    """A block's first record is taken even if it does not fit."""
+    """A batch gets at least one record of a block, even if the record exceeds the batch's limit."""
     queue = PartitionQueue()
     queue.append(block(b"v" * 500, b"w"), 0.0)
     assert values_of(list(queue.cut(BATCH_OVERHEAD + 1, 1000))) == [b"v" * 500]

@@ -140,7 +140,10 @@ def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> No
 
 
 def test_it_does_not_speak_kip_1269() -> None:
-    """A range broker offers no Produce v14, with which it would announce a number of batches."""
+    """A broker that deduplicates by a range of sequences offers no Produce v14.
+
+    With Produce v14 it would announce how many batches it deduplicates (KIP-1269).
+    """
     cluster, _ = broker(10, produce_versions=14)
     (one,) = cluster.state.brokers.values()
     assert max(last for key, _, last in cluster.state.announced(one) if key == PRODUCE) == 13

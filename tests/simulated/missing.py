@@ -56,7 +56,7 @@ class MissingPartitions:
         self._refused.add(value)
 
     def violations(self) -> list[Violation]:
-        """Return the records refused without a reason, and those that had to be refused earlier."""
+        """Return a violation for each record refused without a reason, or not at once with one."""
         found = [
             Violation(Anomaly.STUCK, f"{value}: no answer to a later request lacked its partition")
             for value in sorted(self._refused - self._due.keys())

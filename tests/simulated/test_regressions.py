@@ -366,10 +366,11 @@ def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None
 
 @pytest.mark.parametrize("told", [1, 7])
 def test_a_leader_that_metadata_hides_for_a_while_is_believed_about_its_window(told: int) -> None:
-    """The producer obeys a window named while metadata names no leader (seed 18797).
+    """The producer obeys a window in a Produce answer although metadata has no leader (seed 18797).
 
-    The engine had ignored a window that a Produce answer named while metadata named no leader for
-    the partition, and the next batches on the same connection exceeded that window.
+    The window is the number of batches that may be in flight. The engine had ignored a window that
+    a Produce answer named while metadata named no leader for the partition. The next batches on
+    that connection then exceeded the window.
     """
     result = clean(
         schedule(

@@ -32,7 +32,7 @@ from .differential_transactions_random import TransactionalChaos
 
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "500"))
-# The error codes that Kafka gives whatever the seed is, in at least the default number of steps.
+# The error codes that Kafka gives with every seed, if a run has 500 random steps or more.
 _ALWAYS = {
     "invalid_producer_epoch",
     "invalid_producer_id_mapping",
