@@ -276,9 +276,9 @@ class Batch:
         """Record what an ended attempt shows about the log.
 
         Raises:
-            InternalError: the table has no row for this evidence. That is so for any evidence after
-            a proof, and for new sequence numbers of a batch in doubt, unless `forsake` has
-            permitted them.
+            InternalError: `PERSISTENCE_TRANSITIONS` has no row for this evidence. It has none for
+            any evidence once the batch is proved to be in the log, and none for RENUMBERED while
+            the batch is in doubt; a batch that `forsake` was called for gets FORSAKEN instead.
         """
         self.persistence = transition(PERSISTENCE_TRANSITIONS, self.persistence, evidence, self)
         if self.persistence is Persistence.IN_DOUBT and self.doubted_at is None:

@@ -95,9 +95,10 @@ def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
 
 
 def _page(records: bytes) -> bytes:
-    """Cut a page to the size that was asked for, but never inside its first batch.
+    """Cut the records of a Fetch answer to the requested size, but never inside the first batch.
 
-    A broker sends more than was asked for only if the first batch alone is larger.
+    The page is what remains. A broker sends more than the requested size only if the first batch
+    is larger than that; the whole first batch is then kept.
     """
     first = 12 + _INT32.unpack_from(records, 8)[0] if len(records) >= _PAGE_BYTES else 0
     return records[: max(first, _PAGE_BYTES)]

@@ -17,7 +17,8 @@ def example(row: Any) -> str:
 
     Args:
         row: a row of `anomalies`. Its `producer` and `call` are None if the value has no identity;
-            `told` is the partition and offset in the ledger, `found` the first ones in the topic.
+            `told` is the partition and offset that the ledger gives the record; `found` is the
+            first partition and offset at which the record is in the topic.
     """
     name = "a value" if row.producer is None else f"{row.producer}#{row.call}"
     told = "" if row.status is None else f", {row.status}"

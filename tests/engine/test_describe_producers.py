@@ -177,7 +177,8 @@ def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
 def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> None:
     """DescribeProducers is not sent again if its connection is lost; probes begin without it.
 
-    The connection may end because the answer exceeds the largest frame that the client accepts.
+    A probe is a batch that is resent to learn whether it is stored. The connection may have ended
+    because the answer to DescribeProducers exceeds the largest frame that the client accepts.
     """
     rig, _ = pipelined(5)
     rig.hold = (steps.AskProducers,)

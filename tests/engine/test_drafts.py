@@ -154,7 +154,7 @@ def test_partitions_keep_their_order_in_whatever_order_drafts_end() -> None:
 
 
 def test_only_so_many_drafts_are_compressed_at_once() -> None:
-    """With two threads' worth of drafts under way, further partitions wait for one to end."""
+    """While `at_once` drafts (here two) are being compressed, other partitions wait their turn."""
     made = rig(partitions=4)
     made.core.accumulator.drafts.at_once = 2
     for partition in range(4):
@@ -528,7 +528,10 @@ def test_a_part_expires_while_it_is_compressed(error: errors.KafkaError | None) 
 
 
 def test_an_error_of_the_compression_of_a_part_is_that_of_the_part_alone() -> None:
-    """The part's records end NOT_WRITTEN; the other parts are sent under the next epoch."""
+    """If a part of a divided batch fails to compress, only that part's records end NOT_WRITTEN.
+
+    The other parts of the batch are sent under the next epoch.
+    """
     made = rig(batch_size=20_000)
     refused(made)
     epoch = made.everything[-1].epoch

@@ -92,7 +92,7 @@ def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
 
 
 def test_retention_of_its_last_write_does_not_forget_a_producer() -> None:
-    """A producer whose last write retention removes is not forgotten.
+    """A broker remembers a producer even after retention has deleted the producer's last batch.
 
     Kafka behaves so since KIP-360, although KIP-854 says the opposite.
     """

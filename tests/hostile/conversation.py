@@ -351,7 +351,7 @@ class _Log(logging.Handler):
 
 
 def producer(data: bytes) -> None:
-    """Send eight records to two partitions, and one more when the broker is honest again."""
+    """Send eight records to two partitions, then one more when answers are no longer corrupted."""
     log = _Log()
     logger = logging.getLogger("aioidem")
     level, propagate = logger.level, logger.propagate

@@ -129,7 +129,8 @@ class Stranger:
         code, place = int(part.error_code), (row.topic, row.partition)
         self._world.trace(f"stranger: {row.value} code {code} offset {part.base_offset}")
         if code == 0:
-            # `row.settled` stays None: our delivery timeout promises a stranger nothing.
+            # `row.settled` stays None, so that the record is not checked for a deadline: only our
+            # own producer's records have one (its delivery timeout).
             row.outcome, row.offset = Outcome.ACKED, part.base_offset
             self._next[place] = self._next.get(place, 0) + 1
             self._go_on()

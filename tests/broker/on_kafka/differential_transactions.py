@@ -469,7 +469,8 @@ async def other_epochs_within(t: Transactions) -> None:
         for version in (9, 11):
             label = f"write of {called} v{version}"
             await t.ask(t.write("within", who, 5, topic="within", version=version, label=label))
-    # Refused batches do not delay later ones, not even one of an older epoch with sequence 0.
+    # A refused batch does not delay the batches after it. That holds even for a refused batch of an
+    # older epoch with sequence 0.
     await t.ask(t.write("within", older, 0, topic="within", label="write of an older epoch at 0"))
     await t.ask(t.write("within", p, 1, topic="within"))
     await t.ask(t.end("within", p, commit=True))
