@@ -402,7 +402,7 @@ def _records(data: bytes | memoryview) -> list[ReadRecord]:
 
 
 def _settle(outcome: _Outcome, broker: Broker) -> None:
-    """Stop waiting for followers if the batch is committed, or its partition moved or deleted."""
+    """Stop waiting if followers have the batch, or if its partition has moved or was deleted."""
     partition = outcome.partition
     if outcome.awaited < 0 or partition is None:
         return

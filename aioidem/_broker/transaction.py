@@ -133,7 +133,7 @@ class Transaction:
         """Go to another state.
 
         Raises:
-            RuntimeError: The table has no such transition.
+            RuntimeError: The table `_NEXT` has no such transition.
         """
         if state not in _NEXT[self.state]:
             raise RuntimeError(f"{self!r} cannot become {state.value}")

@@ -118,7 +118,10 @@ class Partitions:
         return not any(state.outstanding for state in self._unfinished())
 
     def _unfinished(self) -> list[PartitionState]:
-        """Return every state that may have a record or batch to deal with, retired ones last."""
+        """Return the state of each partition that may have unsettled records, retired ones last.
+
+        A retired state is that of a partition of a deleted topic.
+        """
         return [*self.busy, *self.retired]
 
     def link_of(self, state: PartitionState) -> Link | None:

@@ -141,7 +141,8 @@ class RetentionEvidence:
 
         Args:
             batch: the batch.
-            distance: its distance from the newest batch sent so far, in batches; that one has 1.
+            distance: its distance from the newest batch sent so far, in batches; the newest one
+            itself has distance 1.
         """
         if batch.attempt is None:
             return
@@ -157,8 +158,8 @@ class RetentionEvidence:
 
         Args:
             batch: the batch.
-            distance: its distance from the newest batch known to be stored, in batches; that one
-            has 1.
+            distance: its distance from the newest batch known to be stored, in batches; the newest
+            one itself has distance 1.
         """
         retry = self._awaited.pop(id(batch), None)
         if retry is not None and distance > 1:

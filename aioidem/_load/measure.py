@@ -331,10 +331,10 @@ class Tally:
     def merged(cls, states: Iterable[Mapping[str, Any]]) -> Self:
         """Add up the states of tallies that used the same clock.
 
-        The merged run lasts from the first start to the last outcome. The steady rate is the
-        rate after the first batch: it leaves out the records of each tally's first batch. Its time
-        begins when the earliest of these batches was acknowledged, so the rate is never higher than
-        the true one.
+        The merged run lasts from the first start to the last outcome. The steady rate leaves out
+        the records of each tally's first batch. The time of this rate begins when the earliest of
+        these batches was acknowledged. The time of the others is counted without their records, so
+        the rate is never higher than the true one.
 
         Raises:
             ValueError: there are no tallies.

@@ -1,4 +1,4 @@
-"""A group member whose every request is made by the test."""
+"""A group member that sends a request only when the test calls for that request."""
 
 from __future__ import annotations
 

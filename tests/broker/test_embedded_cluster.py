@@ -47,7 +47,10 @@ TRANSPORTS: list[Transport] = ["tcp", "memory"]
 
 
 def batch_time() -> float:
-    """Return the timestamp of the tests' batches in epoch seconds, so that no producer expires."""
+    """Return the timestamp of the tests' batches in epoch seconds, as a wall clock for the cluster.
+
+    By this clock no batch is old, so no producer expires.
+    """
     return START_MS / 1000
 
 

@@ -59,8 +59,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(run(str(interpreter), "-c", program, cwd=home).stdout.strip())
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # Python reads no .pth files in a directory that another .pth file names. So this line adds the
-    # dependencies without the .pth file beside them that adds the checkout.
+    # This line adds the directory of the dependencies. A .pth file in that directory would add the
+    # checkout, but Python reads no .pth files in a directory that another .pth file names.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     where = run(str(interpreter), "-c", "import aioidem; print(aioidem.__file__)", cwd=home)
     assert str(packages) in where.stdout, where.stderr

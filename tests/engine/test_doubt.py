@@ -190,7 +190,7 @@ def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
 
 
 def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None:
-    """Error NONE above a rejected batch proves no batch below, so each one in doubt is resent."""
+    """Error NONE after a rejected batch proves no earlier one stored; those in doubt are resent."""
     rig, (first, second, third, fourth) = pipelined(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, KAFKA_STORAGE_ERROR, poll=False)

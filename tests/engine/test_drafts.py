@@ -76,7 +76,7 @@ def finish(rig: Rig) -> None:
 
 
 def test_a_poll_compresses_no_large_batch() -> None:
-    """A large batch is sent when the driver has compressed it; a small one in the same poll."""
+    """A large batch is sent after the driver has compressed it; a small batch is sent at once."""
     made = rig()
     made.send()
     assert sent(made) == [0]

@@ -228,7 +228,7 @@ def test_blocks_of_small_calls_and_single_records_share_a_batch() -> None:
 
 
 def test_a_group_is_not_mixed_with_blocks() -> None:
-    """Records that a caller wants in a batch of their own are in none with a block."""
+    """Records that a caller wants in a batch of their own share no batch with a block."""
     queue = PartitionQueue()
     grouped = single(b"1")
     grouped.group = RecordGroup(1000)

@@ -142,7 +142,10 @@ def test_importing_the_package_loads_no_module_that_sending_does_not_need() -> N
 
 
 def test_the_drop_in_is_loaded_when_it_is_used() -> None:
-    """The drop-in's names are listed, loaded once, and part of `from aioidem import *`."""
+    """The names of the drop-in for aiokafka are listed, but its module is loaded only by their use.
+
+    `from aioidem import *` uses them.
+    """
     program = (
         "import sys, aioidem\n"
         "assert set(aioidem.__all__) <= set(dir(aioidem))\n"

@@ -206,8 +206,7 @@ class Witness:
     ) -> None:
         """Assert that the committed records are those of these transactions (name, count).
 
-        With `for_good`, Java's consumer must read the same at the end, whatever happens to the
-        broker.
+        With `for_good`, `java_reads_the_same` expects that Java's consumer reads them, too.
         """
         expected = [each for name, count in transactions for each in values(topic, name, count)]
         assert await committed(self._cluster, topic) == expected

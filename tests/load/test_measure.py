@@ -44,7 +44,8 @@ def test_the_steady_rate_is_unknown_while_there_is_only_a_first_batch() -> None:
     tally.first_batch_over()
     assert tally.result(LABEL).steady_records_per_sec is None
     tally.acknowledged(1, 0.0, 1.5)
-    assert tally.result(LABEL).steady_records_per_sec is None  # no time passed between them
+    # No time has passed since the last acknowledgement of the first batch.
+    assert tally.result(LABEL).steady_records_per_sec is None
     assert tally.result(LABEL).acked == 3
 
 

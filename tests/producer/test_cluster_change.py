@@ -64,7 +64,7 @@ async def two_clusters(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, E
 
 
 async def move(name: Name, to: EmbeddedCluster) -> None:
-    """Let the name lead to another cluster, and stop the brokers of the previous one."""
+    """Let the host name lead to another cluster, and stop the brokers of the previous cluster."""
     before, name.cluster = name.cluster, to
     for broker in list(before.state.brokers):
         await before.stop_broker(broker)

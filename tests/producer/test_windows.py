@@ -315,7 +315,7 @@ async def test_two_topics_with_5_and_20_on_the_same_broker_are_each_limited_inde
 async def test_old_broker_with_retain_20_on_the_topic_falls_back_to_5(
     transport: Transport, version: int
 ) -> None:
-    """A broker without Produce v14 gets five batches, whatever the topic's config says."""
+    """Without Produce v14 five batches are in flight at most, whatever the topic's config says."""
     async with EmbeddedCluster(rtt=RTT, produce_versions=version, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         tap = Tap(cluster.connector)

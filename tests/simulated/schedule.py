@@ -235,8 +235,9 @@ class Schedule:
     def memory_grows_back(self) -> bool:
         """Whether brokers are made to retain fewer batches of a topic, and then more again.
 
-        Batches that a broker forgot meanwhile are within the larger number that it names later. The
-        producer cannot tell such a broker from one that overstates how many batches it retains.
+        While the number was small, the broker forgot batches. By the larger number that it names
+        later it should still retain them. The producer cannot tell such a broker from one that
+        overstates how many batches it retains.
         """
         retained: dict[str, int] = {}
         shrunk: set[str] = set()
@@ -944,7 +945,8 @@ class Drawer:
             for c, age in zip(v["calls"], ages[1:], strict=True)
         )
         if r.random() < 0.3:
-            # With many batches in flight, the broker forgets us between one batch and the next.
+            # The records of later calls are older than the expiration. So the broker forgets the
+            # producer between two batches, of which many are in flight.
             v["broker_configs"]["producer.id.expiration.check.interval.ms"] = "5"
             self._pipeline()
             v["options"]["max_in_flight_requests_per_connection"] = 20

@@ -1,4 +1,4 @@
-"""Mutants of transactions: each breaks one rule (see `mutants`), in seeds of `transactional`."""
+"""Mutants of transactions: each breaks one rule; runs that `transactional` draws must notice."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class _Injector(WholeInjector):
         self._whole: Transactional = world
         self._coordination = {glitch.request: glitch for glitch in world.schedule.coordination}
         self._asked = -1
-        # The faults of the next requests, by API key.
+        # By API key: the fault of the next request of that API to a coordinator.
         self._struck: dict[int, Glitch] = {}
 
     def inject(self, fault: Fault) -> None:

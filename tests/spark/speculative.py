@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 def main(master: str, servers: str, topic: str, identity: str, folder: str) -> None:
-    """Write the rows; attempt 0 at task 0 waits for the file `go` at the row MIDDLE."""
+    """Write the rows; the first attempt at task 0 waits at row MIDDLE for the file `go`."""
 
     def slow(value: str) -> str:
         context = TaskContext.get()

@@ -60,10 +60,10 @@ async def test_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) 
 
 @bounded(180)
 async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, world: World) -> None:
-    """After the controller is killed, leaders go on, and a new producer gets its producer id.
+    """With the controller killed, leaders append records, and a new producer gets a producer id.
 
-    Then a second of the three nodes is killed, so no leader can be elected, but a leader that is
-    left goes on.
+    Then a second of the three nodes is killed, so no leader can be elected. The leader on the third
+    node still appends records.
     """
     controller, a, b = await cast(cluster)
     await cluster.create_topic("no-id", replicas=[[controller, a, b], [b, a, controller]])
