@@ -27,10 +27,12 @@ __all__ = ["OWN", "Translation", "reason_of"]
 
 
 class Translation:
-    """Translates the results and errors of `aioidem.Producer` into those that aiokafka has.
+    """Translates what `aioidem.Producer` returns and raises into what aiokafka's producer does.
 
-    The results and errors are still of aioidem's classes. As a context manager a translation
-    translates the exceptions of the block.
+    For example, an error that aborts a transaction becomes the error that caused it (`reason_of`).
+    The objects are of aioidem's classes; a subclass of this class, in
+    `aioidem.integrations.aiokafka`, makes objects of aiokafka's classes. As a context manager a
+    translation translates the exceptions of the block.
 
     A translation has no state: all producers share one instance, and a pending future, which needs
     the translation, does not keep its producer alive.

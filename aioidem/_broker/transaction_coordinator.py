@@ -349,8 +349,8 @@ class TransactionCoordinator:
 
     def _check(self, due: float) -> Callable[[float], None]:
         def check(_now: float) -> None:
-            # `_watch` may have scheduled an earlier check after this one. The earlier check has
-            # then scheduled the next one, and this check does nothing.
+            # `_watch` may have replaced this check by one with an earlier time. Then `_next_check`
+            # is not the time of this check, which does nothing.
             if self._next_check == due:
                 self._next_check = None
                 self._abort_timed_out()

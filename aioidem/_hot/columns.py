@@ -130,9 +130,9 @@ def measure_columns(
         rows: The rows that are measured, in their order; None measures all.
 
     Returns:
-        An array with one element more than there are records: the sizes added up, from 0 on. And
-        the size of the largest record. Sizes are upper bounds, uncompressed and without the batch's
-        header.
+        An array with one element more than there are records: element N is the sum of the sizes of
+        the first N records. And the size of the largest record. Sizes are upper bounds in bytes,
+        uncompressed and without the batch's header.
 
     Raises:
         TypeError: A part of a record is not exactly bytes or None, or a header is no pair.

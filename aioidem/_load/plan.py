@@ -169,7 +169,8 @@ class PerfPlan:
         batch = per_batch * (record_size_bound(None, value, ()) + RECORD_MEMORY)
         batches = 2 * config.max_in_flight_requests_per_connection
         records = batches * batch * self.partitions
-        # The rest of the buffer is kept for the encoded copies of batches in flight.
+        # Records may take all of the buffer but 1 / COPIES_SHARE, which is kept for the encoded
+        # copies of batches in flight.
         return min(config.buffer_memory, -(-records * COPIES_SHARE // (COPIES_SHARE - 1)))
 
 

@@ -13,7 +13,9 @@ from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
 
 __all__ = [
     "ConnectionStatistics",
-    "NullProducerMetricsCollector",  # aiokafka has the two in its module of this name
+    # This class and `ProducerMetricsCollector` are also here, because aiokafka has both in its
+    # module `metrics` (not released yet).
+    "NullProducerMetricsCollector",
     "PartitionStatistics",
     "ProducerMetricsCollector",
     "ProducerStatistics",

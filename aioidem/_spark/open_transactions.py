@@ -12,7 +12,8 @@ Invariants:
 - Only open transactions of that query are affected; nothing is committed or written.
 - The function may be called at any time: an attempt that still runs is fenced, and Spark repeats
   it.
-- `_ASK_SECONDS` bounds the time for the requests, `max.block.ms` that for ending one transaction.
+- `_ASK_SECONDS` bounds the time for the requests that find the transactions. The producer's option
+  `max.block.ms` bounds the time for ending one transaction.
 
 Rejected: fencing when each batch is planned (it needs a connection to every broker per batch, for
 something that happens once per restart); storing the number of tasks in the marker (`marker.py`),

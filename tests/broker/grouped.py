@@ -75,7 +75,10 @@ class MemberClient:
         self.join_id = self.client.send(11, version, request)
 
     def joined(self) -> ErrorCode | None:
-        """Return the answer to JoinGroup, if there is one, and keep the id and generation in it."""
+        """Return the error code of the answer to JoinGroup; None if no answer has come.
+
+        The member id and the generation that the answer names become this client's own.
+        """
         answer = self.client.answer(self.join_id)
         if answer is None:
             return None

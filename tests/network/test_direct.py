@@ -210,7 +210,7 @@ async def test_after_the_end_nothing_is_sent_and_nothing_has_started() -> None:
 
 
 async def test_a_cancelled_connection_sends_what_has_started_and_nothing_else() -> None:
-    """While `run` is being cancelled, exactly the requests that are sent have started."""
+    """While `run` is being cancelled, `started` is True only of the requests that were sent."""
     peer = DirectPeer()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:

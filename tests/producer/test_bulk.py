@@ -303,7 +303,10 @@ async def test_a_missing_partition_refuses_the_whole_call() -> None:
 
 @bounded(20)
 async def test_what_an_observer_hears_counts_the_records() -> None:
-    """A batch of a block is reported with its number of records, and when it was sent."""
+    """An observer gets the number of records of a batch, although they are queued as one item.
+
+    It also gets the time at which the batch was sent.
+    """
     heard: list[Any] = []
 
     class Watch:
