@@ -261,7 +261,8 @@ class Batch:
         # Set when the batch was refused for its size and was never appended: its records are sent
         # in smaller batches.
         self.oversized = False
-        # The records, while they are being compressed or wait for the batch to be built; or None.
+        # The batch's records, while they are being compressed and then until the batch is built;
+        # None before that and after that.
         self.draft: Draft | None = None
 
     def move(self, event: BatchEvent) -> None:

@@ -85,7 +85,8 @@ class BatchLimit:
             return
         self._refused = True
         if self._answered:
-            self._asked_at = None  # ask again at once: the limit was lowered, or never asked for
+            # Ask at once: the limit was lowered, or the topic's config was never requested.
+            self._asked_at = None
 
 
 class BatchLimits:

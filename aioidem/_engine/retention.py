@@ -147,8 +147,9 @@ class RetentionEvidence:
         if batch.attempt is None:
             return
         link = batch.attempt.earlier_link
-        # A retry that was refused too early may be tried again: the refused attempt appended
-        # nothing, so all attempts that can have appended were still made on that one connection.
+        # If the batch's last retry was refused too early to count, this one may count instead. The
+        # refused retry appended nothing, so the batch may have been appended only on the connection
+        # that `_early` has.
         link = self._early.pop(batch.ordinal, None) if link is None else link
         if link is not None:
             self._awaited[id(batch)] = _Retry(link, distance)

@@ -827,7 +827,7 @@ class Rig:
             self.calling = None
 
     def lose_call(self, *, written: bool = True, poll: bool = True) -> None:
-        """Lose the connection that carries the held call."""
+        """Lose the connection that carries the held call (a request to a coordinator)."""
         call = self.calling
         assert call in self.held
         self.lose(self.links[call.link_id], unwritten=() if written else (call,), poll=poll)

@@ -452,7 +452,7 @@ def test_a_step_to_compress_does_not_show_its_records() -> None:
 
 
 def test_a_body_does_not_depend_on_who_sends_it() -> None:
-    """The same records give the same body, whatever becomes of them later."""
+    """A sent batch ends with exactly the bytes that `build_body` made of its records."""
     made = rig()
     made.send(40)
     [step] = drafts(made)

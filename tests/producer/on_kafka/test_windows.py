@@ -1,7 +1,7 @@
 """The window on real brokers: stock ones remember five batches, patched ones twenty (KIP-1269).
 
-Tests of the integration scenarios in KIP-1269 have their names from the KIP. The broker's proxy
-counts the span (the batches that the broker has to remember at once). Tests assert that the span
+A test of an integration scenario of KIP-1269 has the scenario's name. The broker's proxy counts the
+span (the number of batches that the broker has to remember at once). Tests assert that the span
 reaches the window and does not exceed it, and check the log with Kafka's dump tool.
 """
 
