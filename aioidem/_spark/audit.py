@@ -135,7 +135,7 @@ _COMMON: Final = {
     "producer": "string",
     "call": "bigint",
     "stray": "string",  # partition and offset of a value without a usable identity
-    "strayed": "string",  # the finding about such a value
+    "strayed": "string",  # TORN or MISPLACED: why that value has no usable identity
     "entry": "int",
     "status": "string",
     "in_flight": "int",

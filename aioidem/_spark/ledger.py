@@ -222,9 +222,9 @@ def _table(fixed: tuple[str, str, int], rows: _Rows) -> Any:
 class NumberedRecords:
     """Makes the numbered records of one producer, and enters their outcomes into its ledger.
 
-    The load loop (`run_load`) calls these methods, as those of a `Journal`. A record's timestamp is
-    the `sent_at` of its row, truncated to milliseconds: `follow.py` pairs records and rows by this
-    time.
+    This class is a `Journal`, whose methods the load loop (`run_load`) calls. A record's timestamp
+    is the `sent_at` of its row, truncated to milliseconds: `follow.py` pairs records and rows by
+    this time.
 
     Args:
         ledger: gets a row for each record.

@@ -61,7 +61,10 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 async def test_a_batch_goes_in_and_is_seen(transport: Transport) -> None:
-    """A broker stores a produced batch, and counts it in the span only until the answer."""
+    """A broker stores a produced batch, and counts it in `span` only until the answer.
+
+    The span is the number of batches from the producer's oldest unresolved one to its newest.
+    """
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")

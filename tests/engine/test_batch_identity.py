@@ -121,7 +121,10 @@ def test_only_under_resend_a_batch_in_doubt_ever_gets_another_identity(in_doubt:
 def test_a_batch_in_doubt_that_expires_before_its_resend_under_another_identity_is_unknown() -> (
     None
 ):
-    """Under `in_doubt="resend"` a renumbered batch that is never sent again ends UNKNOWN."""
+    """With `in_doubt="resend"` a batch that expires before its resend in a new epoch is UNKNOWN.
+
+    An attempt in the old epoch may have been appended.
+    """
     rig, requests = pipelined(3, in_doubt="resend", delivery_timeout=60.0, request_timeout=5.0)
     rig.lose()
     for _ in range(200):

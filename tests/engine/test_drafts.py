@@ -385,7 +385,7 @@ def test_a_draft_that_became_too_large_is_cut_again() -> None:
 
 
 def test_a_draft_waits_for_a_request_with_room_for_it() -> None:
-    """A draft that does not fit beside another batch goes with a later request, as it is."""
+    """A draft (compressed batch) that has no room in a request goes unchanged into a later one."""
     made = rig(partitions=2, late_sealing=True, batch_size=1000, max_request_size=20_000)
     made.topic_limit = 1 << 20
     source = random.Random(1)

@@ -547,7 +547,11 @@ def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_ackn
 
 
 def test_another_identity_leaves_suspicion_behind() -> None:
-    """A new epoch ends suspicion: it begins at sequence 0, whatever the leader has forgotten."""
+    """Under a new epoch a partition is not suspect any more.
+
+    A partition is suspect while its leader may have forgotten the producer. A new epoch begins at
+    sequence 0, which the leader accepts in either case.
+    """
     rig, _ = doubted(1)
     rig.page()
     rig.core.stamp_ms = rig.now_stamp()

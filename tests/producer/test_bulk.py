@@ -255,7 +255,7 @@ async def test_a_partitioner_of_the_users_is_asked_for_each_record() -> None:
 @REAL_LOOPS
 @bounded(20)
 async def test_a_topic_that_is_not_known_yet_gets_its_records_in_order() -> None:
-    """Blocks that wait for metadata are laid on the partitions when these are known."""
+    """Records of a `send_many` that begins before the topic is known are stored in order."""
     async with (
         EmbeddedCluster(transport="memory", default_partitions=1) as cluster,
         producer_for(cluster) as producer,

@@ -358,7 +358,7 @@ async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5(
 async def test_leader_change_from_an_old_to_a_new_broker_widens_the_window(
     transport: Transport,
 ) -> None:
-    """A leader that speaks v14 widens the window without a restart of the producer."""
+    """A move to a leader that speaks Produce v14 widens the window of a running producer."""
     async with EmbeddedCluster(
         brokers=2, rtt=RTT, produce_versions={0: 13, 1: 14}, transport=transport
     ) as cluster:

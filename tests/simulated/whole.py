@@ -510,7 +510,7 @@ class Whole:
                 self.trace(line)
 
     def note_sent(self) -> None:
-        """Do nothing: only in runs of the engine alone is recovery timed in round trips."""
+        """Do nothing: only a `World` notes the records in flight here, to time their recovery."""
 
     def note_acked(self, settlements: Sequence[Settlement]) -> None:
         """Note which records the engine has found to be acknowledged.

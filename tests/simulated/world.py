@@ -904,7 +904,7 @@ class World:
         self.sender.wakeup.set()
 
     def compress(self, step: steps.Compress) -> None:
-        """Let a thread compress records, which takes a time that its schedule draws."""
+        """Let a thread compress records, for a time drawn from those in `schedule.threads`."""
         done = self.now + self._thread_times.choice(self.schedule.threads[1])
         self.at(done, lambda: self._client(lambda: self.sender.compressed(step)))
 

@@ -360,8 +360,9 @@ async def rebalances(g: Groups) -> None:
 async def changes(g: Groups) -> None:
     """Let members join with other protocols and metadata than before.
 
-    In a group with a leader, all metadata are readable subscriptions: with unreadable ones, Kafka
-    answers UNKNOWN_SERVER_ERROR or not, depending on whose metadata it reads first.
+    In every group that has a leader, each member's metadata is a subscription that Kafka can read.
+    With unreadable metadata Kafka answers UNKNOWN_SERVER_ERROR or not, depending on which member's
+    metadata it reads first.
     """
     group = g.group()
     both = {"range": subscription("r"), "sticky": subscription("s")}

@@ -145,7 +145,7 @@ async def test_a_black_hole_swallows_both_directions(
         hole = once(BlackHole())
         async with load(world, history):
             await opened(cluster, history, functools.partial(setattr, spans, way, hole))
-            assert hole() is None  # a frame fell into it
+            assert hole() is None  # the action was used: the proxy has swallowed a frame
             await settled(history, 100)
         await all_acknowledged(cluster, world, producer, history, spans, topic)
 
