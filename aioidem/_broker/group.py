@@ -249,7 +249,7 @@ class Group:
     def reads(self, topic: str) -> bool:
         """Return whether members are subscribed to a topic.
 
-        If their topics are unknown, assume that consumers are, and that other members are not.
+        If their topics are unknown, consumers count as subscribed, and other members do not.
         """
         if self.subscribed is None:
             return self.protocol_type == _CONSUMER

@@ -134,7 +134,10 @@ class Connections:
         self._open(best[int(self._random() * len(best)) % len(best)], now, out)
 
     def to(self, node_id: int, now: float, out: list[steps.Step]) -> Link | None:
-        """Return the ready connection to a broker; if it has none, open one as back-off allows."""
+        """Return the connection to a broker; None if it is not ready.
+
+        If there is no connection, begin to open one, unless a back-off forbids that yet.
+        """
         node = self.nodes.get(node_id)
         if node is None:
             return None

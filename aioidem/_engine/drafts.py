@@ -1,13 +1,13 @@
 """Drafts: which batches are compressed in threads, and how many of them at once.
 
-A batch is compressed at once, on the event loop, if that takes half a millisecond at most
-(`quick_bytes`): handing it to a thread and back would take about as long. A larger one becomes a
-`Draft`. The records of a draft are chosen as late as possible, so that a batch may grow until then:
-only so many drafts are begun at once as keep the Sender's threads busy.
+A small batch is compressed on the event loop, when it is made, if that takes half a millisecond at
+most (`quick_bytes`): handing it to a thread would take CPU time, too. A larger batch becomes a
+`Draft`, which a thread compresses. A batch may grow until its draft begins, so drafts begin as late
+as possible: only as many are under way as keep the Sender's threads busy.
 
 Rejected: compressing every batch in a thread (a batch of 16 kB would take twice the CPU time);
-several drafts of one partition at once (the second would be chosen before it can be sent, and an
-oversized first one would make it useless).
+several drafts of one partition under way (the records of the second would be chosen before it can
+be sent; and it would be useless if the first turned out to be too large for a batch).
 """
 
 from __future__ import annotations

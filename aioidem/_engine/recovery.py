@@ -1,7 +1,7 @@
 """Recovery: finds out whether a partition's batches in doubt (perhaps appended) are in the log.
 
-It resends batches, and concludes from the error codes of the answers. How it does so depends on
-the rung of a ladder on which the partition stands:
+It resends batches, and concludes from the error codes of the answers (NONE is success). How it does
+so depends on the rung of a ladder on which the partition stands:
 
 - CLEAR: batches are resent oldest first; only the oldest while the first-ack gate is closed (until
   the leader has acknowledged a batch). NONE means acknowledged, with the batch's own offset.
@@ -13,11 +13,11 @@ the rung of a ladder on which the partition stands:
   the answer counts only for the present producer epoch.
 - PROBING: the leader holds the producer's state (it answered OUT_OF_ORDER), so it appends only in
   sequence. Batches in doubt are resent, newest first (each such resend is a probe). The first NONE
-  proves that every earlier batch in doubt is stored. At most one probe is appended. It may evict
-  batches from the broker's cache, but only those that its own NONE proves. So several probes may be
-  in flight, and the window (the most new batches in flight) does not limit them. After an error
-  code that has no row in `classify` it is not certain that the leader holds the state. Then batches
-  are probed one at a time, and after a NONE the earlier batches in doubt go to SALVAGE.
+  proves that every earlier batch in doubt is stored. At most one probe is appended. It may push
+  earlier batches out of the broker's cache, but its NONE proves that they are stored. So several
+  probes may be in flight, even more than the window (the most new batches in flight). After an
+  error code that has no row in `classify` it is not certain that the leader holds the state. Then
+  batches are probed one at a time, and after a NONE the earlier batches in doubt go to SALVAGE.
 - SALVAGE: a batch succeeded although an earlier one had been *rejected*, or while the leader may
   have forgotten the producer. A success implies nothing any more: each earlier batch in doubt is
   resent by itself, newest first. NONE means acknowledged; OUT_OF_ORDER or a permanent refusal means

@@ -62,7 +62,10 @@ class RequestLedger:
         return self._connections.any(now, self._steps, identified=identified)
 
     def link_to(self, node_id: int, now: float) -> Link | None:
-        """Return the ready connection to a broker; if it has none, open one as back-off allows."""
+        """Return the connection to a broker; None if it is not ready.
+
+        If there is no connection, begin to open one, unless a back-off forbids that yet.
+        """
         return self._connections.to(node_id, now, self._steps)
 
     # -- requests

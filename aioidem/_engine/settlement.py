@@ -37,7 +37,7 @@ class Settlement:
         return cls(outcome, records_of(items))
 
     def size(self) -> int:
-        """Return the most bytes that the records have on the wire, before compression."""
+        """Return an upper bound of the records' bytes on the wire, before compression."""
         records = self.records
         return records.size if type(records) is RecordRuns else sum(map(_size_of, records))
 

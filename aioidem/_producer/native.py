@@ -437,8 +437,8 @@ class Producer(TransactionCalls):
             headers: The name of the column of headers, lists of (name, value) structs or maps of
                 string to binary; or the headers of every record.
             partition: The partition's number; None lets the key or the partitioner decide.
-            timestamp: The name of the column of timestamps, where null is now; or that of every
-                record, in seconds since the epoch; None is now.
+            timestamp: The name of the column of timestamps, where null is now; or the timestamp of
+                every record, in seconds since the epoch; None is now.
 
         Returns:
             The deliveries, in the order of the rows, all of them acknowledged.

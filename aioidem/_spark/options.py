@@ -70,7 +70,7 @@ class SinkOptions:
         properties: the producer's properties, by their Java names.
         topic: the topic of all rows; None if each row names its own.
         mode: at-least-once or exactly-once, see `writing.py`.
-        identity: the identity of an exactly-once batch write.
+        identity: the name of an exactly-once batch write; only one write may ever use a name.
         marker_topic: the topic for whose partition 0 the tasks commit their markers (`marker.py`).
         missing_ok: whether to write even if a marker is missing that should exist.
         retention: seconds for which the cluster keeps a group's offsets.

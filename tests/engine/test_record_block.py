@@ -189,7 +189,7 @@ def test_what_is_put_back_is_cut_again(queued: list[PendingRecord], limit: int, 
 def test_the_records_of_a_draft_stay_in_the_queue_until_it_is_cut(
     queued: list[PendingRecord], limit: int, keep: int
 ) -> None:
-    """A draft has what a cut would take, and leaves it in the queue, also when it is shortened."""
+    """A draft's records stay in the queue until `cut_draft`, even if the draft is shortened."""
     queue = PartitionQueue()
     for item in queued:
         queue.append(item, 0.0)

@@ -86,7 +86,7 @@ def test_columns_have_the_bytes_of_their_records(form: Any, drawn: Any, before: 
 
 @given(drawn=columns())
 def test_columns_have_the_sizes_of_their_records(form: Any, drawn: Any) -> None:
-    """`measure_columns` adds up the bounds of the records' sizes, and returns the largest bound."""
+    """`measure_columns` adds up upper bounds of the records' sizes, and finds the largest bound."""
     values, keys, headers, _, rows, records = drawn
     sizes, largest = form.measure_columns(values, keys, headers, rows)
     bounds = [21 + form.payload_size(each.key, each.value, each.headers) for each in records]

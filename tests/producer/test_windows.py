@@ -291,7 +291,7 @@ async def test_two_topics_with_5_and_20_on_the_same_broker_are_each_limited_inde
     transport: Transport,
 ) -> None:
     """Two topics on one connection have a window each."""
-    # Long enough for 20 requests on a busy machine, before the first answer.
+    # The round trip is long, so that even a busy machine sends 20 requests before an answer.
     async with EmbeddedCluster(rtt=5 * RTT, transport=transport) as cluster:
         cluster.create_topic("five", configs={RETAIN: "5"})
         cluster.create_topic("twenty", configs={RETAIN: "20"})

@@ -183,7 +183,7 @@ def test_records_older_than_the_brokers_memory(reads: bool, carried_out: bool) -
 
 
 def test_the_last_batch_counts_and_not_the_newest_one() -> None:
-    """A broker forgets a producer by the age of the last appended batch, not of the newest."""
+    """The last appended batch, not the newest timestamp, says when a broker forgets a producer."""
     mixed = [Call(i * 0.02, "t", 0, None, 60, 100.0 if i % 2 else 0.0) for i in range(60)]
     clean(
         schedule(
