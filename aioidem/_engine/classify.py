@@ -93,7 +93,8 @@ _TABLE: dict[int, _Row] = {
         Action.RETRY, precedes_append=False
     ),  # appended, but not replicated in time
     ErrorCode.message_too_large: _Row(Action.SPLIT),  # KIP-126
-    # The leader asks the transaction's coordinator before it appends (KIP-890).
+    # A leader passes the next three codes on from the transaction's coordinator, which it asks
+    # before it appends (KIP-890).
     ErrorCode.coordinator_load_in_progress: _Row(Action.RETRY),
     ErrorCode.coordinator_not_available: _Row(Action.RETRY),
     ErrorCode.not_coordinator: _Row(Action.RETRY),

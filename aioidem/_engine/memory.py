@@ -1,13 +1,14 @@
 """ByteBudget: the memory that records without an outcome may take (`buffer_memory`).
 
-The budget covers a record from its append until it is settled: its bytes, its object and what
-belongs to that (`PendingRecord.charge`). It also covers the encoded copies of batches while their
-requests are in flight. A copy is made when records already fill the budget, so a part of the
-budget (`reserve`) is kept from records. If the copies take more than that, records get less from
-then on. Until then the budget is exceeded, by at most what the connections may have in flight:
-`max_in_flight_requests_per_connection` times `max_request_size` for each broker, less the reserve.
-The reserve also pays for what nothing counts: the copies of one batch that exist while it is built
-and framed, and what the C library keeps of freed blocks.
+The budget covers a record from its append until it is settled: the record's bytes, its object and
+what belongs to the object (`PendingRecord.charge`). The budget also covers the encoded copies of
+batches while their requests are in flight. Copies are made when records may already have taken all
+that they can get, so a part of the budget (`reserve`) is kept from records. If the copies take more
+than the reserve, further records may take less (`ByteBudget.limit`). Until enough of the records
+already queued are settled, records and copies together exceed the budget, by at most what the
+connections may have in flight: `max_in_flight_requests_per_connection` times `max_request_size` for
+each broker, less the reserve. The reserve also pays for what nothing counts: the copies of one
+batch that exist while it is built and framed, and what the C library keeps of freed blocks.
 
 Callers that find no room wait in a FIFO queue, and no caller overtakes one that waits. A release of
 bytes wakes only the waiter at the head, if its record fits. So a release costs O(1), however many

@@ -292,13 +292,16 @@ class ExactlyOnceWriter(TaskWriter):
             )
 
     async def finish(self) -> Written:
-        """Commit rows and marker; if the rows are skipped, check that the marker has their digest.
+        """Commit rows and marker, unless an earlier attempt at the task has committed the batch.
+
+        In that case this attempt only checks that the earlier one's marker has the digest of its
+        own rows.
 
         Raises:
-            RowsChangedError: other rows were written for this batch.
+            RowsChangedError: an earlier attempt has committed other rows for this batch.
             SinkTaskError: a row was not acknowledged; nothing is committed.
             KafkaError: the commit failed. With `status` UNKNOWN the transaction may be committed;
-                the next attempt reads the marker and so knows.
+                the next attempt finds out by reading the marker.
         """
         if self._done is not None:
             if not self._done.holds(self._sum):

@@ -127,7 +127,8 @@ def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
 def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
     """Unresolved records never span more than the range, however many records a batch has.
 
-    A broker answers OUT_OF_ORDER to a sequence below its range, as if it were ahead of the log.
+    A broker answers OUT_OF_ORDER to a duplicate that is older than its range, and also to a batch
+    after a gap in the sequences. So the producer could not tell one case from the other.
     """
     rig = running(told=told, batch_size=1000)
     rig.send(40, size=150)

@@ -423,8 +423,9 @@ def test_a_timed_sealed_run_queues_two_windows(
     sizes = (len(build_batch([record] * count).data) for count in counts)
     batch = max(1, sum(1 for size in sizes if size <= config.batch_size))
     batches = 2 * in_flight * partitions
-    # The plan estimates a record's offset and timestamp deltas, so its batch may have one record
-    # less than `batch`. The buffer is at most Kafka's default of 32 MiB.
+    # `batch` is how many records fit into a batch by exact sizes. The plan estimates the sizes (of
+    # offset and timestamp deltas), and may reckon with one record less per batch. The buffer is at
+    # most Kafka's default of 32 MiB.
     least, most = batches * max(1, batch - 1), batches * batch
     assert config.buffer_memory == 32 << 20 or least <= room <= most
 

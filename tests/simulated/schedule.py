@@ -935,7 +935,8 @@ class Drawer:
             v["options"]["producer_id_expiration"] = expiration
         ages = [0.0]
         for position in range(len(v["calls"])):
-            # Consecutive records often have the same age: a batch is as old as its youngest record.
+            # Consecutive records often have the same age. Otherwise hardly any batch would be old,
+            # because a broker takes the age of a batch's youngest record for the batch's age.
             if position == 0 or r.random() < 0.06:
                 ages.append(self._age(expiration))
             else:

@@ -721,7 +721,7 @@ class _Application:
                 raise
             self._take_abortable(attempt, error)
         except _ApplicationError:
-            pass  # it can only have come from inside, before the commit
+            pass  # only `block` raises it, and only inside of the transaction, before its commit
         except _GoneError as gone:
             if attempt is not None:
                 self._take_fatal(attempt, gone.__cause__)

@@ -207,7 +207,11 @@ def _block(records: list[SimRecord]) -> SimBlock:
 
 
 def _together(schedule: Schedule) -> list[list[Call]]:
-    """Return the calls of a schedule, where those that are to be one call are together."""
+    """Return the calls of a schedule in groups; the calls of a group are carried out as one.
+
+    If `Schedule.blocks` is set, calls at the same time for one topic and partition form a group,
+    except for about one call in ten. Every other call is a group of its own.
+    """
     chance = random.Random(schedule.seed ^ 0xB10C)
     groups: dict[Any, list[Call]] = {}
     for number, call in enumerate(schedule.calls):

@@ -230,7 +230,7 @@ async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5() -> 
 async def test_describe_configs_names_the_topic_config_beside_the_brokers_own(
     patched: KafkaCluster,
 ) -> None:
-    """DescribeConfigs through the proxy names the topic config beside the broker's real configs."""
+    """The proxy adds KIP-1269's topic config to the broker's own in answers to DescribeConfigs."""
     await patched.create_topic("described")
     patched.retention().set("described", 7)
     spans = SpanCount(patched.proxy)
