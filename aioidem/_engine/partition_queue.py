@@ -289,9 +289,10 @@ class _TightSize:
     def _overhead(self, count: int, span: int, largest: int) -> int:
         """Return the most bytes of a record besides its payload."""
         # Every record is counted with the length prefix of the largest record, an offset delta of
-        # `count`, and a timestamp delta of `-span` ms.
+        # `count`, and a timestamp delta of `span` ms, whose varint is never shorter than that of a
+        # negative delta of the same size.
         largest = max(self._largest, largest)
-        return record_size(largest, count, -span) - largest
+        return record_size(largest, count, span) - largest
 
     def with_another(self, record: PendingRecord) -> int:
         """Return what the bound would be with one more record, in bytes."""

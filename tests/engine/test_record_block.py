@@ -211,6 +211,16 @@ def test_the_records_of_a_draft_stay_in_the_queue_until_it_is_cut(
     assert queue.bytes == sum(item.size for item in queue.records)
 
 
+@pytest.mark.parametrize("span", [64, 8192, 1 << 20])
+def test_a_batch_whose_time_span_needs_a_longer_varint_keeps_its_limit(span: int) -> None:
+    """A delta of 64 ms takes two bytes, and one of -64 ms only one (zigzag)."""
+    queue = PartitionQueue()
+    for stamp in (0, *(span,) * 200):
+        queue.append(single(b"value", stamp), 0.0)
+    taken = queue.cut(1000, 1000)
+    assert len(build_batch(taken).data) <= 1000
+
+
 def test_a_block_fills_a_batch_closely() -> None:
     """A block of small records fills a batch as closely as single records do."""
     queue = PartitionQueue()
