@@ -95,10 +95,10 @@ fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUT
 		sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.14'"
 	@nice $(BIN)/python -m tests.hostile.fuzz --inputs $(INPUTS)
 
-# Most of these tests spend their time waiting, so four workers suit two cores. Each worker imports
+# Most of these tests spend their time waiting, so five workers suit two cores. Each worker imports
 # all folders that it is given, so folders without everyday tests are left out.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 4
+	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 5
 
 # `everyday` tests the compiled hot loops, which the installation builds where there is a C compiler.
 # This tests the pure ones; `measured` runs the tests of the engine with them as well. The guards of
