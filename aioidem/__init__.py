@@ -116,5 +116,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the module, those that are loaded on use included."""
+    """Return the names in this module, including those that are imported on first use."""
     return sorted({*globals(), *__all__})

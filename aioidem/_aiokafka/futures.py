@@ -42,7 +42,7 @@ class DeliveryFuture(_Future):
     __slots__ = ("delivery",)
 
     delivery: Delivery | None
-    """The outcome of the record (of a batch: of its first record), with a `status` at any time."""
+    """The delivery of the record, or of the batch's first; its `status` can be read at any time."""
 
 
 class LooseFuture:

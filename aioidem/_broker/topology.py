@@ -346,7 +346,7 @@ def _per_broker(values: int | Mapping[int, int], broker_id: int, default: int) -
 
 
 def _check_range(sequence_range: int) -> None:
-    # `validate` would refuse this config, because it cannot be changed after the start.
+    # `validate` cannot check this value: it refuses every read-only config.
     try:
         RANGE_CONFIGS[SEQUENCE_RANGE].check(str(sequence_range))
     except ValueError as reason:

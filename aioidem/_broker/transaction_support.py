@@ -65,7 +65,7 @@ def admit(
 
 
 def as_known_to(api_key: int, version: int, code: ErrorCode) -> ErrorCode:
-    """Return ``code``; before KIP-588, INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
+    """Return ``code``; versions before KIP-588 get INVALID_PRODUCER_EPOCH for PRODUCER_FENCED."""
     if code is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED[api_key]:
         return ErrorCode.invalid_producer_epoch
     return code

@@ -208,7 +208,10 @@ class Discovery:
         return self.state is DiscoveryState.ASKING
 
     def again_at(self) -> float | None:
-        """Return when DescribeConfigs or v14 is tried again, in seconds; None: no back-off."""
+        """Return the time in seconds at which DescribeConfigs or Produce v14 is tried again.
+
+        None if no back-off has to end first.
+        """
         waits = (DiscoveryState.NOT_GRANTED, DiscoveryState.HELD_BACK)
         return self._again_at if self.state in waits else None
 

@@ -328,7 +328,7 @@ class RecordBlock(PendingRecord):
         return self.count * self.memory + number * HEADER_MEMORY
 
     def record(self, index: int) -> PendingRecord:
-        """Make an object of one record; `index` counts the block's records from 0."""
+        """Make the `PendingRecord` of one record; `index` counts the block's records from 0."""
         return self.about(index, BlockRecord(self, self.row(index), self.size_of(index)))
 
     def size_of(self, index: int) -> int:

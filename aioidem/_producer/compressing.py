@@ -38,10 +38,10 @@ class CompressionThreads:
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def compress(self, step: Compress) -> BatchBody | errors.KafkaError:
-        """Compress the records of a step in a thread; return the result, or the error of a failure.
+        """Compress the records of a step in a thread; an error is returned instead of raised.
 
-        If this is cancelled, the thread is abandoned. It ends by itself, because the records take a
-        limited time.
+        If this call is cancelled, the thread is abandoned. It ends by itself when the records are
+        compressed.
         """
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self.count)
@@ -54,7 +54,7 @@ class CompressionThreads:
 
 
 def compressed(step: Compress) -> BatchBody | errors.KafkaError:
-    """Compress the records of a step now; return the result, or the error of a failure."""
+    """Compress the records of a step in this thread; an error is returned instead of raised."""
     try:
         return build_body(step.records, step.codec, step.level)
     except Exception as error:  # noqa: BLE001 - whatever it is, it concerns these records alone

@@ -9,9 +9,9 @@ set the outcome are in `queued`.
 What a batch's records have in common is in one `Outcome`. A record's `RecordMetadata`, or its own
 copy of the error, is made when somebody looks.
 
-Rejected: a future of the event loop. asyncio and trio share none, cancelling one would look like
-cancelling the send, and its "exception was never retrieved" is logged only when the garbage
-collector finds it.
+Rejected: a future of the event loop. asyncio and trio have no common kind of future, cancelling a
+future would look like cancelling the send, and asyncio logs "exception was never retrieved" only
+when the garbage collector finds the future.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class ProducerStatistics:
     producer_id: int
     """The producer id; -1 before a broker has given one and without idempotence."""
     producer_epoch: int
-    """The producer epoch; -1 as for `producer_id`."""
+    """The producer epoch; -1 while `producer_id` is -1."""
     records_queued: int
     """How many records have no outcome yet."""
     records_acked: int

@@ -99,7 +99,7 @@ class QueuedDelivery(Delivery, PendingRecord):
         if siblings is not None:
             siblings.one_done()
         if self._callbacks is not None:
-            # A callback may refer to this object, so this object lets go of it.
+            # A callback may refer to this object: keeping the callback would be a reference cycle.
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
                 self._call(callback)

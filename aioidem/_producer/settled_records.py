@@ -145,7 +145,7 @@ class SettledRecords:
             self._end_slice(told, len(records))
 
     def _end_slice(self, told: int, count: int) -> None:
-        """Note that so many of the first settlement's records have been told their outcome."""
+        """Note that `told` of the first settlement's `count` records have got their outcome."""
         self._told = told
         if told >= count:
             self._untold.popleft()

@@ -43,7 +43,7 @@ def broker_config_request(version: int, node_id: int) -> RequestPayload:
 
 
 def broker_facts(response: Any) -> BrokerFacts:
-    """Return the facts in an answer; results with an error are ignored."""
+    """Return the config values in a DescribeConfigs answer; results with an error are ignored."""
     values = {
         config.name: config.value
         for result in response.results

@@ -42,7 +42,7 @@ DEFAULT_RETAINED: Final = 5
 """The batches per producer id and partition that a broker remembers if it sends no number."""
 
 RETAINED_TAG_IN: Final[Literal["partition", "topic"]] = "partition"
-"""The struct into which the embedded broker writes the field; readers look into both."""
+"""The struct in which the embedded broker sends the number; clients look for it in both structs."""
 
 _RETAINED: Final[dict[str, Any]] = {"kafka_type": "int32", "tag": 1, "lenient": True}
 _VERSION: Final = i16(14)

@@ -82,7 +82,7 @@ def _make(schema: Any, **values: Any) -> Any:
 
 
 def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
-    """Read the page in a Fetch answer; UNKNOWN_SERVER_ERROR if the answer lacks the partition."""
+    """Read one partition's records in a Fetch answer, or UNKNOWN_SERVER_ERROR if it is missing."""
     throttle = throttle_ms(getattr(response, "throttle_time", 0))
     top = int(getattr(response, "error_code", 0))
     parts = [part for topic in response.responses for part in topic.partitions]

@@ -66,7 +66,7 @@ class KafkaSetup:
     features: Mapping[str, int]
 
     def reserve_ports(self) -> list[BrokerPorts]:
-        """Reserve the ports of all brokers, by id."""
+        """Reserve and return the ports of all brokers, in the order of the broker ids."""
         secure = 0 if self.security is None else len(self.security.listeners)
         return [BrokerPorts.reserve(secure) for _ in range(self.brokers)]
 

@@ -205,7 +205,7 @@ class WireMonitor:
                     each.doubt()
 
     def leader_changed(self, topic: str, partition: int) -> None:
-        """Report that the producer has noticed another leader epoch: the window is reset."""
+        """Report that the producer has noticed another leader epoch: window and gate are reset."""
         state = self._partition(topic, partition)
         state.era += 1
         state.start_over()
