@@ -4,8 +4,8 @@
 tasks per connection, and one task that waits for the next event that is due.
 
 Invariants
-    In `ClusterControls.span`, the count of a producer's unresolved batches, a batch counts as soon
-    as its frame was read from the stream, before the simulated delay of the connection.
+    `ClusterControls.span` counts a producer's unresolved batches. It counts a batch as soon as the
+    frame is read from the stream, before the simulated delay of the connection.
     `ClusterServer.aclose` ends every connection and listener.
 
 Rejected

@@ -338,9 +338,9 @@ class PartitionState:
         return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
 
     def _within_window(self, batch: Batch) -> bool:
-        # The window limits how far this batch is from the oldest unresolved one; how far the newest
-        # one is does not matter. Otherwise the oldest of twenty batches in doubt could not be
-        # resent when the window has fallen to five.
+        # The window limits the distance from the oldest unresolved batch to this batch, not to the
+        # newest one. Otherwise the oldest of twenty batches in doubt could not be resent when the
+        # window has fallen to five.
         if self.sequence_cap is not None:
             return True
         return self.window.admits(batch.ordinal - self.unresolved[0].ordinal + 1)
@@ -772,7 +772,7 @@ class PartitionState:
         every attempt at the whole batch was refused, so none can be appended later. Later batches
         keep their sequence numbers; only their ordinals (positions among the batches) change.
         """
-        self._evidence.clear()  # its distances are numbers of batches, which change here
+        self._evidence.clear()  # it counts batches between two batches, and the split adds some
         position = self.unresolved.index(batch)
         batch.move(BatchEvent.SPLIT)
         self.unresolved[position : position + 1] = parts

@@ -127,7 +127,7 @@ class PartitionQueue:
     def _cut_blocks(
         self, taken: list[PendingRecord], size: int, room: int, max_records: int
     ) -> RecordRuns:
-        """Go on with a batch where a block is at the head, and finish the batch.
+        """Take the rest of a batch from the head of the queue, where a block stands.
 
         Args:
             taken: the records before the block.

@@ -68,7 +68,7 @@ class UnassignedRecords:
         return bool(self._waiting or self.due)
 
     def __len__(self) -> int:
-        """Return the number of records, where a block counts all of its own."""
+        """Return the number of records; a block counts as many as it holds."""
         return sum(each.record.count for each in (*self._waiting, *self.due))
 
     @property

@@ -48,7 +48,7 @@ class DeliveryRange:
 
     @property
     def count(self) -> int:
-        """How many records these are."""
+        """The number of records."""
         return len(self.positions)
 
 

@@ -406,7 +406,7 @@ class RecordIntake:
             topic: The topic's name.
             record: The record; its bytes have been taken from the budget (of `buffer_memory`).
             block_until: When the wait for the topic's metadata ends, on the event loop's clock;
-                None if `max_block` begins now.
+                None ends it `max_block` seconds from now.
 
         Raises:
             KafkaError: The producer has ended, the transaction's state forbids records, or the

@@ -8,9 +8,9 @@ __all__ = ["RecordSection"]
 
 
 class RecordSection:
-    """Records that `build_batch` need not read one by one.
+    """Records that encode themselves, so that `build_batch` need not read them one by one.
 
-    This is no ABC, because `isinstance` of an ABC costs several calls, for each batch.
+    The class is not an ABC, because `isinstance`, which runs once per batch, is slow for an ABC.
     """
 
     __slots__ = ()
