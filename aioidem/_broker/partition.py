@@ -170,7 +170,7 @@ class Partition:
         return batch
 
     def delete_before(self, offset: int) -> None:
-        """Raise the start of the leader's log to ``offset``, and those of its followers."""
+        """Raise the log start to ``offset`` on the leader and its followers."""
         for replica in (self.replicas[self.leader], *self._followers()):
             replica.log.delete_before(min(offset, replica.log.end_offset))
 

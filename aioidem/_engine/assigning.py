@@ -17,7 +17,7 @@ from aioidem._engine.unassigned import Unassigned
 __all__ = ["SLICE", "Assigning"]
 
 SLICE: Final = 1_000
-"""Records assigned in one `ProducerCore.poll`; so many take about 3 ms with keys of 20 bytes."""
+"""The records assigned in one `ProducerCore.poll`; 1,000 with keys of 20 bytes take about 3 ms."""
 
 
 class Assigning:

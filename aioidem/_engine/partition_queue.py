@@ -94,8 +94,8 @@ class PartitionQueue:
         """Take records from the head for one batch, at least one.
 
         The cut ends before the batch would exceed `limit` bytes (header included) or `max_records`,
-        or where another `RecordGroup` begins. A group whose size is at most `limit` is not divided
-        for its size.
+        or where another `RecordGroup` begins. Only `max_records` divides a group that has at most
+        `limit` bytes.
         """
         room = limit - BATCH_OVERHEAD
         records = self.records

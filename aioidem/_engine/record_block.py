@@ -74,7 +74,7 @@ class Receiver(Protocol):
         """Take the outcome of some records.
 
         Args:
-            rows: the records' rows in the columns, in the order in which they share the outcome.
+            rows: the records' rows in the columns, in the order of the records.
             outcome: what became of them.
             place: the place of the first of them among all records that share the outcome; the
             others follow it.

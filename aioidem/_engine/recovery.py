@@ -208,7 +208,7 @@ class Recovery:
                 return hinted if hinted.state is BatchState.WAITING else None
             if hinted.state is BatchState.IN_FLIGHT:
                 if not self.searches:
-                    return None  # its NONE would prove all batches below it
+                    return None  # error NONE for it would prove all earlier batches stored
                 unresolved = unresolved[: unresolved.index(hinted)]
         candidates = [b for b in unresolved if b.in_doubt and id(b) not in self._probed]
         for batch in reversed(candidates):

@@ -377,8 +377,8 @@ class Producer(TransactionCalls):
     ) -> Deliveries:
         """Send many records, and wait for all outcomes.
 
-        The records are values, or a `Record` each where they differ in more than their values. They
-        are queued in order. Each may wait for room for up to `max_block`, so that a long call
+        Pass plain values, or `Record` objects if the records differ in more than their values. The
+        records are queued in order. Each may wait for room for up to `max_block`, so a long call
         continues as long as room becomes free within that time.
 
         No object is made for a record that has only a value, so a call with many records costs a

@@ -137,7 +137,7 @@ class TaskWriter:
         await self._producer.start()
 
     async def begin(self) -> bool:
-        """Return True (write the rows), because no attempt skips rows with at-least-once."""
+        """Return True (write the rows): with at-least-once every attempt writes all rows."""
         await anyio.lowlevel.checkpoint()
         return True
 
