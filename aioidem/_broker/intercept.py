@@ -136,7 +136,7 @@ class AfterAppend:
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Answer with this entity, without carrying the request out."""
+    """Answer with ``response``, without carrying the request out."""
 
     response: Entity
 

@@ -95,7 +95,7 @@ class Places(NamedTuple):
 
 
 def _is_place(text: str) -> bool:
-    import ipaddress  # only here, because few programs say where brokers may be
+    import ipaddress  # only here, because few programs set `allowed_brokers`
 
     try:
         ipaddress.ip_network(text, strict=False)

@@ -237,7 +237,7 @@ class ProducerCore:
         return todo
 
     def _next_wake(self, active: list[PartitionState], now: float) -> float | None:
-        """Return when a poll could do something that it cannot do now; None if at no time."""
+        """Return the first time at which a poll can do something that it cannot do now, or None."""
         first = self.connections.next_wake(now)
         retries = (self.metadata.due_at(), self.transactions.awaits, self._identity_request.awaits)
         for at in retries:

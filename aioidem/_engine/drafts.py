@@ -33,7 +33,7 @@ class Drafts:
         config: validated options, for codec and level.
 
     Attributes:
-        quick: up to how many bytes of records the event loop compresses itself, without a draft.
+        quick: the most bytes of records that the event loop compresses itself, without a draft.
         at_once: how many drafts may be under way at once; the Sender, which owns the threads, sets
             it.
         steps: the `Compress` steps of the drafts begun since the last `ProducerCore.poll`.

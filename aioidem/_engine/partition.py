@@ -1145,8 +1145,8 @@ class PartitionState:
     ) -> None:
         """Have the partition's sequences begin again at 0 under another epoch.
 
-        This is needed when a batch ended without being appended, or perhaps without it: its
-        sequence numbers are not used again, and a leader would refuse the gap.
+        The usual reason is a batch that ended NOT_WRITTEN or UNKNOWN: its sequence numbers are not
+        used again, and a leader would refuse the gap.
 
         Args:
             out: gets the request for the new epoch.

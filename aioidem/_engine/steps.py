@@ -147,7 +147,7 @@ class DescribeTopicLimit:
 class DescribeBrokerConfig:
     """The request for a broker's own config.
 
-    It says after what time the broker forgets producers (KIP-854), and over which range of
+    The config says after what time the broker forgets producers (KIP-854), and over which range of
     sequences it deduplicates (KIP-758).
     """
 

@@ -18,7 +18,7 @@ __all__ = ["murmur2", "partitions_of"]
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
 _SEED = 0x9747B28C
-# Indexed by n: reads n little-endian words of 32 bits from the start of a key.
+# `_WORDS[n]` reads n little-endian words of 32 bits from the start of a key.
 _WORDS = [Struct(f"<{count}I").unpack_from for count in range(64)]
 
 

@@ -427,7 +427,7 @@ def _types(cursor: _Cursor, count: int, moved: Moved) -> bytes:
     for _ in range(count):
         kind = cursor.u1()
         out.append(bytes([kind]))
-        if kind == 7:  # an object of a class
+        if kind == 7:  # an object; the index of its class follows
             out.append(cursor.take(2))
         elif kind == 8:  # an object before its constructor ran; the offset of its `new` follows
             out.append(_U2.pack(moved(cursor.u2())))

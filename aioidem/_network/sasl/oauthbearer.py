@@ -31,7 +31,7 @@ class OAuthBearer:
         extensions: Names and values to send with the token (KIP-342).
 
     Raises:
-        AuthenticationFailedError: The token or an extension has characters that the RFC does not
+        AuthenticationFailedError: The token or an extension has characters that RFC 7628 does not
             allow.
     """
 
@@ -63,7 +63,7 @@ class OAuthBearer:
         return _SEPARATOR.join([*head, b"", b""])
 
     def next(self, challenge: bytes) -> bytes | None:
-        """Return None if the broker accepts the token, else the answer its refusal requires."""
+        """Return None if the broker accepts the token, else the byte that must answer a refusal."""
         if self._refusal is not None:
             raise AuthenticationFailedError(f"OAUTHBEARER: the broker refused: {self._refusal}")
         if not challenge:
