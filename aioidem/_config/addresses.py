@@ -1,4 +1,4 @@
-"""Broker addresses among the options: `bootstrap_servers` and `allowed_brokers`."""
+"""The options that contain broker addresses: `bootstrap_servers` and `allowed_brokers`."""
 
 from __future__ import annotations
 

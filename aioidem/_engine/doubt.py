@@ -156,7 +156,7 @@ class DoubtResolution:
         """Handle a page of a partition's log.
 
         Raises:
-            ProtocolError: the batches of the page are malformed; the driver closes the connection.
+            ProtocolError: the batches of the page are malformed; the Sender closes the connection.
         """
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:

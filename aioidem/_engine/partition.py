@@ -161,8 +161,9 @@ class PartitionState:
         self.log = LogPosition()
         self.suspicion = Suspicion()
         self._evidence = RetentionEvidence()
-        # With the option `broker_dedup="range"` (KIP-758) this limits the sequences (records) of
-        # all unresolved batches, and the window does not limit their number. None without it.
+        # The most records that all unresolved batches may have together, with the option
+        # `broker_dedup="range"` (KIP-758): then the window does not limit the number of batches.
+        # None without the option.
         self.sequence_cap = sequence_cap
         self._resend = resend
         # In a transaction, batches in doubt are neither probed (resent newest first, `recovery`)

@@ -209,7 +209,7 @@ class PartitionQueue:
         return kept
 
     def put_back(self, records: Sequence[PendingRecord], *, flushing: bool) -> None:
-        """Put back to the head records that were just cut and did not fit into the batch.
+        """Put records that were just cut and did not fit into the batch back to the queue's head.
 
         Args:
             records: the records, in order.

@@ -332,9 +332,8 @@ class Tally:
         """Add up the states of tallies that used the same clock.
 
         The merged run lasts from the first start to the last outcome. The steady rate leaves out
-        the records of each tally's first batch. The time of this rate begins when the earliest of
-        these batches was acknowledged. The time of the others is counted without their records, so
-        the rate is never higher than the true one.
+        the records of every tally's first batch, but its time begins when the earliest of these
+        batches was acknowledged. So the rate is never higher than the true one.
 
         Raises:
             ValueError: there are no tallies.

@@ -163,7 +163,7 @@ class RecordIntake:
             partition: The partition's number; None lets the key or the partitioner decide.
             timestamp_ms: Milliseconds since the epoch; None is now.
             block_until: The time at which `max_block` ends for the caller, on the event loop's
-                clock (see `ProducerLife.block_until`); None if `max_block` begins with this call.
+                clock (see `ProducerLife.block_until`); None is `max_block` seconds from now.
 
         Raises:
             KafkaError: As for `Producer.send`; the record was not queued.

@@ -67,8 +67,8 @@ class TopicLookup:
         Args:
             topic: The topic's name.
             partition: The partition's number; None if any will do.
-            block_until: When the wait ends, on the event loop's clock; None if `max_block` begins
-                with this call.
+            block_until: When the wait ends, on the event loop's clock; None ends it `max_block`
+                seconds from now.
 
         Raises:
             UnknownTopicOrPartitionError: Metadata that was asked for after the call began does not

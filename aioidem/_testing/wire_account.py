@@ -144,7 +144,7 @@ class Identity:
         for b in self.order:
             if b <= base:
                 self.batches[b].proved = True
-        # `order` begins with the oldest batch that is not proved, so proved ones at the front go.
+        # `order` begins with the oldest batch that is not proved: drop proved ones at the front.
         while self.order and self.batches[self.order[0]].proved:
             self.order.pop(0)
 
