@@ -141,9 +141,9 @@ class PartitionSpans:
         return max((w.maximum for w in self._strict.values()), default=0)
 
     def unproven_span(self) -> int:
-        """Return the span as `span` does, but a success also resolves the batches before it."""
+        """Return what `span` would return if a success also resolved all batches before it."""
         return max((len(self._proven[key].order) for key in self._newest.items()), default=0)
 
     def max_unproven_span(self) -> int:
-        """Return the span as `max_span` does, but a success also resolves the batches before it."""
+        """Return what `max_span` would return if a success also resolved all batches before it."""
         return max((w.maximum for w in self._proven.values()), default=0)

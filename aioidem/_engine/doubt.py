@@ -225,7 +225,7 @@ class DoubtResolution:
         return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
 
     def awaits(self, state: PartitionState) -> float | None:
-        """Return when the deposed leader that a partition waits for will have been silent too long.
+        """Return when a partition stops waiting for its deposed leader, if that stays silent.
 
         Returns:
             The time in seconds; None if the partition waits for no deposed leader.

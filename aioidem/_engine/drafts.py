@@ -55,7 +55,7 @@ class Drafts:
 
     @property
     def full(self) -> bool:
-        """Whether no draft should begin before another has been compressed."""
+        """Whether `at_once` drafts are under way, so that no other draft should begin now."""
         return len(self._under_way) >= self.at_once
 
     def begin(

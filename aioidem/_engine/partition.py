@@ -401,7 +401,7 @@ class PartitionState:
         self.recovery.move(RecoveryEvent.RESOLVED)
         for ordinal, batch in enumerate(self.unresolved):
             base = self.ledger.take(batch.count)
-            # The part of a divided batch may not have its bytes yet.
+            # A part of a divided batch may have no bytes yet; then nothing is restamped.
             stamp = batch.data and restamp(
                 batch.data,
                 producer_id=identity.producer_id,
@@ -465,7 +465,7 @@ class PartitionState:
             now: seconds.
             current: whether the leader epoch that the batch was sent under is still the newest
             known.
-            out: receives what changes beyond the partition.
+            out: receives what concerns the whole producer, and the outcomes of records.
         """
         self.outstanding -= 1
         attempt = batch.attempt
@@ -584,7 +584,7 @@ class PartitionState:
             batch: the batch that was answered.
             refusal: what the error code means for the batch.
             now: seconds.
-            out: receives what changes beyond the partition.
+            out: receives what concerns the whole producer, and the outcomes of records.
 
         Returns:
             Whether the answer shows that another client uses the same producer id.
@@ -877,7 +877,7 @@ class PartitionState:
 
         Args:
             now: seconds.
-            out: receives what changes beyond the partition.
+            out: receives what concerns the whole producer, and the outcomes of records.
             throttled: the last throttle time of the leader's connection, in seconds.
             may_ask: whether DescribeProducers is worth sending to the leader.
         """

@@ -63,7 +63,7 @@ class ProduceRequests:
         requests: records outstanding requests, and has the Sender send them.
         identity: the producer id and epoch, given up if another client uses it.
         outcomes: receives counts, and events for the operator.
-        effects: receives what changes beyond a partition.
+        effects: the object to which partitions report what concerns the whole producer.
         transactions: are informed of each answer.
     """
 

@@ -147,9 +147,9 @@ class RetentionEvidence:
         if batch.attempt is None:
             return
         link = batch.attempt.earlier_link
-        # If the batch's last retry was refused too early to count, this one may count instead. The
-        # refused retry appended nothing, so the batch may have been appended only on the connection
-        # that `_early` has.
+        # If the batch's last retry was refused too early to count, this retry may count instead.
+        # The refused retry appended nothing, so all attempts that may have appended the batch were
+        # made on one connection, whose id is in `_early`.
         link = self._early.pop(batch.ordinal, None) if link is None else link
         if link is not None:
             self._awaited[id(batch)] = _Retry(link, distance)

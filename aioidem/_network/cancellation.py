@@ -24,7 +24,7 @@ _NAMES = ("cancel_called", "shield", "_parent_scope")
 _state_of: Callable[[Any], Any] | None = None
 """A function that returns anyio's record of a task, or None if anyio has no record of the task.
 
-It is None itself until the first call of `may_be_cancelled` on asyncio has found it.
+The variable is None until the first call of `may_be_cancelled` on asyncio has found the function.
 """
 
 

@@ -143,7 +143,7 @@ class ApiVersionTable:
         return level if whole else min(level, 1)
 
     def supports(self, api_key: int, version: int | None = None) -> bool:
-        """Return whether both sides speak this version of the API; None: at least one version."""
+        """Return whether both sides speak this version of the API, or any version if it is None."""
         lowest, highest = self._common(api_key)
         return lowest <= highest if version is None else lowest <= version <= highest
 
