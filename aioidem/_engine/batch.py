@@ -180,7 +180,7 @@ class Attempt:
         self.sent_at = sent_at
         # Whether the leader had proved, when this attempt was sent, that it holds state for the
         # batch's producer id: by error NONE for a batch (`FirstAckGate`), or by OUT_OF_ORDER. Only
-        # then does a success of this attempt prove that the batches below it are stored.
+        # then does a success of this attempt prove that the earlier batches are stored.
         self.knows_us = knows_us
         # The id of the one connection on which every earlier attempt at the batch was made; None if
         # there were several or none, or if they went to another leader or leader epoch. `retention`
@@ -188,7 +188,7 @@ class Attempt:
         self.earlier_link = earlier_link
 
     def disbelieve(self) -> None:
-        """Note that a success of this attempt will prove nothing about the batches below it."""
+        """Note that a success of this attempt will prove nothing about earlier batches."""
         self.knows_us = False
 
 
@@ -333,7 +333,7 @@ class Batch:
         A batch in doubt is renumbered only if it was forsaken (see `forsake`); it stays in doubt.
 
         Raises:
-            InternalError: the batch is in doubt and was not forsaken, in flight, or settled.
+            InternalError: the batch is in flight or settled, or is in doubt and was not forsaken.
         """
         self.learn(Evidence.FORSAKEN if self.forsaken else Evidence.RENUMBERED, 0.0)
         self.move(BatchEvent.RENUMBER)

@@ -177,7 +177,7 @@ class Recovery:
         self.refusal = error
 
     def search(self, *, wanted: bool) -> None:
-        """Set whether a pass also probes batches below the one that DescribeProducers names."""
+        """Set whether a pass also probes batches before the one that DescribeProducers names."""
         self.searches = wanted
 
     def hint(self, batch: Batch | None) -> None:
@@ -233,7 +233,7 @@ class Recovery:
 
         Args:
             now: seconds.
-            pause: seconds between the beginnings of two passes, at least.
+            pause: the least number of seconds between the beginnings of two passes.
 
         Returns:
             Whether enough passes were made to conclude that the batches are not in the log.

@@ -55,8 +55,8 @@ class Suspicion:
             created_ms: the batch's maximum timestamp, in milliseconds since the Unix epoch.
             appended_ms: the log append time that the answer names, in the same unit; -1 if none.
         """
-        # An answer to a duplicate also names a time on a topic with CreateTime. That is the stored
-        # timestamp, equal to the batch's own, and no log append time.
+        # The answer to a duplicate names a time even on a topic with CreateTime: the timestamp of
+        # the stored batch. That equals the batch's own timestamp and is not a log append time.
         by_log = appended_ms >= 0 and appended_ms != created_ms
         self._appended_ms = appended_ms if by_log else None
         self._acked_stamp_ms = appended_ms if by_log else created_ms

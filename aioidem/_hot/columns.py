@@ -42,7 +42,8 @@ class BinaryColumn:
     Args:
         data: The bytes of all rows.
         offsets: Where each row begins in `data`, and where the last one ends; int32 or int64.
-        valid: A bit for each row, the lowest of a byte first: 0 means None. None: no row is None.
+        valid: A bit for each row, from the lowest bit of each byte on: 0 if the row is None. If
+            `valid` is not given (None), no row is None.
         start: The number of the first row in `offsets` and `valid`.
         length: How many rows the column has.
 

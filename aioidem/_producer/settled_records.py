@@ -27,7 +27,10 @@ from aioidem._engine.settlement import Settlement
 __all__ = ["AT_ONCE", "SettledRecords"]
 
 AT_ONCE: Final = 2_000
-"""The most outcomes per turn of the loop: 3 ms, or 10 ms if each record has its own error."""
+"""The most outcomes delivered per turn of the event loop.
+
+They take 3 ms, or 10 ms if each record has an error of its own.
+"""
 
 
 class SettledRecords:

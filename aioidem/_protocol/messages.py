@@ -194,7 +194,7 @@ def encode_response(entity: ResponsePayload, correlation_id: int) -> bytes:
 
 
 def decode_response(entity_type: type[R], frame: bytes) -> tuple[int, R]:
-    """Decode a response; return its correlation id and the entity.
+    """Return the correlation id and the message of a response.
 
     Args:
         entity_type: The response's schema.
