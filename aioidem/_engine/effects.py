@@ -27,8 +27,8 @@ class Effects:
         metadata: is requested when the view of the cluster turns out to be stale.
         identity: its epoch is raised when sequence numbers were given up.
         transactions: holds the open transaction, which fails with the reported error.
-        accusations: keeps the findings that a broker remembers fewer batches per producer than it
-        says (KIP-1269). By these batches it recognises retries.
+        accusations: keeps unconfirmed verdicts that a broker remembers fewer batches per producer
+        than it says (KIP-1269). A broker recognises retries by these batches.
     """
 
     __slots__ = (

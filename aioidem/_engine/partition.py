@@ -773,7 +773,7 @@ class PartitionState:
         every attempt at the whole batch was refused, so none can be appended later. Later batches
         keep their sequence numbers; only their ordinals (positions among the batches) change.
         """
-        self._evidence.clear()  # it counts batches between two batches, and the split adds some
+        self._evidence.clear()  # it measures distances in batches, which may change here
         position = self.unresolved.index(batch)
         batch.move(BatchEvent.SPLIT)
         self.unresolved[position : position + 1] = parts
@@ -1156,7 +1156,7 @@ class PartitionState:
         """
         if self.idempotent and not self.bump_wanted:
             self.bump_wanted = True
-            # The records that failed have the whole error.
+            # The reason names only the error's class; the failed records have the whole error.
             reason = what if error is None else f"{what} ({type(error).__name__})"
             out.bump(self.where, self.ledger.identity, reason)
 

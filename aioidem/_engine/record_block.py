@@ -228,7 +228,7 @@ class RecordBlock(PendingRecord):
             self.ordinal = self.base + row
 
     def begin_at(self, ordinal: int) -> None:
-        """Give the records their ordinals: the first one has `ordinal`, the next one more."""
+        """Give the first record `ordinal`; the other ordinals differ from it as the rows do."""
         self.base = ordinal - self.row(0)
         self.ordinal = ordinal
 

@@ -60,7 +60,7 @@ class PartitionWindow:
         self.max_span = 0
 
     def learn(self, retained: int | None) -> None:
-        """Set the limit to the number in a successful answer; None if the answer has no number."""
+        """Set the limit to the number in a successful answer; `retained` is None if it has none."""
         value = DEFAULT_BATCHES_RETAINED if retained is None else retained
         self.limit = self.said = max(1, min(value, MAX_BATCHES_RETAINED))
         self.heard = True

@@ -99,7 +99,7 @@ def _read_file(path: Path) -> dict[str, str]:
     if len(content) > _MAX_FILE:
         raise UsageError(f"--command-config: {path} is larger than {_MAX_FILE >> 20} MiB")
     values: dict[str, str] | None = None
-    with suppress(ValueError):  # its text quotes the file
+    with suppress(ValueError):  # hides an error whose text quotes the file
         values = dict(javaproperties.load(BytesIO(content.removeprefix(_MARK))))
     if values is None:
         problem = "is no properties file: it has a broken \\u escape"

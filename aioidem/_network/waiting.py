@@ -96,7 +96,7 @@ def add_waiter(waiting: Waiter | None) -> Waiter:
 
 
 def wake(waiter: Waiter) -> None:
-    """Wake every task that waits for the waiter."""
+    """Wake every task that waits for `waiter`."""
     if not isinstance(waiter, asyncio.Future):
         waiter.set()
     # Setting a future's result raises if its loop is closed, and then no task waits for it.
