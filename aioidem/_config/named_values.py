@@ -46,7 +46,7 @@ def look_up(text: str) -> str:
     source, _, where = text.partition(":")
     if source == "file":
         return _content(Path(where))
-    with suppress(UnicodeEncodeError):  # no variable's name has a lone surrogate
+    with suppress(UnicodeEncodeError):  # a name that cannot be encoded names no variable
         if where in os.environ:
             return os.environ[where]
     raise NamedValueError(f"the environment has no variable {_shown(where)}")

@@ -66,7 +66,11 @@ class Action(enum.Enum):
 
 
 class Disposition(NamedTuple):
-    """What one answer means for its batch: a row of the table, adjusted to the base offset."""
+    """What one answer to Produce means for its batch.
+
+    It is the error code's row of `_TABLE`. Only `precedes_append` can differ: it is False if the
+    answer has a base offset, which shows an append, or if its base offset cannot be trusted.
+    """
 
     action: Action
     precedes_append: bool

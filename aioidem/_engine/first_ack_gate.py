@@ -44,7 +44,8 @@ class FirstAckGate:
         self.applies = applies
         # The (identity, route) for which the gate is open; None while it is closed.
         self.opened_for: SentAs | None = None
-        # The (identity, route) under which error NONE last came, whatever errors came since.
+        # The (identity, route) of the batch that was last answered with NONE. Other errors that
+        # came after that answer do not reset it.
         self._heard: SentAs | None = None
         self._heard_at = 0.0
         self._transaction = 0

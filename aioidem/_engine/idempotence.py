@@ -165,7 +165,7 @@ class SequenceLedger:
         self.next = 0
 
     def take(self, count: int) -> int:
-        """Reserve `count` consecutive numbers, and return the first one (unbounded)."""
+        """Reserve `count` sequence numbers, which do not wrap at 2^31, and return the first one."""
         base = self.next
         self.next += count
         return base

@@ -31,10 +31,11 @@ from typing import Final
 __all__ = ["COPIES_SHARE", "ByteBudget", "MemoryWaiter"]
 
 COPIES_SHARE: Final = 3
-"""One byte in this many of `buffer_memory` is kept for the copies of batches in flight.
+"""`buffer_memory` divided by this number is kept for the copies of batches in flight.
 
-With 4 the resident size grew to 115 % of that option at values of 1 kB (`benchmarks/memory.py`).
-Once a batch of 1 MB was freed, glibc takes further ones from the heap that has the values as well.
+With 4, values of 1 kB made the resident size grow to 115 % of `buffer_memory` (measured with
+`benchmarks/memory.py`). The reason: once glibc has freed a batch of 1 MB, it allocates later
+batches in the heap, between the values, and no longer with mmap.
 """
 
 

@@ -257,6 +257,7 @@ class _TightSize:
         """Measure single records the sum of whose sizes is `size`."""
         stamps = list(map(_stamp_of, records))
         self._first: int | None = stamps[0] if stamps else None
+        # The most by which the timestamp of a record differs from that of the first one, in ms.
         self._span: int = max(max(stamps) - stamps[0], stamps[0] - min(stamps)) if stamps else 0
         self._count = len(records)
         self._payload = size - self._count * _LOOSE_OVERHEAD
@@ -272,7 +273,7 @@ class _TightSize:
         self._largest = max(self._largest, _largest_of(record))
 
     def _span_with(self, record: PendingRecord) -> int:
-        """Return the most by which a timestamp can differ from the first, with these records."""
+        """Return what `_span` would be if this record or block were added, in ms."""
         first = record.timestamp_ms if self._first is None else self._first
         if isinstance(record, RecordBlock):
             columns = record.columns

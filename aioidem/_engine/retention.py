@@ -83,9 +83,9 @@ class Disproof(NamedTuple):
     said: int
     """The number of batches that the broker says it retains."""
     proved: int
-    """The largest distance at which a retry was recognised."""
+    """The largest distance from the newest batch at which a retry was recognised."""
     refused: int
-    """The smallest distance above that one at which a retry was refused."""
+    """The smallest distance from the newest batch, above `proved`, at which one was refused."""
 
 
 class _Retry(NamedTuple):
@@ -98,7 +98,10 @@ class _Retry(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """A retry that was answered NONE although a later batch is known to be stored."""
+    """A retry that the leader recognised as a duplicate.
+
+    The leader answered NONE although a later batch is known to be stored, so it appended nothing.
+    """
 
     ordinal: int
     distance: int

@@ -105,18 +105,19 @@ class Deliveries(Sequence[Delivery]):
         "watched",
     )
 
-    watched: bool
     # Whether the caller is going to look at every outcome, so that failures need not be logged.
+    watched: bool
     _context: DeliveryContext
     _count: int
     _event: anyio.Event | None
     _made: dict[int, Delivery]
     _pending: int
     _runs: list[_Run]
-    _sorted: bool
     # Whether the runs (`_Run`) are in the order of their first positions.
+    _sorted: bool
+    # Pairs of a position and the timestamps of the records from there to the next pair's position:
+    # one timestamp for all of them, or an array.
     _stamps: list[tuple[int, array[int] | int]]
-    # The timestamps of the records from each position on: one for all of these, or an array.
 
     async def settled(self) -> None:
         """Wait until every outcome is known.

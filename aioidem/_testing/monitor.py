@@ -362,9 +362,9 @@ class WireMonitor:
         refused = answer.code in self._before_append and answer.base_offset < 0
         if not sent.proved:
             state.gate = False
-            # Batches in doubt may be resent beside others after a code that shows the leader's
-            # state, and after a refusal of one of them before the append. An unknown code, or one
-            # that may follow the append, allows nothing.
+            # Two kinds of errors allow resending several batches at once: one that only a leader
+            # with the producer's state sends, and one that refuses a batch in doubt and is sent
+            # only if the batch was not appended. No other error allows it.
             state.asking |= answer.code in _SHOWS_STATE or (sent.ambiguous and refused)
         identity.disowned |= answer.code == ErrorCode.unknown_producer_id
         if answer.code == ErrorCode.invalid_producer_epoch:
