@@ -51,9 +51,9 @@ class Support(Enum):
 def admit(
     cluster: Cluster, name: str, identity: Identity, target: Target, support: Support
 ) -> None:
-    """Add a target, a partition or group, to a transaction, or check that it takes part already.
+    """Add a target (a partition or group) to a transaction, or check that it takes part already.
 
-    It is added for a client with `Support.IMPLICIT`, and checked for any other.
+    The target is added for a client with `Support.IMPLICIT`, and checked for any other client.
 
     Raises:
         RefusedError: With a code that the client knows.

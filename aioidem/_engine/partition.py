@@ -906,7 +906,8 @@ class PartitionState:
         if self.recovery.next_probe(self.unresolved, now) is not None:
             return
         if any(batch.appended for batch in self.unresolved):
-            # A batch that was answered DUPLICATE is in the log, and merely not replicated yet.
+            # DUPLICATE has shown that a batch is in the log, though perhaps not replicated yet. So
+            # nothing is lost, and the batches are resent again, oldest first.
             self.recovery.move(RecoveryEvent.RESTART)
         elif self.recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
             self._lose("the batches in doubt are not in the leader's log", now, out)
@@ -1224,8 +1225,8 @@ class PartitionState:
 
 
 def _next_expiry(deadline: float, now: float, grace: float) -> float:
-    # After the deadline only the end of the grace time is awaited, which `expire` grants to batches
-    # in doubt.
+    # What is still there after the deadline is a batch in doubt. `expire` settles it at the end of
+    # the grace time.
     return deadline if deadline > now else deadline + grace
 
 

@@ -376,7 +376,10 @@ class RecordAccumulator:
         return batch
 
     def _may_seal(self, state: PartitionState, now: float) -> bool:
-        """Return whether a partition has a new batch that it may send, if its connection may."""
+        """Return whether a new batch may be made of a partition's queued records now.
+
+        Whether the connection admits another request is not checked.
+        """
         config, queue = self._config, state.queue
         if config.enable_idempotence and state.ledger.identity is None:
             return False
