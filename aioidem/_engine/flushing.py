@@ -1,4 +1,4 @@
-"""FlushCount: how many of the records that one flush waits for had each outcome."""
+"""FlushCount: counts, by outcome, the records that one flush waits for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["FlushCount"]
 
 
 class FlushCount:
-    """Counts the outcomes of the records that one flush waits for.
+    """Counts, by outcome, the records that one flush waits for.
 
     Args:
         generation: the generation (records queued between two flushes) that the flush closed, see

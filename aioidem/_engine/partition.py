@@ -295,8 +295,8 @@ class PartitionState:
     def next_resend(self, now: float) -> Batch | None:
         """Return the batch to be resent now; None if no batch must or may be resent now."""
         if now < self.retry_at or self.read_back.offset is not None:
-            # Nothing is resent while the log is read back: a batch found there may show that an
-            # earlier batch, which was rejected, has been overtaken.
+            # Nothing is resent while the log is read back. If a batch is found there, an earlier
+            # batch that was rejected must not be resent any more: it would be written out of order.
             return None
         match self.recovery.rung:
             case Rung.CLEAR:

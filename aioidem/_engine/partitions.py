@@ -176,10 +176,10 @@ class Partitions:
                 state.abort(error, doubt, self._effects)
 
     def assume_sequence_range(self) -> None:
-        """Set the default limit on the sequences of unresolved batches of future partitions.
+        """Limit a new partition's unresolved batches to a broker's default range of sequences.
 
-        With the option `broker_dedup="range"` (KIP-758) the limit is a broker's default; otherwise
-        there is no limit.
+        The limit applies only with the option `broker_dedup="range"` (KIP-758), and to partitions
+        that are used for the first time after this call. Without the option there is no limit.
         """
         self._sequence_cap = _SEQUENCE_RANGE if self._config.broker_dedup == "range" else None
 

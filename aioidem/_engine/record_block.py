@@ -405,13 +405,13 @@ class BlockRecord(PendingRecord):
 
 @final
 class RecordRuns(Sequence[PendingRecord], RecordSection):
-    """The records of some items, as a sequence whose elements are made when they are looked at.
+    """Single records and blocks as one sequence of records; those of a block are made on access.
 
     Other code tests for this class by `type(x) is RecordRuns`, because `isinstance` is slow for a
     subclass of an abstract base class.
 
     Args:
-        items: single records, and blocks.
+        items: single records, and blocks of records.
     """
 
     __slots__ = ("_count", "_ends", "items", "size")

@@ -255,7 +255,7 @@ def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
 
 
 def _header(header: Any) -> tuple[str, bytes | None]:
-    """Convert a header, a dict from Arrow or a tuple from a row, to a pair."""
+    """Return a header as a pair (name, value); Arrow gives it as a dict, a row as a tuple."""
     name, value = (
         (header["key"], header["value"]) if isinstance(header, Mapping) else (header[0], header[1])
     )
