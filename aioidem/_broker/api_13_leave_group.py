@@ -18,7 +18,7 @@ _FIRST_WITH_MEMBERS: Final = 3
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Remove the members that the request names, and answer an error code for each.
+    """Remove the members that the request names; the answer has an error code for each.
 
     Up to v2 a request names one member, and the answer has only that member's error code.
     """

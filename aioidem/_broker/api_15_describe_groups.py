@@ -25,7 +25,7 @@ _FIRST_WITH_NOT_FOUND: Final = 6
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Describe each group, or answer an error code for it, independently of the others."""
+    """Describe each group; the answer has an error code for a group that cannot be described."""
     asked = getattr(request, "include_authorized_operations", False)
     groups = [_group(cluster, broker, each, context.api_version) for each in request.groups]
     for each in groups:

@@ -26,9 +26,9 @@ _API: Final = 24
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Add the partitions if all exist, and answer an error code for each.
+    """Add the partitions if all exist; the answer has an error code for each.
 
-    The code is the same for all partitions that exist.
+    All partitions that exist get the same code.
     """
     wanted = {
         (topic.name, index): _find(cluster, topic.name, index)

@@ -123,7 +123,9 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class AfterAppend:
-    """Append the batches of a Produce request, then answer an error code with their base offsets.
+    """Append the batches of a Produce request, but answer it with an error code.
+
+    Beside the error code the answer has the batches' base offsets.
 
     Attributes:
         code: The error code.

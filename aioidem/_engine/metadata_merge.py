@@ -38,7 +38,7 @@ class MergeResult:
     recreated: list[str] = field(default_factory=list)
     """Names of the topics whose topic id changed."""
     failed: dict[str, int] = field(default_factory=dict)
-    """Error codes of the topics that were answered with one, by name."""
+    """The error codes of the topics that the broker answered with an error, by topic name."""
     leaderless: bool = False
     """Whether any partition of the merged topics has no leader now."""
 

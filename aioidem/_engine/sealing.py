@@ -161,7 +161,7 @@ class Sealer:
     def _begin_draft(self, state: PartitionState, limit: int) -> bool:
         """Return whether the next batch takes long to compress; if so, begin a draft of it.
 
-        No draft is begun while as many are being compressed as may be at once.
+        No draft is begun while the largest permitted number of drafts is being compressed.
 
         Args:
             state: the partition.
