@@ -60,7 +60,7 @@ class RememberedBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer on one replica.
+    """What one replica remembers of one producer.
 
     ``batches`` is oldest first; ``last_timestamp_ms`` is the newest record timestamp of the batch
     that was appended last.

@@ -319,7 +319,7 @@ class Batch:
         self.move(BatchEvent.RETRY)
 
     def build(self, data: bytes) -> None:
-        """Give the batch its bytes, which a part of a divided batch gets when it is first sent."""
+        """Set the batch's bytes; for a part of a split batch this happens when it is first sent."""
         self.data = data
         self.draft = None
 

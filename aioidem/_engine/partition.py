@@ -832,7 +832,7 @@ class PartitionState:
             self._give_up(batch, error, out)
 
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
-        """Handle that an attempt ended without an answer.
+        """Handle the end of an attempt that got no answer.
 
         The connection was lost or timed out, or the answer left the partition out.
 

@@ -359,7 +359,7 @@ class ProduceRequests:
                 state.on_unanswered(batch, now, self._effects)
 
     def on_lost(self, request: Outstanding, *, written: bool, now: float) -> None:
-        """Handle that a request gets no answer: if it was written, its batches are in doubt.
+        """Handle a request that gets no answer: if it was written, its batches are in doubt.
 
         Args:
             request: the request.

@@ -807,7 +807,7 @@ class Transactions:
             self.die(error)
 
     def _wrong_state(self, call: Call, error: errors.KafkaError) -> None:
-        """Handle that EndTxn found no transaction that can be committed or aborted as requested."""
+        """Handle an answer to EndTxn: no transaction can be committed or aborted as requested."""
         if call.commit and self.version >= V2:
             # If the transaction had been committed, a repeated EndTxn would have been answered with
             # success. So the coordinator has aborted it, because it timed out (KIP-588).
@@ -817,7 +817,7 @@ class Transactions:
             self.die(error)
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """Handle that a call was not sent, because the broker does not support the request."""
+        """Handle a call that was not sent, because the broker does not support the request."""
         self._calling = None
         self._refuse(error)
 

@@ -64,7 +64,10 @@ async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
 
 
 async def speaks(connector: Connector, host: str, port: int) -> str | None:
-    """Return "TLS" or "HTTP", in which a silent peer first answers within two seconds, or None."""
+    """Return the protocol to which a silent peer answers in two seconds: "TLS", "HTTP" or None.
+
+    If it answers both, the protocol of the first answer is returned.
+    """
     found: list[str] = []
 
     async def over_tls() -> None:

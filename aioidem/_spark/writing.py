@@ -294,8 +294,8 @@ class ExactlyOnceWriter(TaskWriter):
     async def finish(self) -> Written:
         """Commit rows and marker, unless an earlier attempt at the task has committed the batch.
 
-        In that case this attempt only checks that the earlier one's marker has the digest of its
-        own rows.
+        If one has, this attempt only checks that it has the same rows: that the marker of the
+        earlier attempt has the digest of these rows.
 
         Raises:
             RowsChangedError: an earlier attempt has committed other rows for this batch.

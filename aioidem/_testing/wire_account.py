@@ -175,7 +175,8 @@ class Evidence:
     Attributes:
         acked_last: The newest batch that was acknowledged with an offset: its producer id and
             epoch, and its first sequence.
-        acked_end: The offset after the highest one acknowledged since an offset last proved a loss.
+        acked_end: The offset after the highest acknowledged one. When an offset proves a loss,
+            earlier acknowledgements cease to count.
         gap: The batch whose refusal showed that the leader has lost earlier batches, until a
             data-loss event or a new identity.
         losses: The losses proved since the last data-loss event, in words.
