@@ -159,10 +159,12 @@ class ProducerStates:
 
         Args:
             header: Header of the batch.
-            sequence_range: The broker's range of KIP-758; None: the broker does not have KIP-758.
+            sequence_range: How far below the last sequence a batch is refused as a duplicate
+                (KIP-758), in records; None: the broker does not have KIP-758.
 
         Returns:
-            The remembered batch if this is a duplicate of it; None if the batch may be appended.
+            The remembered batch of which the given one is a duplicate; None if the given batch may
+            be appended.
 
         Raises:
             RefusedError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or

@@ -24,7 +24,7 @@ _JAAS: Final = "sasl.jaas.config"
 
 
 def read_properties(properties: Mapping[str, str]) -> dict[str, object]:
-    """Return the values of Java's properties by native name.
+    """Return the options that Java's properties set, under the names of `ProducerConfig`.
 
     Raises:
         ConfigError: A name is unknown, a value is illegal or not a string, or an option is given
@@ -43,7 +43,9 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, object]:
 
 
 def read_keywords(keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of `AIOKafkaProducer`'s arguments by native name, times in seconds.
+    """Return the options that arguments of `AIOKafkaProducer` set, under `ProducerConfig`'s names.
+
+    Times are converted from milliseconds to seconds.
 
     Raises:
         ConfigError: A name is unknown, or a time is illegal.

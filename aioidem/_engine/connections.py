@@ -33,8 +33,8 @@ broker that invents new nodes in each answer would fill the memory.
 """
 
 _REFUSALS = 5
-"""Consecutive refused authentications, at any brokers, after which a fixed password is taken as
-wrong.
+"""After this many refused authentications in a row, by any brokers, the configured password is taken
+as wrong.
 """
 
 

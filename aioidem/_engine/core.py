@@ -326,10 +326,10 @@ class ProducerCore:
         self.accumulator.on_compressed(token, result)
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
-        """Return the merge of a Metadata answer into the view; None for an answer of another kind.
+        """Return the object that merges a Metadata answer into the view of the cluster.
 
-        The driver calls this for a long answer. It then carries out the merge in pieces, and passes
-        both the answer and the merge to `on_answer`.
+        The result is None for an answer of another kind. The driver calls this for a long answer.
+        It then runs the merge in pieces, and passes both the answer and the object to `on_answer`.
         """
         if isinstance(step, steps.FetchMetadata):
             return self._metadata_requests.merge_of(answer)

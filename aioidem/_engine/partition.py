@@ -712,8 +712,9 @@ class PartitionState:
             self.recovery.move(self._salvage_state())
             return
         batch.move(BatchEvent.RETRY)
-        # Only OUT_OF_ORDER for the oldest batch needs the recovery ladder. For a later batch that
-        # code is expected, because an earlier batch failed or gave up its sequence numbers.
+        # Only OUT_OF_ORDER for the oldest batch begins the recovery ladder, the sequence of steps
+        # that resolves batches in doubt. For a later batch that code is expected, because an
+        # earlier batch failed or gave up its sequence numbers.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
             # The leader says how many of the newest batches it retains. If this batch is among

@@ -158,7 +158,7 @@ def _item_type(schema: type[RequestPayload]) -> Any:
 
 
 def metadata_update(response: Any) -> MetadataUpdate:
-    """Convert a Metadata answer that kio's schema has decoded to plain data.
+    """Convert a Metadata answer, an object of kio's schema, to plain data.
 
     `read_metadata` makes the same data directly from the frame, for the topics that were asked for,
     and is faster.

@@ -20,9 +20,10 @@ __all__ = ["ProducersAnswer", "producers_answer", "producers_request"]
 
 
 class ProducersAnswer(NamedTuple):
-    """The answer; `last_sequences` maps a producer id to (producer epoch, last sequence).
+    """What a DescribeProducers answer says about one partition.
 
-    The sequence is as on the wire, modulo 2^31.
+    `last_sequences` maps each producer id to its (producer epoch, last sequence). The sequence is
+    as on the wire, modulo 2^31.
     """
 
     error_code: int

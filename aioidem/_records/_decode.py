@@ -6,8 +6,8 @@ ProtocolError. A length or a count is compared with the number of bytes left bef
 allocated for it.
 
 Invariants: every record ends exactly where its length says. Offset deltas rise and do not exceed
-the batch's last one. Varints of one and two bytes are decoded inline, because a call costs a
-quarter of a record's time; longer ones, and headers, are decoded by functions.
+the batch's last one. Varints of one and two bytes are decoded inline, because a function call takes
+a quarter of the time of decoding a record; longer ones, and headers, are decoded by functions.
 
 Rejected: ``memoryview`` (every slice would have to become ``bytes`` again), ``struct`` (it has no
 varints), calling the record's class (a NamedTuple's own ``__new__`` doubles the cost).
