@@ -274,12 +274,12 @@ class Batch:
         self.state = transition(BATCH_TRANSITIONS, self.state, event, self)
 
     def learn(self, evidence: Evidence, now: float) -> None:
-        """Record what an ended attempt shows about the log.
+        """Record what an ended attempt shows about the log, or that the batch gets new numbers.
 
         Raises:
-            InternalError: `PERSISTENCE_TRANSITIONS` has no row for this evidence. It has none for
-            any evidence once the batch is proved to be in the log, and none for RENUMBERED while
-            the batch is in doubt; a batch that `forsake` was called for gets FORSAKEN instead.
+            InternalError: `PERSISTENCE_TRANSITIONS` has no row for this evidence in the batch's
+            present state. A stored batch accepts no evidence. A batch in doubt does not accept
+            RENUMBERED; after `forsake`, its new numbers are recorded as FORSAKEN.
         """
         self.persistence = transition(PERSISTENCE_TRANSITIONS, self.persistence, evidence, self)
         if self.persistence is Persistence.IN_DOUBT and self.doubted_at is None:

@@ -33,8 +33,8 @@ broker that invents new nodes in each answer would fill the memory.
 """
 
 _REFUSALS = 5
-"""After this many refused authentications in a row, by any brokers, the configured password is taken
-as wrong.
+"""After this many refused authentications in a row, by any brokers, the password in the
+configuration is taken as wrong.
 """
 
 

@@ -254,7 +254,7 @@ class _TightSize:
     __slots__ = ("_count", "_first", "_largest", "_payload", "_span")
 
     def __init__(self, records: Sequence[PendingRecord], size: int) -> None:
-        """Measure single records the sum of whose sizes is `size`."""
+        """Measure single records, not blocks; `size` is the sum of their sizes, in bytes."""
         stamps = list(map(_stamp_of, records))
         self._first: int | None = stamps[0] if stamps else None
         # The most by which the timestamp of a record differs from that of the first one, in ms.

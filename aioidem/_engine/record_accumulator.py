@@ -222,7 +222,9 @@ class RecordAccumulator:
         if self._effects.fatal_error is None:
             return errors.ProducerClosed("the producer is closed")
         error = copy.copy(self._effects.fatal_error)
-        error.status = DeliveryStatus.NOT_WRITTEN  # of this record, not of a transaction
+        # The fatal error's own status may be the outcome of a commit; a record that is refused
+        # here is never written.
+        error.status = DeliveryStatus.NOT_WRITTEN
         return error
 
     def _place(self, topic: TopicState, item: PendingRecord, now: float) -> bool:

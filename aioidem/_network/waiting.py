@@ -85,8 +85,10 @@ Waiter = asyncio.Future[None] | Signal
 def add_waiter(waiting: Waiter | None) -> Waiter:
     """Return what the current task has to wait for.
 
+    The caller must keep the result in place of `waiting`, for `wake` and for the next task.
+
     Args:
-        waiting: What other tasks wait for; None if there are none. The result replaces it.
+        waiting: What other tasks wait for; None if no task waits.
     """
     if waiting is None:
         if _in_task_of_asyncio():

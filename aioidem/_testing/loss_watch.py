@@ -104,7 +104,10 @@ class LossWatch:
             state.evidence.gap = sent
 
     def new_identity(self, state: PartitionAccount, where: str) -> None:
-        """Count a remembered gap as a loss, because the producer turns to another identity."""
+        """Count a remembered gap as a loss when the producer takes another id or epoch.
+
+        Until then the leader could still accept the refused batch under its old sequence numbers.
+        """
         gap, state.evidence.gap = state.evidence.gap, None
         if gap is None or state.current is None:
             return
