@@ -107,7 +107,7 @@ def is_listed(kind: CallKind, error_code: int) -> bool:
 
 
 def classify_call(kind: CallKind, error_code: int) -> Verdict:
-    """Return what a coordinator's error code in the answer to such a call means."""
+    """Return what a coordinator's error code means in the answer to a call of this kind."""
     verdict = _BY_KIND.get((kind, error_code)) or _COMMON.get(error_code)
     if verdict is None and kind in _ASKED_AGAIN and may_pass(error_code):
         verdict = Verdict.RETRY

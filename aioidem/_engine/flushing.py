@@ -24,10 +24,11 @@ class FlushCount:
         self._by_status = dict.fromkeys(DeliveryStatus, 0)
 
     def add(self, generations: Mapping[int, int], status: DeliveryStatus) -> None:
-        """Count records that have got the same outcome, as far as this flush waits for them.
+        """Count those of some records with the same outcome that this flush waits for.
 
         Args:
-            generations: how many records of each generation have this outcome.
+            generations: how many of the records were queued in each generation (between two
+            flushes).
             status: the outcome.
         """
         self._by_status[status] += sum(

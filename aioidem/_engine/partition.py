@@ -86,7 +86,7 @@ class Refusal(NamedTuple):
     (KIP-467).
     """
     innocent: Batch | None
-    """The batch without these records; None if it has no others, or if the leader names none."""
+    """The batch without the `culprits`; None if it has only culprits, or none."""
 
 
 class PartitionState:

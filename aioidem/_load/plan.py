@@ -218,7 +218,10 @@ def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
 
 
 def _read_up_to(file: BinaryIO, most: int) -> bytes:
-    """Read a file, or its first `most` bytes; `read(most)` would allocate that much at once."""
+    """Read a file, or its first `most` bytes, in pieces.
+
+    A single `read(most)` would allocate `most` bytes even for a small file.
+    """
     content = bytearray()
     while piece := file.read(min(_PIECE, most - len(content))):
         content += piece

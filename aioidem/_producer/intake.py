@@ -306,8 +306,8 @@ class RecordIntake:
             deliveries: Receives the outcomes of the records.
 
         Raises:
-            KafkaError: There was no room for the next record in time, or as for `queue`. The
-                records that were queued before are counted in `deliveries`.
+            KafkaError: There was no room for the next record in time, or `queue` would raise for
+                it. The records that were queued before are counted in `deliveries`.
         """
         piece = deliveries.piece(columns.stamps)
         block = RecordBlock(columns, piece, partition)

@@ -105,7 +105,11 @@ class RawErrorCode(int):
 
 
 class _Field(NamedTuple):
-    """The reader of one kind of value; `least`, a value's fewest bytes, limits array counts."""
+    """The reader of one kind of value.
+
+    `least` is the fewest bytes that a value can have. An array's count is refused if the bytes that
+    are left cannot hold so many values.
+    """
 
     read: Read
     least: int
