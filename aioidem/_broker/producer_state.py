@@ -104,7 +104,8 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # By producer id; kept until the producer's transaction begins in this partition.
+        # The first sequences of batches that arrived before the producer's transaction begins in
+        # this partition, by producer id.
         self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:

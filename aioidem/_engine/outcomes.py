@@ -132,7 +132,7 @@ class Outcomes:
         return all(g > generation for g in self._left)
 
     def count_for(self, flush: FlushCount) -> None:
-        """Begin to add new outcomes to the count of a flush, which returns it to its caller."""
+        """Begin to add new outcomes to `flush`; its count becomes the result of the flush."""
         self._flush_counts.append(flush)
 
     def stop_counting(self, flush: FlushCount) -> None:

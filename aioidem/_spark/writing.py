@@ -217,7 +217,7 @@ class TaskWriter:
 
 
 class ExactlyOnceWriter(TaskWriter):
-    """A task whose rows are committed in one transaction with the task's marker.
+    """Writes a task's rows and the task's marker in one transaction.
 
     The marker is a committed offset that says which rows the task has written (`marker.py`).
 
