@@ -61,7 +61,7 @@ class TokenProvider(Protocol):
 
 
 class _SecurityOptions(Protocol):
-    """The options that the rules read as attributes; `_given` reads further options by name."""
+    """The options that this module reads as attributes; `_given` reads further options by name."""
 
     @property
     def security_protocol(self) -> SecurityProtocol: ...

@@ -50,7 +50,10 @@ class Accusation(NamedTuple):
 
 
 class Accusations:
-    """The accusations that wait for the answer to a later Metadata request."""
+    """The accusations that wait for the answer to a later Metadata request.
+
+    An accusation is the verdict that a leader retains fewer batches than it says.
+    """
 
     __slots__ = ("_waiting",)
 
@@ -58,7 +61,7 @@ class Accusations:
         self._waiting: list[Accusation] = []
 
     def add(self, accusation: Accusation) -> None:
-        """Keep an accusation until an answer to a later Metadata request has come."""
+        """Keep a verdict against a leader until the answer to a later Metadata request has come."""
         self._waiting.append(accusation)
 
     def clear(self) -> None:

@@ -206,7 +206,8 @@ class Sealer:
         A part of more than one record has at most `batch_size` and at most `most` bytes before
         compression. Together the parts carry the sequence numbers of the whole batch.
         """
-        records = list(batch.records)  # rare, so single records of a block are made
+        # A split is rare, so it may make one object per record of a block.
+        records = list(batch.records)
         if self._codec is not Codec.NONE:
             plain = sum(record.size for record in records) + BATCH_OVERHEAD
             self._estimator.reset_after_split(state.topic, self._codec, len(batch.data) / plain)

@@ -81,9 +81,12 @@ def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, s
 
 
 def look_up_named(named: Mapping[str, str]) -> dict[str, str]:
-    """Return the referenced values, from this process's environment and this machine's files.
+    """Return the values to which references point, read from the environment or from files here.
 
     Reading a file blocks.
+
+    Args:
+        named: the properties with a reference (`env:NAME` or `file:PATH`).
 
     Raises:
         ConfigError: a value does not exist, cannot be read, or is empty.

@@ -20,11 +20,11 @@ Invariants:
   exists and the repeated task skips them.
 - Exactly-once is atomic per task. When a batch fails for good, the rows of finished tasks remain.
 - Rows for one partition are written in the order in which the task has them.
-- An attempt whose rows cannot be computed does not fence the next attempt, because the producer is
-  started only when the first rows are there. Otherwise it could: Spark starts the next attempt
-  without waiting for the failed one's Python worker, whose producer may still be starting. This
-  remains possible if the computation fails after the first rows; it then costs one of
-  `spark.task.maxFailures`.
+- An attempt whose rows cannot be computed does not fence the next attempt, because it starts its
+  producer only when the first rows are there. With an earlier start it could fence the next
+  attempt: Spark starts that one without waiting for the failed attempt's Python worker, whose
+  producer may still be starting. If the computation fails after the first rows, the next attempt
+  can still be fenced, which costs one of `spark.task.maxFailures`.
 - Memory is bounded by the producer's buffer, because `write` waits for room; outcomes are only
   counted.
 - Spark's thread reads its iterator, and the producer's event loop runs in another thread. So
