@@ -86,7 +86,7 @@ class Rebalances:
     def join(self, broker: Broker, group_id: str, asked: Joining, promised: Promised) -> None:
         """Serve JoinGroup: make the client a member of the next generation.
 
-        ``promised`` takes the answer, at once or at the end of the round.
+        ``promised`` takes the answer, at once or when all members have joined.
 
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or INCONSISTENT_GROUP_PROTOCOL.

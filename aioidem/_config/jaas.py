@@ -73,8 +73,8 @@ def read_jaas(text: str) -> dict[str, str]:
     for name, quoted, bare in _OPTION.findall(entry["options"]):
         if name not in known:
             takes = ", ".join(known) or "no options"
-            # In a password with a blank and an equals sign, and without quotes, `name` is a part of
-            # the password: quote only names of Java's options.
+            # If a password without quotes contains a blank and an equals sign, `name` is a part of
+            # that password. So the message quotes `name` only if Java has an option of that name.
             other = name if name in _JAVAS else "another option"
             raise JaasError(f"{module} with {takes}; {other} is not one of them")
         options[known[name]] = bare or _ESCAPE.sub(r"\1", quoted)

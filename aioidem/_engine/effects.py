@@ -106,8 +106,8 @@ class Effects:
     ) -> None:
         """Keep the verdict that a leader retains fewer batches than it says, and request metadata.
 
-        The metadata shows whether the leader was deposed before it gave the answers that led to the
-        verdict, which would explain them.
+        The verdict comes from the leader's answers. They are no proof if the leader was deposed
+        before it gave them, and the metadata shows whether it was.
         """
         if route is not None:
             self._accusations.add(Accusation(topic, partition, route, disproof, now))
