@@ -66,8 +66,8 @@ class Translation:
         """Raise the translation of an error that was caught.
 
         Raises:
-            Exception: Always: the other error, caused by this one, or this one if they are the
-                same.
+            Exception: Always: the translation, with the given error as its cause; or the given
+                error itself if it needs no translation.
         """
         other = self.error(error)
         if other is error:

@@ -1106,7 +1106,7 @@ class PartitionState:
         out.settle(Settlement(outcome, batch.records))
 
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """End a batch as NOT_WRITTEN: it was never sent, or refused before each append."""
+        """End a batch as NOT_WRITTEN: it was never sent, or no attempt got as far as the append."""
         batch.move(BatchEvent.REJECT)
         self.unresolved.remove(batch)
         if self._skipped is None or batch.base < self._skipped:

@@ -137,7 +137,7 @@ class Sealer:
         bound = min(most, room)
         while len(built.data) > bound and built.count > 1:
             if len(built.data) <= most and records[0].group is not None:
-                break  # a group that an empty request can carry is not divided
+                break  # a group that fits into a request of its own is not divided
             keep = min(int(built.count * bound / len(built.data)), built.count - 1) or 1
             state.queue.put_back(records[keep:], flushing=flushing)
             records = records[:keep]

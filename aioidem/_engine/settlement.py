@@ -33,7 +33,7 @@ class Settlement:
 
     @classmethod
     def of_items(cls, outcome: Outcome, items: Sequence[PendingRecord]) -> Settlement:
-        """Return the settlement of single records and blocks, which did not leave in one batch."""
+        """Return the settlement of all records in `items`: single records and blocks of records."""
         return cls(outcome, records_of(items))
 
     def size(self) -> int:
