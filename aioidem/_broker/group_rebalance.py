@@ -86,7 +86,8 @@ class Rebalances:
     def join(self, broker: Broker, group_id: str, asked: Joining, promised: Promised) -> None:
         """Serve JoinGroup: make the client a member of the next generation.
 
-        ``promised`` takes the answer, at once or when all members have joined.
+        ``promised`` takes the answer: at once, or at the end of the round in which all members send
+        JoinGroup.
 
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or INCONSISTENT_GROUP_PROTOCOL.

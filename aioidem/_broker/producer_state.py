@@ -104,8 +104,8 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # The first sequences of batches that arrived before the producer's transaction begins in
-        # this partition, by producer id.
+        # The lowest sequence that has arrived from each producer, by producer id. An entry is kept
+        # until the producer's transaction begins in this partition.
         self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:

@@ -2,10 +2,10 @@
 
 Each record has an ordinal, its number in the order of the calls. The records that a large call
 sends to one partition are kept as a block (`RecordBlock`). If keys spread the records of a call
-over partitions (`spreading`), its blocks overlap: the first record of one block was sent before the
-last record of another. After a move to another cluster, or to a recreated topic with fewer
-partitions, two such blocks may get the same partition, and sorting the blocks is not enough. So
-overlapping blocks become one block, or a block is divided where other records lie between its own.
+over partitions (`spreading`), its blocks overlap: records of one lie between records of another.
+After a move to another cluster, or to a recreated topic with fewer partitions, two such blocks may
+get the same partition, and sorting the blocks is not enough. So overlapping blocks become one
+block, or a block is divided where other records lie between its own.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class DoubtResolution:
         """Record the time by the clock that stamps records, in milliseconds since 1970."""
         if wall_ms is not None:
             # The broker compares timestamps with its own clock. If the clock that stamps records
-            # is set back, later timestamps are too old for the broker. So `_wall_ahead` keeps its
-            # largest value, which takes the clock before it was set back as the broker's.
+            # is set back, later timestamps are too old for the broker. So the broker's clock is
+            # estimated from the largest lead over the engine's clock that was ever seen.
             ahead = wall_ms - now * 1000.0
             if self._wall_ahead is None or ahead > self._wall_ahead:
                 self._wall_ahead = ahead

@@ -86,7 +86,7 @@ class Refusal(NamedTuple):
     (KIP-467).
     """
     innocent: Batch | None
-    """The batch without the `culprits`; None if it has only culprits, or none."""
+    """The batch without the `culprits`; None if every record is a culprit, or none is."""
 
 
 class PartitionState:

@@ -81,7 +81,7 @@ def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, s
 
 
 def look_up_named(named: Mapping[str, str]) -> dict[str, str]:
-    """Return the values to which references point, read from the environment or from files here.
+    """Return the values that references name, from this process's environment or local files.
 
     Reading a file blocks.
 
