@@ -116,7 +116,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A consumer's membership in its group; brokers refuse offsets of outdated ones (KIP-447).
+    """A consumer's membership in its group; brokers refuse an outdated member's offsets (KIP-447).
 
     The defaults stand for a consumer that is no member, because it assigns its partitions itself.
     """

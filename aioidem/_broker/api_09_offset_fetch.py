@@ -1,6 +1,6 @@
-"""OffsetFetch (v1 to v10): the committed offsets of a group, from v8 on of several groups.
+"""OffsetFetch (v1 to v10): the committed offsets of a group.
 
-From v10 on topics are named by id.
+From v8 on a request may name several groups. From v10 on it names topics by id.
 
 With ``require_stable`` (v7 and up) a partition whose offset an open transaction may change is
 answered UNSTABLE_OFFSET_COMMIT (KIP-447).

@@ -50,7 +50,7 @@ class TransactionState(Enum):
 _S = TransactionState
 _AFTER_THE_END: Final = frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT})
 _NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
-    # In v2 a transaction that has not written to any target can be aborted, which raises the epoch.
+    # With transactions v2 an empty transaction can be aborted too; the abort raises the epoch.
     _S.EMPTY: _AFTER_THE_END,
     _S.ONGOING: frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
     _S.PREPARE_COMMIT: frozenset({_S.COMPLETE_COMMIT}),

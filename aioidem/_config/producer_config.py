@@ -206,8 +206,8 @@ class ProducerConfig:
                 float; all other values are as for `build`.
 
         Raises:
-            ConfigError: A name is not an argument, a value is illegal, or two contradict each
-                other.
+            ConfigError: A name is not an argument, a value is illegal, or two values contradict
+                each other.
         """
         return cls(**read_keywords(keywords))  # type: ignore[arg-type]
 

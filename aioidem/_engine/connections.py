@@ -2,10 +2,11 @@
 
 A connection to a leader is opened when there is something to send to it. A request that any broker
 can answer goes to the connection with the fewest outstanding requests. If there is no connection,
-or if the only ones are still being opened to addresses that failed before, one address is drawn at
-random among those that failed least often. Bootstrap addresses are always included, so that the
-cluster is found again even if all its brokers have moved (KIP-899). After a failed or lost
-connection its address waits for an exponential back-off with jitter.
+a new one is opened, and likewise if every connection is still being opened to an address that
+failed before. Its address is drawn at random among those that failed least often. Bootstrap
+addresses are always included, so that the cluster is found again even if all its brokers have moved
+(KIP-899). After a failed or lost connection its address waits for an exponential back-off with
+jitter.
 
 Invariants: there is at most one link (connection) per node (address) at a time; when a link is
 dropped, its outstanding requests are returned exactly once.

@@ -21,7 +21,7 @@ __all__ = ["CallKind", "Coordinator", "Verdict", "classify_call", "is_listed"]
 
 
 class CallKind(enum.Enum):
-    """The kinds of request to a coordinator, or about one."""
+    """The kinds of request to a coordinator; FIND is the request that finds the coordinator."""
 
     FIND = "FindCoordinator"
     INIT = "InitProducerId"

@@ -481,7 +481,7 @@ class PartitionState:
         if batch.settled:
             self._note_recognised(batch, now, out)
             self.log.reach(batch, answer.base_offset)
-            return  # ended UNKNOWN meanwhile; its offset still serves to check later answers
+            return  # the batch has ended UNKNOWN; its offset still serves to check later answers
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)

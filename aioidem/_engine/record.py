@@ -43,7 +43,7 @@ HEADER_MEMORY: Final = 128
 
 
 class RecordGroup:
-    """The mark of records that a caller wants in a batch of their own.
+    """The object that records of one group share: their caller wants them in a batch of their own.
 
     The records are not mixed with others, and are divided only if one batch of them is too large.
 

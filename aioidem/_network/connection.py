@@ -222,7 +222,8 @@ class Connection:
                         connection = await cls._open(
                             peer, client_id, setup_timeout, max_frame_bytes, sasl
                         )
-                # Raised after the task group, which would wrap the error in an ExceptionGroup.
+                # The error is raised below, outside the task group: the group would wrap it in an
+                # ExceptionGroup.
                 except KafkaError as error:
                     failure = error
                 tasks.cancel_scope.cancel()

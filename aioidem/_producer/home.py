@@ -49,7 +49,7 @@ class HomeLoop:
 
     @property
     def closed(self) -> bool:
-        """Whether asyncio's loop is closed; False on trio, which first ends the producer's task."""
+        """Whether asyncio's loop is closed; False on trio, where the producer's task ends first."""
         return self._loop is not None and self._loop.is_closed()
 
     def check(self, awaits: bool) -> None:

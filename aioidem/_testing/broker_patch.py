@@ -236,7 +236,7 @@ def _skip_member(cursor: _Cursor) -> None:
 
 
 def _methods(cursor: _Cursor, texts: dict[int, bytes]) -> Iterator[_Place | None]:
-    """Yield where the code of each method addBatchMetadata is; `_with_push` adds its constant."""
+    """Yield the place of the code of each addBatchMetadata method; the constant is added later."""
     for _ in range(cursor.u2()):
         cursor.take(2)
         name = texts.get(cursor.u2())

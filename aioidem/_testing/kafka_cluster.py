@@ -258,7 +258,7 @@ class KafkaCluster:
         await self._stop(broker, signal.SIGTERM)
 
     async def start(self, broker: int = 0) -> None:
-        """Start a broker again, with its ports and directory, and wait until it is ready.
+        """Start a broker again, with the same ports and directory, and wait until it is ready.
 
         Raises:
             KafkaStartError: The broker did not start in time.

@@ -90,7 +90,7 @@ def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
 
 
 def split_dumps(lines: Iterable[str]) -> Mapping[str, list[str]]:
-    """Split the tool's output about several partitions: return its lines by partition directory.
+    """Split the output of DumpLogSegments for several partitions: return the lines by directory.
 
     Raises:
         LogDumpError: The text does not begin with the name of a file.
