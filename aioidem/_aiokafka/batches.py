@@ -130,7 +130,7 @@ class BatchBuilder:
         return self._closed
 
     def size(self) -> int:
-        """Return the batch's bytes before compression, with its header."""
+        """Return the batch's size in bytes before compression, header included."""
         return self._size
 
     def record_count(self) -> int:

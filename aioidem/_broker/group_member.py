@@ -95,8 +95,8 @@ class Member:
     def waits(self) -> bool:
         """Return whether the member's JoinGroup or SyncGroup waits for its answer.
 
-        Until then the member need not send heartbeats. The first JoinGroup of a new member does
-        not count.
+        While it waits, the member need not send heartbeats. The first JoinGroup of a new member
+        does not count.
         """
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 

@@ -74,13 +74,13 @@ class Log:
         self._start, self._end, self._size = other._start, other._end, other._size
 
     def since(self, offset: int) -> list[StoredBatch]:
-        """Return the batches from the one that contains ``offset`` on."""
+        """Return the batch that contains ``offset``, and all later batches."""
         return self._batches[self._index(offset) :]
 
     def read(
         self, offset: int, max_bytes: int, below: int, *, at_least_one: bool
     ) -> list[StoredBatch]:
-        """Return batches from the one that contains ``offset`` on, as a Fetch request reads them.
+        """Return what a Fetch request reads: the batch that contains ``offset``, and later ones.
 
         Args:
             offset: Offset of the first record wanted.

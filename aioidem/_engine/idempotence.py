@@ -17,8 +17,8 @@ A transactional producer gets each of its identities from the coordinator, and n
 by itself.
 
 Rejected: one "transaction manager" for transactions and idempotence. An idempotent producer without
-transactions has no use for it, and clients that have one test `txn_manager is not None` to find out
-whether idempotence is on.
+transactions has no use for such a manager. Clients that have one find out whether idempotence is on
+by testing `txn_manager is not None`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,9 @@ class MemoryWaiter:
 
 
 class ByteBudget:
-    """The memory of records without an outcome (`buffer_memory`), with FIFO waiters.
+    """The `buffer_memory` of one producer, and a FIFO queue of the callers that wait for room.
+
+    It counts the records without an outcome, and the encoded copies of batches in flight.
 
     Args:
         capacity: bytes, for records and copies together.

@@ -92,10 +92,10 @@ class Refusal(NamedTuple):
 class PartitionState:
     """The queue, the unresolved batches and the route of one partition of one topic id.
 
-    A batch is unresolved until it has an outcome. It is in doubt if an attempt that ended may have
-    been appended. The route is the connection to the partition's leader, with the leader epoch. The
-    identity is the producer id with its epoch. The window limits how many batches there may be from
-    the oldest unresolved one to the newest sent one.
+    A batch is unresolved until it has an outcome. It is in doubt if an attempt to send it has ended
+    and the leader may have appended it. The route is the connection to the partition's leader, with
+    the leader epoch. The identity is the producer id with its epoch. The window limits how many
+    batches there may be from the oldest unresolved one to the newest sent one.
     """
 
     __slots__ = (

@@ -197,7 +197,7 @@ class Connection:
             host: The host as the cluster advertises it.
             port: The port as the cluster advertises it.
             client_id: The client id in each request's header, or None.
-            setup_timeout: The seconds that opening may take, and each later renewal of the session.
+            setup_timeout: The most seconds for opening, and for each later SASL reauthentication.
             max_frame_bytes: The largest response accepted once the connection is open.
             sasl: The credentials to authenticate with; None means no authentication.
 

@@ -68,7 +68,7 @@ class _Run:
         self.place = place
 
     def continues(self, positions: Sequence[int], outcome: Outcome, place: int) -> bool:
-        """Return whether records at further positions follow these in the call and in the batch."""
+        """Return whether other records directly follow this run, in the call and in the batch."""
         mine = self.positions
         return (
             self.outcome is outcome

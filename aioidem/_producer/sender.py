@@ -222,7 +222,7 @@ class Sender:
             raise
         finally:
             self._tasks = None
-            self.ended = True  # before the last outcomes, so that waiting calls see it
+            self.ended = True  # before `shut`, because the calls that it wakes look at `ended`
             self.shut()
 
     async def _catch_up(self) -> None:
@@ -266,7 +266,7 @@ class Sender:
         return not self.settled.pending
 
     def deliver(self) -> None:
-        """Deliver outcomes, log events, and wake the calls that wait for the engine's state.
+        """Hand out outcomes, write log messages, and wake calls that wait for the engine's state.
 
         Outcomes beyond the limit for one turn of the loop are left to the next turn.
         """

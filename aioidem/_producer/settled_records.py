@@ -7,7 +7,7 @@ delivers at most `AT_ONCE` outcomes, and the following turns deliver the rest.
 Invariants:
 
 - Each record's outcome is delivered once, in the order in which the engine settled the records.
-- If a callback calls `tell`, which delivers outcomes, from inside it, the inner call does nothing.
+- `tell` delivers outcomes. If a callback that it runs calls `tell`, that inner call does nothing.
 - If delivering one outcome raises, the others are still delivered later.
 
 Rejected: a limit in milliseconds. How much a turn delivers would then depend on the machine's other

@@ -76,11 +76,11 @@ class TableColumns:
         return self._table.column(name)
 
     def pieces(self, most: int, too_large: Callable[[int], errors.KafkaError]) -> Iterator[Columns]:
-        """Read the records, piece by piece.
+        """Yield the records in pieces of at most `MOST_ROWS` rows.
 
         Args:
             most: The most bytes that one record may take.
-            too_large: Returns the error of a record that takes so many bytes.
+            too_large: Makes the error of a record that takes more, given the number of its bytes.
 
         Raises:
             TypeError: A header has a wrong type.

@@ -20,7 +20,7 @@ class TopicLookup:
     """Answers which partitions a topic has, for one producer.
 
     Args:
-        core: The engine, which merges metadata.
+        core: The engine, which keeps the cluster's metadata.
         sender: The loop that asks brokers for metadata.
         life: The producer's state, which says whether it may be used.
         config: The producer's options.

@@ -80,7 +80,7 @@ class Finding(enum.StrEnum):
     FOREIGN = "foreign"
     """In the topic, but in no ledger."""
     MISPLACED = "misplaced"
-    """In another topic or partition than the one in its value."""
+    """In another topic or partition than its value says."""
     TORN = "torn"
     """A value that no producer can have sent: cut, changed, or of another kind."""
 

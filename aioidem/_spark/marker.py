@@ -115,7 +115,7 @@ class RowSum:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A task's marker: which batch the task has committed last, and a digest of its rows there.
+    """A task's marker: the last Spark batch that the task committed, and a digest of its rows.
 
     Attributes:
         batch: the number of the last committed batch plus one.

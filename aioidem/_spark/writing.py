@@ -93,7 +93,7 @@ _ACLS: Final[Mapping[type[KafkaError], str]] = {
     GroupAuthorizationFailedError: "READ on groups with the prefix {prefix}.",
     TopicAuthorizationFailedError: "WRITE on the topics of the rows, and READ on {marker}",
 }
-"""The ACLs that the mode exactly-once needs."""
+"""The ACLs that the mode exactly-once needs, by the error of a client that lacks them."""
 
 
 class SinkTaskError(KafkaError):

@@ -234,7 +234,7 @@ class KafkaCluster:
         return ",".join(f"{HOST}:{each.inner_port}" for each in self._brokers)
 
     def secure_servers(self, listener: str) -> str:
-        """Return ``host:port,...`` of a listener of each broker, named as in `KafkaSecurity`."""
+        """Return the brokers' ``host:port,...`` for one of the `KafkaSecurity.listeners`."""
         return ",".join(f"localhost:{each.secure_ports[listener]}" for each in self._brokers)
 
     # -- how brokers start and end ----------------------------------------------------------------

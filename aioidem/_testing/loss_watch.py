@@ -118,7 +118,10 @@ class LossWatch:
             self._prove(state, f"{where}: sequence {gap.base} was refused over a gap")
 
     def gave_up(self, state: PartitionAccount, where: str, value: ValueId) -> None:
-        """Check whether the refused resends that make a record end UNKNOWN prove a loss."""
+        """Count a loss if a record's batch was refused although all batches before it are stored.
+
+        The record is about to end UNKNOWN because of OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
         identity = state.current
         if identity is None or not identity.order:
             return

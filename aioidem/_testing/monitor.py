@@ -128,16 +128,17 @@ class WireMonitor:
         outcome: Returns the outcome that the producer has reported for a record's value. A batch in
             doubt does not block a new identity or the window if the producer has given the batch
             up, or has found the batch by reading the log.
-        first_sequences: The first sequence of a partition if it is not 0, by (topic, partition).
+        first_sequences: The first sequence of each (topic, partition) that does not begin at 0.
         windowed: Whether a window limits the batches; under KIP-758 none does.
         renumbers: Whether batches in doubt may get a new identity (``in_doubt="resend"``).
-        trust_base_offset: The producer's option of that name. With False an error code that brokers
-            send before and after the append leaves a batch in doubt even without a base offset.
+        trust_base_offset: The producer's option of that name. If it is False, an error code that
+            brokers send before as well as after the append leaves the batch in doubt, even if the
+            answer has no base offset.
 
     Attributes:
         violations: The violations of the rules so far, in words.
-        max_span: The largest span so far: how many batches there were from the oldest that is not
-            proved stored to a new one, both counted.
+        max_span: The largest span so far: the number of batches from the oldest one that is not
+            proved stored to a new one, both included.
     """
 
     def __init__(
