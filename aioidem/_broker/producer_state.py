@@ -50,7 +50,7 @@ __all__ = ["ProducerEntry", "ProducerStates", "RememberedBatch"]
 
 
 class RememberedBatch(NamedTuple):
-    """One remembered batch of a producer."""
+    """What a replica remembers of one batch of a producer, to recognise a resent copy."""
 
     first_sequence: int
     last_sequence: int

@@ -393,10 +393,10 @@ def _asks_again(transaction: Transaction, identity: Identity) -> bool:
 
 
 def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, again: bool) -> bool:
-    """Return whether the producer ``identity`` may end the transaction.
+    """Return whether an EndTxn with this identity may end the transaction.
 
-    ``raises`` says whether EndTxn is one of transactions v2, whose decision raises the epoch, and
-    ``again`` whether it repeats an earlier EndTxn (`_asks_again`).
+    ``raises``: the EndTxn belongs to transactions v2, in which a decision raises the epoch.
+    ``again``: the EndTxn repeats an earlier one (`_asks_again`).
     """
     if not raises or not (again or transaction.ending):
         return identity == transaction.identity

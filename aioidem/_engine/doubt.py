@@ -35,8 +35,9 @@ from aioidem.errors import KafkaConnectionError
 __all__ = ["DoubtResolution"]
 
 _OLD_LEADER_SILENCE = 2.0
-"""Seconds without a byte after which a deposed leader is disconnected, or three round trips if they
-take longer. Until it has answered or is disconnected, the new leader gets no batches.
+"""A deposed leader is disconnected after this many seconds without a byte from it, or after three
+round trips if they take longer. The new leader gets no batches until the old one has answered or is
+disconnected.
 """
 
 _SUSPECT_WARNING = (

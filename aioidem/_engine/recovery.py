@@ -147,10 +147,10 @@ class Recovery:
         self._pass_began: float | None = None
 
     def move(self, event: RecoveryEvent) -> None:
-        """Change the rung as the table says, and forget the details of the previous rung.
+        """Go to the rung that `RECOVERY_TRANSITIONS` names, and forget the previous one's details.
 
         Raises:
-            InternalError: the table has no such step.
+            InternalError: the table has no row for this rung and event.
         """
         rung = transition(RECOVERY_TRANSITIONS, self.rung, event, "recovery")
         if rung is not self.rung:

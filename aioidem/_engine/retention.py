@@ -94,7 +94,7 @@ class _Retry(NamedTuple):
     link: int
     """The one connection on which the batch may have been appended before."""
     distance: int
-    """The distance from the newest batch that had been sent when the retry was sent."""
+    """How many batches back it was, from the newest sent one, when it was resent (newest: 1)."""
 
 
 class Witness(NamedTuple):

@@ -1,12 +1,13 @@
 """The choice of partitions for the records of a block (many records of one call).
 
-Records with a key go where single records with that key go. Records without a key are given to
-partitions in runs that fill a batch, by the sticky partitioner, as single records would be. If the
-block has more than such a run for each partition, every partition gets one run of the same size
-instead: the batches are as large as they can be, and the partitions get the same number of bytes.
+Records with a key go where single records with that key go. The sticky partitioner gives records
+without a key to one partition until they fill a batch, then to another one, as it does with single
+records. If a block is so large that each partition would get more than one batch, the block is
+divided equally instead: every partition gets one long run of records, and batches can be large.
 
-Rejected: runs that fill a batch for every block. The time that a batch costs would bound the rate
-of large calls, because late sealing finds only one such run in a queue at first.
+Rejected: runs that fill one batch, for large blocks too. A batch is cut from the queue when it can
+be sent, and at first the queue would contain only one such run. So a large call would need many
+small batches, and the time that each of them costs would limit the rate.
 """
 
 from __future__ import annotations

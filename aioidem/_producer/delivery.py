@@ -69,8 +69,8 @@ class Delivery:
     _callbacks: list[Callable[[Delivery], object]] | None
     _context: DeliveryContext
     _looking: int
-    # How many tasks wait for the outcome, or 1 after a callback was added or the outcome was read;
-    # 0 if the caller has shown no interest in it; or `COUNTED_AS_UNSEEN`.
+    # Whether the caller learns of the outcome: the number of tasks that wait for it; 1 if there is
+    # a callback or the outcome was read; 0 if nobody has looked so far; or `COUNTED_AS_UNSEEN`.
 
     def _call(self, callback: Callable[[Delivery], object]) -> None:
         try:

@@ -128,10 +128,10 @@ class SettledRecords:
             self._end_slice(told, len(settlement.records))
 
     def _tell_items(self, outcome: Outcome, records: RecordRuns) -> None:
-        """Deliver the outcome to single records and to blocks, each of which stands for several.
+        """Deliver the outcome to single records and to blocks (a block stands for several records).
 
         A block gets its outcome in one call, which counts as one outcome towards the limit per
-        turn. In `_told` all records of the block count.
+        turn. `_told` rises by the number of records in the block.
         """
         place = 0
         told = self._told

@@ -213,7 +213,7 @@ class Expectations:
 
 
 class _Found(NamedTuple):
-    """Where a value is in the log; ``log`` is the number of the log, as in `LogRecord`."""
+    """Where a value was found; ``log`` tells successive logs of a partition apart (`LogRecord`)."""
 
     topic: str
     partition: int
