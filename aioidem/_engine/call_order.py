@@ -50,7 +50,7 @@ def _last_ordinal(item: PendingRecord) -> int:
 
 
 def _united(items: list[tuple[Mark, PendingRecord]]) -> Iterator[tuple[Mark, PendingRecord]]:
-    """Yield the records of items that overlap, in call order."""
+    """Yield the records of some items in call order; the items' ranges of ordinals overlap."""
     if len(items) == 1:
         yield items[0]
         return

@@ -504,7 +504,8 @@ class Transactions:
         self.cause = copy.copy(error)
         asked = self._calling is not None and self._calling.commit
         if self.in_transaction and (asked or self._decision_in_doubt):
-            self.cause.status = DeliveryStatus.UNKNOWN  # even if an abort has failed since
+            # Even if the fatal error came from a later abort: the commit may have been carried out.
+            self.cause.status = DeliveryStatus.UNKNOWN
         elif self.state in (TransactionState.COMMITTING, TransactionState.DECIDING):
             self.cause.status = DeliveryStatus.NOT_WRITTEN
         self._move(TransactionEvent.DIE)

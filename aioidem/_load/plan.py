@@ -165,7 +165,8 @@ class PerfPlan:
         value = max(self.values, key=len)
         encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
         per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
-        # `buffer.memory` limits the records' memory, `batch.size` their bytes.
+        # A record takes more of `buffer.memory`, which also counts the record's Python objects,
+        # than of `batch.size`, which counts encoded bytes only.
         batch = per_batch * (record_size_bound(None, value, ()) + RECORD_MEMORY)
         batches = 2 * config.max_in_flight_requests_per_connection
         records = batches * batch * self.partitions

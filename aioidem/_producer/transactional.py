@@ -90,7 +90,7 @@ class TransactionCalls:
             raise transactions.cause
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction, to which all records belong that are sent after this call.
+        """Begin a transaction; every record sent after this call belongs to it.
 
         The call waits for an abort that is still going on, and for a new epoch if one has been
         requested. It sends no request of its own.

@@ -116,7 +116,7 @@ class _Field(NamedTuple):
 
 
 class _Tag(NamedTuple):
-    """A known tagged field of a struct."""
+    """A tagged field of a struct; if ``lenient``, a malformed value counts as absent."""
 
     name: str
     read: Read

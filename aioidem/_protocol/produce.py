@@ -240,9 +240,9 @@ def _uvarint(value: int) -> bytes:
 
 
 def _plain_alone(frame: bytes) -> tuple[int, ProduceAnswer] | None:
-    """Return a healthy broker's answer for one partition; None if the frame may be another answer.
+    """Decode the commonest answer: one partition, appended, no error; None if it may be another.
 
-    This is the short way of `_plain_response` for the commonest answer, and accepts no other ones.
+    This is faster than `_plain_response`, which decodes such answers for several partitions too.
     """
     (
         correlation_id, head_tags, topics, raw_id, partitions, index, error, offset, appended,

@@ -104,7 +104,7 @@ class Identity:
 
     Attributes:
         producer_id: The producer id.
-        frontier: The next sequence that was never sent, not wrapped.
+        frontier: The sequence after the highest one that was sent, not wrapped.
         batches: The batches by their first sequence.
         order: First sequences of the oldest batch that is not proved and of all later ones, in
             ascending order.
