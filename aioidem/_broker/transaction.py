@@ -188,7 +188,7 @@ class Transaction:
         self.started_ms = -1
 
     def prepare(self, *, commit: bool, raise_epoch: bool) -> None:
-        """Decide to commit or abort; the markers have the epoch that this call may have raised."""
+        """Decide to commit or abort; with ``raise_epoch`` the markers carry the raised epoch."""
         if raise_epoch:
             self.last_epoch = self.epoch
             self.epoch += 1

@@ -87,8 +87,8 @@ class RecordAccumulator:
         self.drafts = self._sealer.drafts
         self._assigning = Assigning()
         self._closed = False
-        # `_ordinal`: how many records were to be queued so far, which is also the number of the
-        # last one. `_refused`: for how many of them an error was raised instead.
+        # `_ordinal`: how many records callers have handed over so far; the last one has this number
+        # as its ordinal. `_refused`: how many of them were not queued, because an error was raised.
         self._ordinal = 0
         self._refused = 0
         self._generation = 0

@@ -20,9 +20,9 @@ __all__ = ["FIRST_V2", "LAST_V1", "EndTxnAnswer", "end_txn_answer", "end_txn_req
 
 API_KEY: Final = 26
 LAST_V1: Final = 4
-"""The highest version of a client that speaks transactions v1."""
+"""The highest EndTxn version that a client of transactions v1 may send."""
 FIRST_V2: Final = 5
-"""The lowest version of a client that speaks transactions v2."""
+"""The lowest EndTxn version that a client of transactions v2 may send."""
 
 
 class EndTxnAnswer(NamedTuple):

@@ -33,9 +33,9 @@ __all__ = [
 
 API_KEY: Final = 28
 LAST_V1: Final = 4
-"""The highest version of a client that speaks transactions v1."""
+"""The highest TxnOffsetCommit version that a client of transactions v1 may send."""
 FIRST_V2: Final = 5
-"""The lowest version of a client that speaks transactions v2."""
+"""The lowest TxnOffsetCommit version that a client of transactions v2 may send."""
 FIRST_WITH_MEMBERS: Final = 3
 """The lowest version with the consumer's member id and generation."""
 
