@@ -29,8 +29,8 @@ Why a restart is no explanation: after a restart, clean or not, a broker remembe
 of each producer and nothing else. So a refusal alone proves nothing. Two rules exclude a restart:
 
 - A batch counts only if all earlier attempts at it were made on one connection, under the present
-  leader and leader epoch. Only batches with the same such connection are compared, so one broker
-  process appended them all.
+  leader and leader epoch. A batch is compared only with batches whose earlier attempts were made on
+  the same connection, so one broker process appended them all.
 - Two batches must be recognised first that are later than the refused one and earlier than the
   newest stored one. Both had been appended before they were resent on this connection, because a
   later batch is stored. A broker that had restarted since then would know at most the later of the
@@ -50,8 +50,8 @@ time, and after twice as long each further time, up to a day. It ends because th
 exclude everything (a config that was lowered and raised while a batch was in doubt, a proxy that
 moves a connection to another process). An error must cost throughput only, and only for a time.
 
-Not detected: a broker that retains fewer than three batches (it looks as after a restart), and any
-broker in transactions, where doubt is not resolved by probing.
+Not detected: a broker that retains fewer than three batches (it cannot be told from a broker that
+has restarted), and any broker in transactions, where doubt is not resolved by probing.
 
 Rejected: resending acknowledged batches as a test. If the broker has forgotten the producer, such a
 batch is written twice.

@@ -114,8 +114,9 @@ class Sealer:
             alone: whether the request is empty so far; a single record may then exceed `room`.
 
         Returns:
-            The batch; None if it is being compressed or waits to be, or does not fit into the room
-            that the request's other batches leave. Its records are in the queue then.
+            The batch; None if its records are being compressed or wait for that, or if it does not
+            fit into the room that the request's other batches leave. If the result is None, the
+            records stay in the queue.
         """
         most = self.most(topic, link, now)
         if state.queue.draft is not None:

@@ -197,7 +197,7 @@ class RecordOutcome(Protocol):
 
 
 class PartialDeliveryError(KafkaError):
-    """Some records of a ``send_many`` call failed, or an error ended the call before the last one.
+    """Some records of a ``send_many`` failed, or an error kept its last records from being queued.
 
     Attributes:
         deliveries: The `aioidem.Delivery` of each record that was queued, in call order.

@@ -188,8 +188,8 @@ class Sender:
         )
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
-        # Connections on which a request was sent at once, while a step of the engine was performed.
-        # The engine is told when all steps of the poll are done, never in the middle of one.
+        # Connections whose socket took a request at once, while the steps of a poll were performed.
+        # The engine is told of that progress after the last step, never between two steps.
         self._sent_directly: dict[_Channel, None] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], Signal]] = []

@@ -25,7 +25,7 @@ def pinned_jars(version: str) -> Mapping[str, str] | None:
 
 
 def unlike_pins(jars: Iterable[Path], pins: Mapping[str, str]) -> list[str]:
-    """Return a line for each jar that has no pin or another SHA-256 than the pinned one."""
+    """Return a line for each jar that has no pin, or whose SHA-256 is not the pinned one."""
     wrong = []
     for jar in jars:
         expected = pins.get(jar.name)
