@@ -71,8 +71,8 @@ _STATE_GONE = "the leader refused the producer id or its epoch"
 SEQUENCE_CAP = 1 << 30
 """The most sequences (records) that unresolved batches may take together.
 
-Sequences wrap around at 2^31. Of two that are less than half of that apart, it is certain which is
-the later one (KIP-758).
+Sequences wrap around at 2^31. Which of two sequences is the later one is certain only if they are
+less than 2^30 apart (KIP-758).
 """
 
 
@@ -883,7 +883,7 @@ class PartitionState:
             may_ask: whether DescribeProducers is worth sending to the leader.
         """
         if self.disowned is not None:
-            self.disown(self.disowned, out)  # for batches in doubt since the last `disown`
+            self.disown(self.disowned, out)  # again, because more batches may be in doubt by now
         if self.outstanding or self.recovery.rung is Rung.CLEAR:
             return
         doubt = any(_keeps_numbers(batch) for batch in self.unresolved)

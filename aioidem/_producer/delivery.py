@@ -38,9 +38,11 @@ COUNTED_AS_UNSEEN = -1
 
 
 _NO_SLOTS = ()
-"""A class can have only one base class with slots, and for `QueuedDelivery` that is the engine's
-record. Therefore `Delivery` has none, and the attributes below are slots of `QueuedDelivery`. Type
-checkers would refuse to assign to them if `__slots__` were a literal.
+"""The empty `__slots__` of `Delivery`; its attributes are slots of its subclass `QueuedDelivery`.
+
+A class may have only one base class with slots, and the other base class of `QueuedDelivery`, the
+engine's record, has some. The empty tuple has a name, because after a literal `__slots__ = ()` type
+checkers would refuse to assign to the attributes of `Delivery`.
 """
 
 

@@ -68,7 +68,7 @@ class Finding(enum.StrEnum):
     DUPLICATE = "duplicate"
     """In the topic more than once."""
     REORDERED = "reordered"
-    """In the topic after a later call of the same producer, in the same partition."""
+    """In the topic after the record of a later call of the same producer, in the same partition."""
     WRONG_OFFSET = "wrong_offset"
     """Acknowledged with an offset at which the topic has another record or none."""
     NOT_ABSENT = "not_absent"
