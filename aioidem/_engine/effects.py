@@ -64,7 +64,7 @@ class Effects:
         self._metadata.want()
 
     def bump(self, where: str, identity: ProducerIdentity | None, reason: str) -> None:
-        """Request another epoch: a partition gave up sequence numbers, so no batch will use them.
+        """Have the epoch raised: a partition gave up sequence numbers, and a leader allows no gap.
 
         One incident bumps the epoch once: a partition that is still on an older epoch only adopts
         the newer one. With a transactional id the transaction can only be aborted, and the

@@ -49,7 +49,7 @@ class Suspicion:
         self.suspect = False
 
     def acked(self, created_ms: int, appended_ms: int) -> None:
-        """Handle error NONE: the leader's expiration counts from the acknowledged batch's stamp.
+        """Record an acknowledged batch's timestamp, from which the leader counts the expiration.
 
         Args:
             created_ms: the batch's maximum timestamp, in milliseconds since the Unix epoch.
