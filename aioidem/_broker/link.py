@@ -57,5 +57,8 @@ class Link:
         self.up.delay = self.down.delay = rtt / 2
 
     def set_bandwidth(self, bandwidth: float | None) -> None:
-        """Set bytes per second each way (None: unlimited), for bytes that are sent from now on."""
+        """Set the bandwidth each way, in bytes per second, for bytes that are sent from now on.
+
+        None means unlimited.
+        """
         self.up.bandwidth = self.down.bandwidth = bandwidth

@@ -116,7 +116,7 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
-        """Return all producers, in the order of their ids."""
+        """Return the entries of all producers, in the order of their ids."""
         return [self._entries[pid] for pid in sorted(self._entries)]
 
     def in_transaction(self, header: BatchHeader) -> bool:

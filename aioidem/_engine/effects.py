@@ -1,8 +1,9 @@
 """Effects: what the answers to one partition's batches change beyond the partition.
 
-`PartitionState` reports here, and never calls the parts of the engine that use it. Everything that
-an answer touches outside of its partition (the outcome of records, the need for metadata, the
-epoch, the open transaction, the end of the producer) is one method of this class.
+`PartitionState` calls the methods of this class, and never the parts of the engine that use
+`PartitionState`. There is one method for each thing that an answer may change outside of its
+partition: the outcome of records, the need for metadata, the epoch, the open transaction, the end
+of the producer.
 """
 
 from __future__ import annotations

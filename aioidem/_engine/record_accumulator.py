@@ -496,7 +496,7 @@ class RecordAccumulator:
         self._generation += 1
         return self._generation - 1
 
-    # -- topics and clusters that go ---------------------------------------------------------------
+    # -- a topic is recreated, or the cluster changes ----------------------------------------------
 
     def recreate(self, name: str) -> None:
         """Replace the partition states of a topic that was deleted and recreated.

@@ -18,9 +18,9 @@ partitions little by little, at most 1000 in each call of the producer core's `p
 
 Invariants:
 
-- Call order: every waiting record is older than every due one. So while records are due, a new
-  record of the topic is put behind the due ones, whatever its partition, and does not wait. A due
-  record whose turn comes, but whose partition is still missing, waits again.
+- Call order: every waiting record is older than every due one. While records are due, only a due
+  record begins to wait (again): the first one, if its partition is still missing when its turn
+  comes. A new record of the topic is put behind the due ones, whatever its partition.
 - A due record does not expire: its topic is known, so its partition is assigned soon.
 
 Rejected: waiting `max_block` for a missing partition, as Java does. Usually the caller's partition
@@ -101,7 +101,7 @@ class UnassignedRecords:
             self.wait(until, asked, record)
 
     def next_end(self) -> float | None:
-        """Return a time before which no record expires, in seconds; None while no record waits."""
+        """Return the earliest time at which a record may expire, in seconds; None if none waits."""
         return self._first_end if self._waiting else None
 
     def expire(self, now: float) -> list[PendingRecord]:

@@ -4,10 +4,10 @@
 a coroutine: 1 to 2 us, more than all else that is done to queue a record. On asyncio the answer is
 in anyio's own records of the task, and is nearly always "no".
 
-Invariant: `may_be_cancelled` is True whenever anyio's check would raise. It is also True whenever
-it cannot know, as on trio; then the caller awaits anyio's check, which has the last word. Only
-speed depends on this module: if anyio does not have the private names that it looks for, it always
-answers True.
+Invariant: `may_be_cancelled` returns True whenever anyio's check would raise, and also whenever the
+answer cannot be known, as on trio. After True the caller awaits anyio's check, which has the last
+word. Only speed depends on this module: if a release of anyio lacks the private names that are used
+here, the answer is always True.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ LOOP_ENDED = (
 
 
 class HomeLoop:
-    """The event loop and thread of one producer, from its start on."""
+    """The event loop and the thread in which one producer was started."""
 
     __slots__ = ("_loop", "_thread", "_thread_name")
 

@@ -234,7 +234,7 @@ class RecordIntake:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Iterator[Columns]:
-        """Check what all records of a `send_many` share; return an iterator that reads the records.
+        """Check the arguments that all records of a `send_many` share; return the records' reader.
 
         Raises:
             RecordError: The topic, partition, a header or the timestamp is illegal.

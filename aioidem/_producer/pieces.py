@@ -31,7 +31,7 @@ from aioidem.structs import Record
 __all__ = ["MOST_ROWS", "before_too_large", "pieces_of"]
 
 MOST_ROWS = 10_000
-"""The most records of a piece. It bounds the time for which the event loop is held."""
+"""The most records in a piece; reading a piece blocks the event loop, so this limits the time."""
 
 _FIRST_ROWS = 100
 _PIECE_BYTES = 1 << 20

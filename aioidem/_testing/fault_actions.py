@@ -123,6 +123,6 @@ Action: TypeAlias = Delay | Hold | Drop | Cut | BlackHole | Rewrite | Inspect
 FrameHook: TypeAlias = Callable[[FrameSeen], Action | None]
 """A function that returns the action for a frame; None passes the frame on unchanged.
 
-The proxy calls it once per frame, in the order of the frames of each direction and connection. It
-runs in the event loop and must not block.
+The proxy calls the function once per frame. For one direction of one connection, the calls come in
+the order of the frames. The function runs in the event loop and must not block.
 """

@@ -244,7 +244,7 @@ class FrameCutter(Generic[H]):
         return verdict
 
     def _patch(self, data: bytes, at: int, patch: Patch) -> Generator[Piece[H], None, int]:
-        """Yield a frame up to the end of its patch; return the position after these bytes."""
+        """Yield the patched bytes of a frame and those before them; return the position after."""
         start = at + patch.at
         yield from _slice(data, at, start)
         yield patch.data

@@ -113,5 +113,5 @@ class Scram:
         try:
             return step()
         except ScramException as error:
-            reason = printable(str(error))  # scramp may quote the broker
+            reason = printable(str(error))  # scramp's message may contain text from the broker
         raise AuthenticationFailedError(f"{self.name}: {reason}")
