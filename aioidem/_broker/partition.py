@@ -226,7 +226,7 @@ class Partition:
         self.catch_up()
 
     def reassign(self, broker_id: int) -> None:
-        """Move the leader's replica to a broker that has no replica, and elect it."""
+        """Move the leader's replica to a broker that has no replica, and elect that broker."""
         old = self.replicas.get(self.leader)
         fresh = Replica(broker_id)
         if old is not None:

@@ -133,7 +133,7 @@ class PartitionSpans:
             self._proven[key].answered(sequence, verdict, proves_below=True)
 
     def span(self) -> int:
-        """Return the largest span now, over the newest epoch of each producer."""
+        """Return the largest span that any producer has now in its newest epoch."""
         return max((len(self._strict[key].order) for key in self._newest.items()), default=0)
 
     def max_span(self) -> int:

@@ -350,7 +350,7 @@ class TransactionCoordinator:
     def _check(self, due: float) -> Callable[[float], None]:
         def check(_now: float) -> None:
             # `_watch` may have replaced this check by one with an earlier time. Then `_next_check`
-            # is not the time of this check, which does nothing.
+            # differs from `due`, and this check does nothing.
             if self._next_check == due:
                 self._next_check = None
                 self._abort_timed_out()

@@ -1,4 +1,4 @@
-"""The simulated cluster on a virtual clock, with clients that exchange bytes with it, not sockets.
+"""The simulated cluster on a virtual clock, with clients that pass bytes to it without sockets.
 
 `VirtualCluster` owns a `ClusterState` and the time; `VirtualClient` is one connection. Every
 request is encoded by kio's schemas and then decoded by the function that `ClusterServer` uses.

@@ -130,8 +130,8 @@ class Evidence(Named):
     `in_doubt="resend"` permits a duplicate. The batch stays in doubt.
     """
     RENUMBERED = "renumbered"
-    """Not an answer: the batch gets new sequence numbers, so its bytes are new.
-    `PERSISTENCE_TRANSITIONS` has no such row for a batch in doubt.
+    """Not an answer: the batch gets new sequence numbers, so its bytes are new. A batch in doubt
+    is never renumbered: `PERSISTENCE_TRANSITIONS` has no row for that.
     """
 
 
@@ -352,7 +352,7 @@ class Batch:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an attempt that has ended may have been appended, and nothing proves it yet."""
+        """Whether it is unknown if the broker appended the batch in an attempt that has ended."""
         return self.persistence is Persistence.IN_DOUBT
 
     @property

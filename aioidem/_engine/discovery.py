@@ -78,7 +78,7 @@ class DiscoveryState(enum.Enum):
     """Produce is sent in v14, and no answer in v14 has come on this connection yet."""
     HEARD = "answers in v14"
     ABSENT = "not offered"
-    """On this connection v14 is not offered, is switched off, or is not that of KIP-1269."""
+    """v14 is not used on this connection: it is not offered, is switched off, or lacks KIP-1269."""
     NOT_GRANTED = "not granted"
     """DescribeConfigs was answered with an error, usually for a missing permission; it is requested
     again after a back-off.

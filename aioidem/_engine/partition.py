@@ -642,10 +642,10 @@ class PartitionState:
         self._judge_memory(now, out)
 
     def _question_leader(self) -> None:
-        """Note an error code that is not in the table of `classify`.
+        """Stop taking a success as proof about earlier batches: an unknown error code has come.
 
-        It may mean that the leader lost the producer's state. So from now on the success of a batch
-        in flight proves nothing about earlier batches.
+        A code that is not in the table of `classify` may mean that the leader lost the producer's
+        state. Then the success of a batch that is in flight now proves nothing about earlier ones.
         """
         self.gate.question()
         for batch in self.unresolved:
@@ -717,9 +717,9 @@ class PartitionState:
         # earlier batch failed or gave up its sequence numbers.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # The leader says how many of the newest batches it retains. If this batch is among
-            # them, the leader should have recognised it. To find how many it does retain, probes
-            # then go on with batches older than the one that DescribeProducers names.
+            # If this batch is among the newest batches that the leader says it retains, the leader
+            # should have recognised it, so it may retain fewer. To find out how many, also probe
+            # batches older than the one that DescribeProducers names.
             distance = self.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
             self.recovery.search(wanted=within)

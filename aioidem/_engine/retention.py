@@ -69,8 +69,10 @@ from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED
 __all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "Witness", "earlier_link"]
 
 _WITNESSES = 2
-"""So many batches between a refused one and the newest stored one must be recognised. Then the
-refusal cannot come from a restart of the broker.
+"""How many batches after a refused one must be recognised as duplicates to make the refusal count.
+
+The newest stored batch is not among them. With so many, the refusal cannot come from a restart of
+the broker.
 """
 
 _FIRST_DOUBT = 600.0

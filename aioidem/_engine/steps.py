@@ -106,7 +106,7 @@ class AskCluster:
 
 @dataclass(frozen=True, slots=True)
 class FetchMetadata:
-    """The request for the metadata of topics; with an empty tuple, of brokers alone."""
+    """The request for the metadata of brokers and ``topics``, which is empty for brokers alone."""
 
     link_id: int
     token: int
@@ -251,7 +251,7 @@ class EndTransaction:
 CoordinatorStep = (
     FindCoordinator | InitTransactions | AddPartitions | AddOffsets | CommitOffsets | EndTransaction
 )
-"""The requests to a coordinator, or about one."""
+"""The requests that find a coordinator or are sent to one."""
 
 Request = (
     SendProduce

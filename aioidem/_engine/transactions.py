@@ -14,16 +14,17 @@ Invariants
   (KIP-360). Within the transaction, in v1 and v2, a TxnOffsetCommit whose answer was lost could
   overwrite later offsets of the same group. So committing other offsets of that group makes the
   transaction abortable.
-- EndTxn(commit) is sent only when every record is acknowledged, so never with a batch in doubt. Any
-  record that fails before, and any incident that needs another epoch, makes the transaction
-  abortable: continuing silently under another epoch would commit half of it (librdkafka #3575).
+- EndTxn(commit) is sent only when every record is acknowledged, so never with a batch in doubt.
+  Before that, a record that fails or an incident that needs another epoch makes the transaction
+  abortable: continuing silently under another epoch would commit half of the transaction
+  (librdkafka #3575).
 - Once EndTxn(commit) was written, nothing else is sent until its outcome is known. If a fatal error
   comes first, the error's status is UNKNOWN.
 - An abort needs no acknowledgements: records without an outcome count as aborted. It waits only for
   outstanding batches, because a batch that arrives after the markers would open a transaction that
   no one ends (v1).
 
-Rejected: queues of requests with priorities (Java). The next call follows from the state.
+Rejected: a priority queue of requests, as in the Java client: the next call follows from the state.
 """
 
 from __future__ import annotations
@@ -490,7 +491,7 @@ class Transactions:
                 each.node_id = None
 
     def renew(self) -> None:
-        """Have another epoch requested before the next transaction begins."""
+        """Make the producer request another epoch before the next transaction begins."""
         self._renew = True
 
     def die(self, error: errors.KafkaError) -> None:

@@ -54,9 +54,9 @@ def may_be_cancelled() -> bool:
 
 
 def _find_records() -> bool:
-    """Find anyio's records of tasks, for later calls of `may_be_cancelled`; return True.
+    """Set `_state_of` for later calls of `may_be_cancelled`, if anyio has records; return True.
 
-    True means "not certain": this call does not look at the current task.
+    This call does not look at the current task, so the task may be cancelled: hence True.
     """
     global _state_of  # noqa: PLW0603 - anyio loads its backend when a loop first uses it
     backend = sys.modules.get("anyio._backends._asyncio")

@@ -6,7 +6,8 @@ thread holds the lock while it encodes them; Python then lets the event loop run
 (`sys.setswitchinterval`).
 
 Rejected: a pool of processes (the records would be copied twice, and a process started by a library
-is a surprise); threads of a pool of our own (anyio's end with the event loop).
+is a surprise); a thread pool of our own (its threads would not end with the event loop, as anyio's
+do).
 """
 
 from __future__ import annotations

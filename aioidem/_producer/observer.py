@@ -66,7 +66,7 @@ class SettledBatch(NamedTuple):
     """Why the records failed; None if they did not."""
 
     queued_at: float
-    """When the first of the records was queued; 0 if none was."""
+    """When the first record entered the queue of its partition; 0 if it ended before that."""
 
     sent_at: float | None
     """When the records were sent for the last time; None if they were never sent."""

@@ -86,7 +86,7 @@ class SettledRecords:
         return sum(len(settlement.records) for settlement in self._untold) - self._told
 
     def tell(self) -> bool:
-        """Deliver as many outcomes as this turn may.
+        """Deliver outcomes, up to the limit for this turn of the event loop.
 
         Returns:
             Whether all outcomes are delivered now.
@@ -107,7 +107,7 @@ class SettledRecords:
             self._telling = False
 
     def _tell_first(self) -> None:
-        """Deliver outcomes of the first settlement, as many as this turn may."""
+        """Deliver outcomes of the first settlement, up to the limit for this turn of the loop."""
         settlement, begin = self._untold[0], self._told
         records = settlement.records
         if begin == 0 and self._announce is not None:

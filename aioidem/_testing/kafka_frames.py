@@ -7,8 +7,8 @@ the way. A frame that the caller is to change in another way is yielded whole (`
 
 Invariants
     Every byte (or its replacement) is yielded once and in order, in a slice or in a whole frame.
-    Kept back are only the incomplete head of a frame (the first bytes, by which the caller decides
-    about the frame) and an incomplete frame that is to be yielded whole.
+    Only two things are kept back: the incomplete head of a frame (the first bytes, by which the
+    caller decides about the frame), and an incomplete frame that is to be yielded whole.
     After a length that no broker accepts, the rest of the stream is passed on unread: a proxy must
     not hide from a broker what a client sent.
 
