@@ -1,4 +1,4 @@
-"""aioidem: an idempotent Kafka producer for asyncio, uvloop and trio that keeps partitions full.
+"""aioidem: an idempotent Kafka producer for asyncio, uvloop and trio that pipelines partitions.
 
 This module only re-exports the public names; docs/api.md lists the names of all public modules.
 Importing the module is cheap and has no side effects: it needs no event loop, opens no socket, and

@@ -6,9 +6,10 @@ divided by its round-trip time would be too low by a factor of the number in fli
 the largest of the last eight samples, because samples taken while there was little to send are too
 low.
 
-A batch may grow beyond `batch_size` (late sealing, `sealing`). The estimate bounds its growth: at
-this rate all bytes in flight must be transferred in well under the request timeout. Without that
-bound a large batch on a slow connection would time out and be resent, again and again.
+With late sealing (see the module `sealing`) a batch may grow beyond `batch_size`. The estimate
+bounds its growth: at this rate all bytes in flight must be transferred in well under the request
+timeout. Without that bound a large batch on a slow connection would time out and be resent, again
+and again.
 """
 
 from __future__ import annotations

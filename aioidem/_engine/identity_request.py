@@ -130,7 +130,7 @@ class IdentityRequest:
         self._not_before = now + self._backoff.next_delay()
 
     def report(self, error: errors.KafkaError | None) -> None:
-        """Set the reason why no identity can be obtained; None if one may be."""
+        """Set the reason why no producer id can be obtained; None means that one can be."""
         self.error = error
 
     def forget_cluster(self) -> None:

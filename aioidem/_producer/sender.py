@@ -201,8 +201,9 @@ class Sender:
         # that has finished need not wait until the engine is polled again.
         self._accumulator.drafts.at_once = 2 * self._threads.count
         self.ended = False
-        # `Producer.start` sets the event loop's own clock here: `anyio.current_time` looks up the
-        # loop at each call, a tenth of a request's time. Simulated tests set a virtual clock.
+        # `Producer.start` sets the event loop's own clock here, because `anyio.current_time` looks
+        # up the loop at each call, and these look-ups take a tenth of the CPU time of a request.
+        # Simulated tests set a virtual clock.
         self.clock: Callable[[], float] = anyio.current_time
         self.wakeup = Wakeup()
         self._alarm = Alarm(self.wakeup)

@@ -181,7 +181,7 @@ class TransactionCalls:
             left = limit if ends is None else max(0.0, ends - anyio.current_time())
             await self._leave_transaction(left)
             raise
-        except BaseException:  # cancelled: the wait is shielded, and therefore short
+        except BaseException:  # cancelled: the shield delays the cancellation, so keep it short
             with anyio.move_on_after(_BEFORE_LEAVING, shield=True):
                 await self._leave_transaction(timeout)
             raise

@@ -54,7 +54,10 @@ class GroupMember(NamedTuple):
 
 
 class TxnOffset(NamedTuple):
-    """The next offset to read, and the ``leader_epoch`` of the last record read (-1 if unknown)."""
+    """An offset to commit: the next one to read.
+
+    ``leader_epoch`` is that of the last record read, -1 if unknown.
+    """
 
     offset: int
     leader_epoch: int = -1

@@ -82,7 +82,7 @@ class BrokerPatchError(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the class file has the code of `addBatchMetadata`, and the constant in that code."""
+    """Where in the class file the code of `addBatchMetadata` is, and the constant to replace."""
 
     attribute: int
     """Offset of the Code attribute's length."""
