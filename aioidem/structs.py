@@ -35,8 +35,9 @@ class DeliveryStatus(enum.Enum):
     """The outcome is not known yet: the record is queued, in flight or in doubt."""
 
     ACKED = "acked"
-    """The record is in the log: the broker acknowledged its batch, or a later one, which proves it.
-    With ``acks=1`` it is in the leader's log only, and an election may remove it."""
+    """The record is in the log: the broker acknowledged its batch, or a later batch, which proves
+    that the earlier one is stored. With ``acks=1`` it is in the leader's log only, and an election
+    may remove it."""
 
     NOT_WRITTEN = "not written"
     """The record is not in the log and never will be: it was not sent, or each attempt was refused

@@ -21,7 +21,7 @@ class ProducerExpiry:
 
     Args:
         topology: Brokers and partitions.
-        schedule: Time, and the wall clock.
+        schedule: Has the present time and the wall clock, and calls each check when it is due.
     """
 
     __slots__ = ("_next_check", "_schedule", "_topology")

@@ -281,7 +281,7 @@ class ProducerCore:
         """
         answered = self._requests.answered(step.link_id, step.token, now)
         if answered is None:
-            return None  # its connection has ended, and its requests are accounted for
+            return None  # when the connection ended, the loss of this request was handled
         link, request = answered
         match step:
             case steps.SendProduce():
