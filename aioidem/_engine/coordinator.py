@@ -96,8 +96,8 @@ _ANYTHING_ELSE: dict[CallKind, Verdict] = {
     CallKind.COMMIT_OFFSETS: Verdict.ABORTABLE,
     CallKind.END: Verdict.FATAL,
 }
-# The calls that are sent again after a code without a row, if that code may be temporary. Only the
-# caller's deadline ends the retries.
+# The calls that are sent again after an error code that no table above lists, if the code may be
+# temporary. Only the caller's deadline ends the retries.
 _ASKED_AGAIN = frozenset({CallKind.FIND, CallKind.END})
 
 

@@ -61,12 +61,12 @@ class Drafts:
     def begin(
         self, state: PartitionState, owner: PartitionQueue | Batch, records: Sequence[PendingRecord]
     ) -> None:
-        """Let records be compressed.
+        """Begin a draft: add the step that has records compressed in a thread.
 
         Args:
             state: the partition.
-            owner: the partition's queue, if these are its first records, which stay there; or the
-            batch that consists of the records.
+            owner: what the records belong to: the partition's queue, whose first records they are
+            and remain, or a batch that consists of them.
             records: the records.
         """
         draft = owner.draft = Draft(records)

@@ -122,7 +122,7 @@ def measure_columns(
     headers: list[Headers] | SharedHeaders = (),
     rows: array[int] | None = None,
 ) -> tuple[array[int], int]:
-    """Return the most bytes that the records take before each of them, and those of the largest.
+    """Return upper bounds of the records' sizes: their running totals, and the largest size.
 
     Args:
         values: The values.
@@ -131,8 +131,8 @@ def measure_columns(
         rows: The rows that are measured, in their order; None measures all.
 
     Returns:
-        An array with one element more than there are records: element N is the sum of the sizes of
-        the first N records. And the size of the largest record. Sizes are upper bounds in bytes,
+        An array with one element more than there are records, whose element N is the sum of the
+        sizes of the first N records; and the size of the largest record. Sizes are in bytes,
         uncompressed and without the batch's header.
 
     Raises:

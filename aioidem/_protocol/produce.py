@@ -74,7 +74,7 @@ _RETAINED_TAG: Final = b"\x01\x04"
 # topic's id and its number of partitions plus one, and with the count of the topic's tagged fields.
 _PLAIN_ALONE: Final = Struct(">iBB16sBihqqqBBBBiB")
 _PLAIN_COUNTS: Final = (0, 2, 2, 0, 1, 0, 0, 0, 0)
-"""What such an answer has in the fields that are counts, and as its error code."""
+"""The counts and the error code of such an answer, if it is an answer without an error."""
 _LAST_MOMENT_MS: Final = 253_402_300_799_999
 """The latest moment that a `datetime` can represent; the schema decoder refuses later ones."""
 
