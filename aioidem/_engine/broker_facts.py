@@ -40,8 +40,8 @@ class BrokerInquiries:
 
     Args:
         config: validated options.
-        partitions: the partitions; the sequences of the unresolved batches of each may span at most
-        the range over which brokers deduplicate (KIP-758).
+        partitions: the partitions. They learn the range of sequences over which brokers deduplicate
+        (KIP-758), which limits their unresolved batches.
         requests: registers requests, and passes them to the Sender through `ProducerCore.poll`.
         outcomes: receives events and notes for the operator.
     """

@@ -67,8 +67,8 @@ class MetadataMerge:
     ) -> None:
         self.update = update
         self._view = view
-        # The topics of the cluster that the answer describes. The view gets another mapping if the
-        # producer moves to another cluster before `finish`.
+        # The view's mapping of topics at the beginning of the merge. The view gets another mapping
+        # if the producer moves to another cluster before `finish`.
         self._known = view.topics
         self._brokers = update.brokers
         self._merging: list[_Merging] = []
@@ -107,7 +107,7 @@ class MetadataMerge:
                 yield len(places)
 
     def finish(self) -> MergeResult:
-        """Merge what is left, put the result into the view, and return what it found.
+        """Merge the rest, update the view, and return what the merge found that requires action.
 
         If the answer names no broker, the known addresses stay.
         """

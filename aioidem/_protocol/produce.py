@@ -70,8 +70,9 @@ _ANSWER_END: Final = Struct(">iB")
 # message, and at most one tagged field: KIP-1269's.
 _PLAIN_PARTITION: Final = Struct(">ihqqqBBB")
 _RETAINED_TAG: Final = b"\x01\x04"
-# A whole answer from v13 on for one partition, in the order of the three structs above, with the
-# topic's id and its number of partitions plus one, and with the count of the topic's tagged fields.
+# A whole answer from v13 on for one partition, in the order of the bytes: `_ANSWER_START`, the
+# topic's id, its number of partitions plus one, `_PLAIN_PARTITION`, the count of the topic's tagged
+# fields, `_ANSWER_END`.
 _PLAIN_ALONE: Final = Struct(">iBB16sBihqqqBBBBiB")
 _PLAIN_COUNTS: Final = (0, 2, 2, 0, 1, 0, 0, 0, 0)
 """The counts and the error code of such an answer, if it is an answer without an error."""

@@ -79,7 +79,7 @@ class FollowPlan:
 def follow(
     spark: SparkSession, plan: FollowPlan, told: Callable[[dict[str, Any]], None]
 ) -> StreamingQuery:
-    """Start following; `StreamingQuery.stop` ends it.
+    """Start the audit of a running load; `StreamingQuery.stop` of the result ends it.
 
     Args:
         spark: a session with Spark's Kafka source.

@@ -84,7 +84,7 @@ class SparkLoad:
     run: str
 
     def producer_name(self, in_flight: int, task: int, attempt: int) -> str:
-        """Return a name for a task's producer that no other ledger in the folder has."""
+        """Return a name for a task's producer that is unique among the ledgers in the folder."""
         return f"{self.run}-{in_flight}-{task:05}.{attempt}"
 
 
