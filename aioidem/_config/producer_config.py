@@ -157,12 +157,12 @@ class ProducerConfig:
         bootstrap_servers: str | Sequence[str] | Sequence[tuple[str, int]],
         **options: Unpack[ProducerOptions],
     ) -> Self:
-        """Return the configuration for native names, with times in seconds and sizes in bytes.
+        """Return the configuration with these options; times are in seconds, sizes in bytes.
 
         Args:
             bootstrap_servers: "host:port", several of them joined by commas or in a sequence, or
                 (host, port) pairs; the port is 9092 when left out.
-            options: Options by native name; see the class.
+            options: Options by the names of the attributes of this class.
 
         Raises:
             ConfigError: A name is not an option, a value is illegal, or two contradict each other.

@@ -21,9 +21,9 @@ __all__ = ["Accusation", "Accusations"]
 class Accusation(NamedTuple):
     """The verdict that a partition's leader retains fewer batches than it says (KIP-1269).
 
-    ``route`` is the connection, leader and leader epoch of those batches, ``disproof`` has the
-    numbers of batches that led to the verdict, and ``at`` is the time of the verdict, in seconds on
-    the engine's clock.
+    ``route`` is the partition's connection, leader and leader epoch at the time of the verdict.
+    ``disproof`` has the numbers of batches that led to the verdict. ``at`` is its time, in seconds
+    on the engine's clock.
     """
 
     topic: str

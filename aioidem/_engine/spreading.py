@@ -70,8 +70,8 @@ def _by_keys(
     rows: dict[int, array[int]] = {}
     for number, row in enumerate(block.chosen):
         place = hashed[row]
-        # A record without a key is given to a partition when its turn comes, not in a run: the
-        # records of one partition keep their order.
+        # The partition of a record without a key is chosen here, among the records with keys, and
+        # not for a run of such records: so the records of one partition keep their order.
         index = everything[place] if place >= 0 else sticky.choose(block.size_of(number), topic)
         if index in rows:
             rows[index].append(row)
