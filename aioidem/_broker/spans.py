@@ -41,9 +41,10 @@ class Verdict(Enum):
 
 
 class _Window:
-    """The span of one (producer id, epoch): how many batches it is ahead.
+    """The span of one (producer id, epoch): how far it is ahead of its oldest unresolved batch.
 
-    A batch is known by its first sequence, unwrapped: counted on beyond 2**31 instead of from 0.
+    A batch is identified by its first sequence, unwrapped: the number goes on rising where the
+    sequence on the wire starts again at 0.
 
     ``order`` has the oldest unresolved batch and all later batches that were read; its length is
     the span, and ``maximum`` the largest span so far. ``open`` has the unresolved batches, and

@@ -364,12 +364,13 @@ class Discovery:
     # -- what a user reads -------------------------------------------------------------------------
 
     def _tell(self, text: str, *, warning: bool, told: str | None = None) -> None:
-        """Keep a text for `take_finding`, unless the last one had the same key.
+        """Keep a text for `take_finding`, unless it repeats the last one.
 
         Args:
             text: what the user reads.
             warning: whether the user should act on it.
-            told: the key, for texts that differ in a number only; the text itself by default.
+            told: what is compared with the last text instead of `text`, for texts that differ in a
+            number only.
         """
         key = told or text
         if key != self._told:

@@ -72,7 +72,7 @@ LINK_TRANSITIONS: dict[tuple[LinkState, LinkEvent], LinkState] = {
 
 
 class Link:
-    """One connection to a broker: its state, its outstanding requests, and what it has shown."""
+    """One connection to a broker: its state, outstanding requests, and what was learnt on it."""
 
     __slots__ = (
         "answered_at",

@@ -111,7 +111,7 @@ class Rewrite:
 class Inspect:
     """Wait for the whole frame, then apply the action that ``decide(payload)`` returns.
 
-    None passes the frame on.
+    If ``decide`` returns None, the frame is passed on unchanged.
     """
 
     decide: Callable[[bytes], Action | None]
