@@ -394,8 +394,8 @@ class RecordAccumulator:
     def prepare(self, link: Link, states: Collection[PartitionState], now: float) -> None:
         """Begin to compress new batches, while the connection has too many requests outstanding.
 
-        Otherwise each request would carry the one batch that was compressed last, and a connection
-        with a long round trip would carry few of them.
+        Without this each request would carry only the batch that was compressed last, and on a
+        connection with a long round trip few batches would be under way.
 
         Args:
             link: the connection.

@@ -121,7 +121,7 @@ TRANSACTION_TRANSITIONS: dict[tuple[TransactionState, TransactionEvent], Transac
 
 
 class Call(NamedTuple):
-    """A request that is due, to a coordinator or about one.
+    """A request that is due: one to a coordinator, or one that finds a coordinator.
 
     `coordinator` is the one that gets the request. For FIND (FindCoordinator, which any broker
     answers) it is the coordinator to be found.

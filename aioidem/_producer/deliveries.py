@@ -274,7 +274,7 @@ class BulkDeliveries(Deliveries):
         return Piece(self, self._count)
 
     def queued(self, count: int) -> None:
-        """Note that so many further records were queued."""
+        """Note that `count` more records of the call were queued."""
         self._count += count
         self._pending += count
 

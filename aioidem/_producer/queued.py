@@ -105,9 +105,10 @@ class QueuedDelivery(Delivery, PendingRecord):
                 self._call(callback)
 
     def tell(self, callback: Callable[[Delivery], object]) -> None:
-        """Call `callback(self)` when the outcome is known; the caller has queued the record now.
+        """Call `callback(self)` when the outcome is known.
 
-        This is `add_done_callback` without the check of the event loop.
+        This is `add_done_callback` without the check of the event loop, for a caller that has just
+        queued the record.
 
         Args:
             callback: The function to call, which must neither block nor raise.

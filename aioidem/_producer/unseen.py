@@ -56,7 +56,8 @@ class UnseenFailures:
         self._next_at = float("-inf")
 
     def __reduce__(self) -> tuple[type[UnseenFailures], tuple[str]]:
-        return UnseenFailures, (self._client_id,)  # each process has its own log
+        # A copy in another process counts from zero, for the log of that process.
+        return UnseenFailures, (self._client_id,)
 
     def add(self, topic: str, error: KafkaError, count: int = 1) -> None:
         """Count records that failed before the caller looked at their outcome.

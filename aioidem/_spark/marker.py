@@ -54,7 +54,7 @@ class MarkerError(KafkaError):
 
 
 class MarkerAheadError(MarkerError):
-    """The marker belongs to a later batch, and skipping this one would lose it.
+    """The marker belongs to a later batch than the task, and skipping the task would lose its rows.
 
     Either an older checkpoint was restored, or another query uses the same identity.
     """
