@@ -46,7 +46,7 @@ class BatchRecordMetadata(NamedTuple):
     crc: None
     """Always None: records of format v2 have no checksum of their own."""
     size: int
-    """The record's bytes in the batch, before compression."""
+    """The record's size in the batch, in bytes before compression."""
     timestamp: int
     """The record's timestamp, in milliseconds since the epoch."""
 

@@ -116,7 +116,7 @@ class Evidence(Named):
     UNSENT = "unsent"
     """No byte of the attempt was written to the socket."""
     REFUSED = "refused"
-    """The attempt was answered with base offset -1 and a code that says: not appended."""
+    """The attempt was answered with base offset -1 and a code that then means "not appended"."""
     AMBIGUOUS = "ambiguous"
     """The attempt may have been appended: its connection was lost, the request timed out, or its
     answer does not say whether the append took place.

@@ -65,8 +65,8 @@ class Drafts:
 
         Args:
             state: the partition.
-            owner: what the records belong to: the partition's queue, whose first records they are
-            and remain, or a batch that consists of them.
+            owner: the partition's queue, in which the records stay as the first ones, or a batch
+            that consists of them.
             records: the records.
         """
         draft = owner.draft = Draft(records)

@@ -1232,7 +1232,7 @@ def _next_expiry(deadline: float, now: float, grace: float) -> float:
 
 
 def _keeps_numbers(batch: Batch) -> bool:
-    """Return whether a batch must keep its numbers: it may have been appended under them."""
+    """Return whether a batch must keep its sequence numbers: it may be in the log under them."""
     return batch.in_doubt and not batch.forsaken
 
 

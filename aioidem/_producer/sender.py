@@ -202,7 +202,7 @@ class Sender:
         self._accumulator.drafts.at_once = 2 * self._threads.count
         self.ended = False
         # `Producer.start` sets the event loop's own clock here, because `anyio.current_time` looks
-        # up the loop at each call, and these look-ups take a tenth of the CPU time of a request.
+        # up the loop at each call, which would take a tenth of the time spent on a request.
         # Simulated tests set a virtual clock.
         self.clock: Callable[[], float] = anyio.current_time
         self.wakeup = Wakeup()

@@ -75,7 +75,7 @@ _RETAINED_TAG: Final = b"\x01\x04"
 # fields, `_ANSWER_END`.
 _PLAIN_ALONE: Final = Struct(">iBB16sBihqqqBBBBiB")
 _PLAIN_COUNTS: Final = (0, 2, 2, 0, 1, 0, 0, 0, 0)
-"""The counts and the error code of such an answer, if it is an answer without an error."""
+"""The counts and the error code of such an answer, if it has no error and no tagged field."""
 _LAST_MOMENT_MS: Final = 253_402_300_799_999
 """The latest moment that a `datetime` can represent; the schema decoder refuses later ones."""
 

@@ -277,7 +277,7 @@ def reserve_port(host: str = "127.0.0.1") -> int:
         port: int = server.getsockname()[1]
         with socket.create_connection((host, port)) as client:
             accepted, _ = server.accept()
-            # The side with ``port`` closes first, so it is the side that keeps TIME_WAIT.
+            # The side with ``port`` closes first, and so keeps the connection in TIME_WAIT.
             accepted.close()
             client.recv(1)
     return port

@@ -132,7 +132,7 @@ class Identity:
         return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
 
     def span_to(self, base: int) -> int:
-        """Count the batches from the oldest not `proved` to the one with first sequence ``base``.
+        """Count the batches from the oldest that is not `proved` to the one at sequence ``base``.
 
         Both of these batches are counted.
         """
