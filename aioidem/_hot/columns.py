@@ -122,7 +122,9 @@ def measure_columns(
     headers: list[Headers] | SharedHeaders = (),
     rows: array[int] | None = None,
 ) -> tuple[array[int], int]:
-    """Return upper bounds of the records' sizes: their running totals, and the largest size.
+    """Return the most bytes that the records take before each of them, and those of the largest.
+
+    In other words: upper bounds of the records' sizes, as running totals, and the largest size.
 
     Args:
         values: The values.
