@@ -18,9 +18,10 @@ partitions little by little, at most 1000 in each call of the producer core's `p
 
 Invariants:
 
-- Call order: every waiting record is older than every due one. While records are due, only a due
-  record begins to wait (again): the first one, if its partition is still missing when its turn
-  comes. A new record of the topic is put behind the due ones, whatever its partition.
+- Call order: every waiting record is older than every due one. While records are due, a new record
+  of the topic is put behind them, whatever its partition, and does not wait. The due records are
+  taken from the front: one whose partition is still missing then waits again, and is older than all
+  that are still due.
 - A due record does not expire: its topic is known, so its partition is assigned soon.
 
 Rejected: waiting `max_block` for a missing partition, as Java does. Usually the caller's partition

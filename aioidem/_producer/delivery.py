@@ -38,7 +38,7 @@ COUNTED_AS_UNSEEN = -1
 
 
 _NO_SLOTS = ()
-"""The empty `__slots__` of `Delivery`; its attributes are slots of its subclass `QueuedDelivery`.
+"""The empty `__slots__` of `Delivery`; its attributes are slots of its subclasses.
 
 A class may have only one base class with slots, and the other base class of `QueuedDelivery`, the
 engine's record, has some. The empty tuple has a name, because after a literal `__slots__ = ()` type
