@@ -141,8 +141,8 @@ class PerfPlan:
         two windows (twice the batches that may be in flight at once), unless the user has set
         `buffer.memory`. On a long link, Kafka's default of 32 MiB would contain the records of
         minutes, and after the end of the run each of them would still have to be sent or to expire.
-        Two windows are enough: while one is in flight, the other is ready to be sent. At the end of
-        the run, a fraction of a window would take a round trip of its own; there is no fraction.
+        Two windows are enough: while one is in flight, the other is ready to be sent. A fraction of
+        a third window would cost one more round trip at the end of the run.
 
         With the option `late.sealing`, batches outgrow `batch.size` while no further batch may be
         in flight. Such batches need the whole buffer, and empty it quickly.

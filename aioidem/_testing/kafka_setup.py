@@ -83,7 +83,7 @@ class KafkaSetup:
         ports: Sequence[BrokerPorts],
         proxy: FaultProxy,
     ) -> KafkaBroker:
-        """Write a broker's properties and patch, and return the broker, which is not started.
+        """Write a broker's properties and patched class; return the broker, which is not started.
 
         Args:
             java: How to start Java.
@@ -131,7 +131,10 @@ class KafkaSetup:
         }
 
     def _patch(self, install: KafkaInstall, folder: Path, node_id: int) -> list[Path]:
-        """Write a broker's patch, if it has one, and return the directories that contain it."""
+        """Write the patched class of a broker in `retain`; return its directory.
+
+        The list is empty for a broker that is not patched.
+        """
         if node_id not in self.retain:
             return []
         patch = folder / f"patch-{node_id}"
