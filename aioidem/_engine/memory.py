@@ -3,7 +3,7 @@
 The budget covers a record from its append until it is settled: the record's bytes, its object and
 what belongs to the object (`PendingRecord.charge`). The budget also covers the encoded copies of
 batches while their requests are in flight. Copies are made when records may already have taken all
-that they can get, so a part of the budget (`reserve`) is kept from records. If the copies take more
+that they can get, so records never get a part of the budget (`reserve`). If the copies take more
 than the reserve, further records may take less (`ByteBudget.limit`). Until enough of the records
 already queued are settled, records and copies together exceed the budget, by at most what the
 connections may have in flight: `max_in_flight_requests_per_connection` times `max_request_size` for

@@ -41,7 +41,7 @@ class PartitionQueue:
         self.blocked = False
         # Whether a flush or close waits for these records. If so, they do not linger.
         self.flushing = False
-        # The first records, if they were given to be compressed ahead of their batch; or None.
+        # The first records, if they are compressed before they are put into a batch; else None.
         self.draft: Draft | None = None
 
     def append(self, record: PendingRecord, now: float) -> None:

@@ -143,8 +143,8 @@ class ProduceRequests:
             # that of another producer.
             return None
         if link.limits.of(state.topic).awaited:
-            # A batch was refused for its size, and the leader was asked for the topic's limit. The
-            # batch is split by that limit.
+            # A batch was refused for its size, and the leader was asked for the topic's limit. Wait
+            # for the answer, because the batch is split into parts that the limit allows.
             return None
         if state.unresolved and state.in_doubt and self._inquiries.awaits_memory(link):
             # The broker was asked for how long it keeps a producer's state. If it may have dropped

@@ -192,7 +192,7 @@ class RecordAccumulator:
     def _append(
         self, topic_name: str, record: PendingRecord, now: float, block_until: float | None
     ) -> None:
-        """Queue a record on the partition that is looked up or chosen for it, or with its topic."""
+        """Queue a record on its partition; or with its topic, if the partition is not known yet."""
         self._transactions.need_open()
         topic = self.topic(topic_name)
         behind = topic.unassigned.due

@@ -133,7 +133,7 @@ class Columns:
         return len(self.values)
 
     def before(self, row: int) -> Columns:
-        """Return the records before a row, which must be at least one."""
+        """Return the records before row number `row`, which is 1 or more."""
         keys, headers, stamps = self.keys, self.headers, self.stamps
         return Columns(
             _before(self.values, row),

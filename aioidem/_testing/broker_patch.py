@@ -398,7 +398,7 @@ def _moved_frames(cursor: _Cursor, moved: Moved) -> bytes:
 
 
 def _frame(tag: int, delta: int, rest: bytes) -> bytes:
-    """Return a frame in its shortest form."""
+    """Return a stack map frame in its shortest form."""
     if tag >= 248 and tag != 251:
         return bytes([tag]) + _U2.pack(delta) + rest
     has_stack = 64 <= tag <= 127 or tag == 247
