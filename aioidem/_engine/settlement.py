@@ -51,7 +51,7 @@ class Settlement:
         return memory + headers * HEADER_MEMORY
 
     def by_generation(self) -> Counter[int]:
-        """Return how many of the records were queued between which two flushes."""
+        """Return the number of records by generation (the records queued between two flushes)."""
         records = self.records
         if type(records) is RecordRuns:
             return records.by_generation()

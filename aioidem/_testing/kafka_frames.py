@@ -66,7 +66,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Pass the frame on with ``data`` in place of as many of its bytes, from offset ``at`` on.
+    """Pass the frame on with ``data`` written over its bytes from offset ``at`` on.
 
     Offsets count from the beginning of the frame's length field.
     """

@@ -1,4 +1,4 @@
-"""The ports, properties, patch and storage with which the brokers of a `KafkaCluster` are started.
+"""The ports, properties, storage and patched class with which a `KafkaCluster` starts its brokers.
 
 Each broker is a controller too (KRaft). Its files are in the folder of the cluster, which the
 caller makes and removes.
