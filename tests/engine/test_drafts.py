@@ -418,7 +418,7 @@ def test_a_draft_waits_for_a_request_with_room_for_it() -> None:
 def test_a_draft_has_no_more_records_than_the_range_that_the_broker_deduplicates() -> None:
     """A draft with more records than the broker deduplicates (KIP-758) is cut and compressed anew.
 
-    The limit may become known only after the draft was given to be compressed.
+    The limit may become known only while the draft (the records of a batch) is being compressed.
     """
     made = rig(broker_dedup="range")
     made.send(40)

@@ -219,7 +219,8 @@ def test_records_older_than_half_the_expiration_make_a_partition_suspect(
 ) -> None:
     """Records older than half of the broker's producer id expiration make a partition suspect.
 
-    The other half is for clock skew and for the time of delivery.
+    Suspect means that the broker may have forgotten the producer. The other half is for clock skew
+    and for the time of delivery.
     """
     rig, _ = dated(age=age)
     rig.poll()
@@ -243,9 +244,10 @@ def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
 
 
 def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
-    """The oldest of the unresolved records decides whether a partition is suspect.
+    """The oldest unresolved record decides whether a partition is suspect, not the newest.
 
-    Here a batch whose record is 13 hours old lies between two batches with new records.
+    In a suspect partition the broker may have forgotten the producer. Here a batch whose record is
+    13 hours old lies between two batches with new records.
     """
     rig = DatedRig(age=0.0)
     rig.start()

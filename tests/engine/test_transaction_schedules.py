@@ -343,7 +343,8 @@ class Schedule:
         self.faulty = pick([0.05, 0.2, 0.4])
         self.twins = pick([True, False, False, False])
         self.timeouts = pick([True, False, False, False])
-        # The requests that lost connections left in brokers, and the number of steps so far.
+        # `zombies`: requests of lost connections, which brokers still carry out. `steps`: the
+        # number of steps so far.
         self.zombies: list[Zombies] = []
         self.steps = 0
         self.transactions: list[Transaction] = []

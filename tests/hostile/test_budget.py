@@ -98,7 +98,7 @@ def test_too_much_memory_is_a_failure_though_it_was_not_to_be_traced() -> None:
 
 
 def test_too_much_memory_is_a_failure_where_it_is_traced() -> None:
-    """A traced input that takes more memory than its budget is a failure."""
+    """An input that takes more memory than its budget fails if tracemalloc measures it."""
     wrong = "took more than 1024 KiB and 0 bytes a byte of memory"
     strict = Budget(seconds=1, memory=MIB, memory_per_byte=0)
     assert judge(greedy, strict)(b"", trace=True) == wrong

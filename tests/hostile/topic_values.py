@@ -61,7 +61,7 @@ def topic_values(data: bytes) -> None:
 
 
 def value_of(data: bytes) -> bytes:
-    """Make a record's value from an input; if the first byte is odd, correct magic and CRC."""
+    """Make a record's value from an input, with a right magic and CRC if its first byte is odd."""
     rest = data[1:]
     if not data[:1] or not data[0] & 1:
         return rest

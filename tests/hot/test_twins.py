@@ -122,7 +122,10 @@ def test_what_is_no_sequence_of_records_is_refused_alike(
 
 
 def test_records_may_come_from_an_iterator(form: Any) -> None:
-    """Records from an iterator are encoded as from a list, even if one needs the pure form."""
+    """Records from an iterator are encoded as records from a list.
+
+    The compiled form hands headers in a list to the pure form, which then needs all records again.
+    """
     for odd in ((), [("a", b"1")]):
         records = [Record(b"k", b"v"), Record(None, b"w", odd), Record(None, b"x")]
         given_one_by_one: Iterator[Record] = iter(records)

@@ -50,7 +50,7 @@ def test_every_extra_is_here() -> None:
 @pytest.mark.parametrize("form", ["wheel", "sdist"])
 @pytest.mark.parametrize("extra", _EACH)
 def test_it_is_installed_and_sends(form: str, extra: str, built: Built, tmp_path: Path) -> None:
-    """An installation with this extra is imported, sends a record, and runs the extra's program."""
+    """aioidem with this extra can be imported, sends a record, and runs the extra's program."""
     environment = Environment(tmp_path / "environment")
     file = built.wheel if form == "wheel" else built.sdist
     environment.install(f"aioidem{extra and f'[{extra}]'} @ {file.as_uri()}")

@@ -126,7 +126,7 @@ async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
 async def test_a_broker_that_hangs_up_on_v14_again_and_again_is_found_when_it_heals(
     transport: Transport, discovery: str
 ) -> None:
-    """v14 is retried ever less often; with `window_discovery="on"` at least every 15 seconds."""
+    """Produce v14 is tried ever less often; with `window_discovery="on"` at least every 15 s."""
     hung_up: list[float] = []
     healed = False
 

@@ -88,7 +88,7 @@ async def test_the_buffer_is_empty_when_every_record_has_its_outcome() -> None:
 
 
 async def test_a_third_of_the_buffer_is_kept_for_batches_in_flight() -> None:
-    """Records are refused when they take two thirds; the error says what they may take."""
+    """A record that would take more than two thirds of buffer_memory is refused, with the limit."""
     async with (
         EmbeddedCluster(transport="memory") as cluster,
         producer_for(cluster, buffer_memory=45_000) as producer,

@@ -136,7 +136,7 @@ async def test_late_sealing_makes_progress_on_a_thin_link_with_a_short_request_t
 ) -> None:
     """Late sealing makes progress on a thin link, without any batch being resent.
 
-    A batch that grew to a megabyte would take longer than its request may, and be resent for ever.
+    A batch that grew to a megabyte would take longer than request_timeout, and be resent for ever.
     """
     async with EmbeddedCluster(rtt=RTT, bandwidth=bandwidth, transport=transport) as cluster:
         cluster.create_topic("t")

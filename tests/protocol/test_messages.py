@@ -86,7 +86,7 @@ def test_requests_are_read_back_with_their_headers(
 
 
 def test_the_version_in_the_header_may_be_another_than_the_entitys() -> None:
-    """The version in a request's header can be another one than the version of its schema."""
+    """The version in a request's header may differ from the version of its schema."""
     entity = schema(request_type(0, 13))(
         acks=-1, timeout=timedelta(seconds=1), topic_data=(), transactional_id=None
     )

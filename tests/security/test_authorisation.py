@@ -24,7 +24,7 @@ PRODUCE, INIT_PRODUCER_ID = 0, 22
 
 @bounded(20)
 async def test_a_topic_that_may_not_be_written_is_named_with_its_partition() -> None:
-    """A record for a topic without WRITE is NOT_WRITTEN; its error names topic and partition."""
+    """A record that may not be written is NOT_WRITTEN; its error names topic and partition."""
 
     def refuse(seen: RequestSeen) -> Action | None:
         denied = seen.api_key == PRODUCE and seen.batches[0].topic == "private"

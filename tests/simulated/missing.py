@@ -18,7 +18,7 @@ __all__ = ["MissingPartitions"]
 
 
 class MissingPartitions:
-    """The judge's notes about records, Metadata requests and their answers.
+    """Judges whether the producer refuses records for missing partitions in time, and no others.
 
     Args:
         rows: the run's records with their outcomes; the run adds to them.
@@ -56,7 +56,7 @@ class MissingPartitions:
         self._refused.add(value)
 
     def violations(self) -> list[Violation]:
-        """Return a violation for each record refused without a reason, or not at once with one."""
+        """Return a violation for each record refused without a reason, too late, or not at all."""
         found = [
             Violation(Anomaly.STUCK, f"{value}: no answer to a later request lacked its partition")
             for value in sorted(self._refused - self._due.keys())

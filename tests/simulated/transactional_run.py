@@ -747,8 +747,8 @@ class _Application:
             try:
                 await self._commit(attempt)
             except errors.IllegalStateError:
-                # There is nothing to abort and nothing to commit, so the block has aborted the
-                # transaction.
+                # There is nothing to abort and nothing to commit, so the transaction's `async with`
+                # block has aborted it.
                 attempt.verdict = Verdict.NOT_COMMITTED
             except errors.AbortableTransactionError as error:
                 self._take_abortable(attempt, error)

@@ -536,7 +536,7 @@ class SimSender(Sender):
         super()._send_produce(step)
 
     def compressed(self, step: steps.Compress) -> None:
-        """Report to the engine what a thread has compressed."""
+        """Compress a batch and report it to the engine, as if a thread had compressed it."""
         self._on_compressed(step, compressed(step))
 
     def link_refused(self, link_id: int, error: errors.KafkaError) -> None:

@@ -136,7 +136,7 @@ def test_a_task_that_fails_halfway_leaves_nothing(
 def test_an_attempt_whose_rows_cannot_be_computed_fences_no_other(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """An attempt whose rows cannot be computed does not fence the next attempt."""
+    """An attempt whose rows cannot be computed does not fence one that is writing meanwhile."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     def broken() -> Iterator[Sequence[SinkRow]]:

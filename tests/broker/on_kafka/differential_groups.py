@@ -644,8 +644,9 @@ async def groups_on(
     def connect(main: Pair | None = None) -> Pair:
         """Return connections to both brokers.
 
-        ``main`` is the pair that was made first; None makes it. Each later pair shares with it the
-        names of ids, the error codes that Kafka has sent, and the differences that were found.
+        The first call passes no ``main``. Each later call passes the first pair as ``main``, and
+        its new pair shares with ``main`` the names that stand for ids, the error codes that Kafka
+        has sent, and the differences that were found.
         """
         pair = Pair(
             world.name,

@@ -101,10 +101,10 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
 
     Their answers are lost, and then max.message.bytes is lowered, so their resends are refused.
 
-    With `known`, a small batch was sent before them. If its resend is acknowledged, the leader
-    still has the producer's state. So the success of the small batch behind the large ones proves
-    that they are stored. Without `known` nothing proves it, and the oldest large batch ends
-    UNKNOWN.
+    A small batch follows the large ones. With `known`, another small batch precedes them; if its
+    resend is acknowledged, the leader still has the producer's state. Then an acknowledged resend
+    of the last batch proves that the large ones are stored. Without `known` nothing proves it, and
+    the oldest large batch ends UNKNOWN.
     """
     topic = f"limit-doubt-{known}"
     await cluster.create_topic(topic)

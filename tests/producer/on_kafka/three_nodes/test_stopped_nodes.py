@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 async def test_appended_and_refused_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Every batch is acknowledged at its first offset, whatever errors were answered before.
+    """Every batch is acknowledged at the offset of its first append, whatever errors came before.
 
     The leader answers REQUEST_TIMED_OUT while the follower counts as in sync, and then
     NOT_ENOUGH_REPLICAS. Current brokers never answer NOT_ENOUGH_REPLICAS_AFTER_APPEND here: below
