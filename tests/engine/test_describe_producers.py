@@ -125,9 +125,9 @@ def test_a_denied_question_is_not_asked_again_on_that_connection() -> None:
 
 
 def test_the_leader_is_asked_on_the_produce_connection_and_nothing_is_sent_beside() -> None:
-    """DescribeProducers is sent on the connection for Produce, and no batch until the answer.
+    """DescribeProducers is sent on the Produce connection, and batches wait for its answer.
 
-    A connection is served in order, so the leader has handled every earlier batch by then.
+    The leader serves a connection in order, so its answer takes account of every earlier batch.
     """
     rig = Rig(brokers=2, partitions=2)
     rig.leaders[T, 1] = (2, 0)

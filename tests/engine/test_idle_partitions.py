@@ -72,7 +72,7 @@ def poll(rig: Rig) -> None:
 
 
 def costs(work: Callable[[Rig], object], **options: Any) -> tuple[int, int]:
-    """Return the opcodes of some work with few idle partitions, and with many.
+    """Return how many opcodes `work` executes with few idle partitions, and with many.
 
     Ten partitions are busy in both: each has one batch outstanding and one record queued.
     """

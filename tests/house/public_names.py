@@ -53,7 +53,7 @@ def listed(module: str) -> list[str]:
 
 @functools.cache
 def definition(module: str, name: str) -> Definition | None:
-    """Follow imports to where the library defines a name; None for names of other libraries."""
+    """Return the definition of a name, found along imports; None if another library defines it."""
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aioidem"):
             for alias in node.names:

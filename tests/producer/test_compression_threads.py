@@ -151,7 +151,7 @@ async def test_a_caller_cancelled_during_the_compression_leaves_its_record_queue
 @REAL_LOOPS
 @bounded(2 * _LONGEST)
 async def test_an_error_in_the_thread_fails_its_records_and_no_others(held: Held) -> None:
-    """The records end NOT_WRITTEN with a typed error, and the producer goes on."""
+    """If a compression thread raises, its records end NOT_WRITTEN, and later records are sent."""
     held.error = MemoryError("no room")
     held.release()
     async with EmbeddedCluster() as cluster:

@@ -1,7 +1,8 @@
-"""Records for topics that the broker creates at the first request and does not lead at once.
+"""A new partition gets one batch at a time until the broker has stored one.
 
-A broker accepts any first sequence of a producer that it has no state of. If two batches were sent
-to a broker that is just becoming the leader, the first could be refused and the second accepted.
+The broker creates the topics at the first request and becomes their leader a little later. It
+accepts any first sequence of a producer that it has no state of. If it got two batches while it
+becomes the leader, it could refuse the first and accept the second.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 They are slow to start, so one cluster of each world (kind of broker) serves all files of this
 folder, in one event loop. Fixtures are of package scope, for the reason in `faults/conftest.py`.
 
-Invariant: each test gets three brokers that run and know each other, and proxies that do nothing,
-even after a failed test.
+Invariant: each test gets three brokers that run and know each other, and proxies that change no
+request or answer, even after a failed test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tools of this folder: the roles of brokers in a test, hooks on their proxies, and final checks.
 
-If a test asserts that a broker gave a certain error code, the broker's proxy has seen that answer,
-so a test fails if its fault did not happen.
+A test that causes a fault also asserts that the broker's proxy saw the fault's error codes. So the
+test fails if its fault did not happen.
 """
 
 from __future__ import annotations
