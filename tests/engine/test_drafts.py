@@ -199,7 +199,7 @@ def test_no_batch_is_compressed_while_the_window_of_its_partition_is_full() -> N
 
 
 def test_a_draft_is_numbered_when_it_is_sent() -> None:
-    """A draft has no sequence, so it takes whatever identity its partition has when it ends."""
+    """A draft gets producer id, epoch and sequence only when it is sent, not when it is made."""
     made = rig()
     made.send()
     made.ack_all()

@@ -1,4 +1,4 @@
-"""The compiled form runs where it is installed and not refused; otherwise pure Python, and why."""
+"""The compiled hot loops run if installed and not refused; else pure Python runs, with a reason."""
 
 from __future__ import annotations
 

@@ -533,7 +533,7 @@ async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time(
     def swallow(seen: RequestSeen) -> Action | None:
         nonlocal renewals
         renewals += seen.api_key == HANDSHAKE
-        # Handshakes 1 and 2 begin the bootstrap and the broker's connection; 3 is the renewal.
+        # Handshake 1 is for the bootstrap connection, 2 for the broker's; 3 is for the renewal.
         if seen.api_key == AUTHENTICATE and renewals == 3:
             return Drop(silent=True)
         return None

@@ -370,7 +370,7 @@ def test_a_row_says_if_its_records_were_no_fault(
     logged: int,
     note: str | None,
 ) -> None:
-    """Notes name a planted fault (large record, wrapping sequence numbers) that did not happen."""
+    """A row's note names the fault (a large record, wrapping sequences) that never happened."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from faults import FAULTS, unreached
     from workers import Sent
