@@ -249,7 +249,7 @@ def test_a_header_no_producer_may_send_is_refused(
     value: int,
     code: ErrorCode,
 ) -> None:
-    """Produce refuses each impossible header field with the error code of Kafka."""
+    """Produce refuses a batch with an impossible value in its header, with Kafka's error code."""
     part = client.produce(resealed(idempotent_batch(0, 3), at, layout, value))
     assert part.error_code == code
     assert part.base_offset == -1

@@ -209,9 +209,10 @@ def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> N
 def test_what_a_leader_tells_of_producers_is_where_to_begin_and_never_a_verdict(
     epoch: int, last: int, begins: list[int]
 ) -> None:
-    """DescribeProducers acknowledges nothing; it counts only if it names a batch in doubt.
+    """DescribeProducers acknowledges no batch; its answer only decides which batch is probed first.
 
-    The answer names a batch by epoch and last sequence; otherwise probes begin at the newest batch.
+    If the answer's epoch and last sequence are those of a batch in doubt, the probes begin at that
+    batch, and otherwise at the newest batch.
     """
     rig, _ = pipelined(5)
     rig.producers = ProducersAnswer(0, {rig.next_pid: (epoch, last)})

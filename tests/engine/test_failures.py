@@ -275,7 +275,7 @@ def serve(rig: Rig, largest: int) -> None:
 
 
 def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
-    """A batch that is too large is split, and its parts again, until every part fits.
+    """A batch that is too large is split, and so are its parts, until every part fits.
 
     The parts keep the sequences and the order of the batch, and each record gets its outcome.
     """

@@ -276,10 +276,11 @@ def test_log_append_time_cures_what_old_records_spoiled() -> None:
 
 
 def test_log_append_time_vouches_for_what_is_unresolved() -> None:
-    """After a LogAppendTime in an answer, old records in later batches arouse no suspicion.
+    """Old records make no partition suspect if the broker replaces their timestamps.
 
-    The suspicion is that the broker has forgotten the producer, because its records are old. Later
-    batches are appended after the acknowledged batch, so the broker gives them a later timestamp.
+    A partition is suspect if the broker may have forgotten the producer because its records are
+    old. A LogAppendTime in an answer shows that the broker stamps batches with its own clock, so
+    the batches after the acknowledged one get a later timestamp.
     """
     rig, requests = dated(1)
     rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp())

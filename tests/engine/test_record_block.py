@@ -260,7 +260,7 @@ def test_a_block_expires_whole() -> None:
 def test_a_part_of_a_block_is_told_by_its_rows() -> None:
     """When any part of a block is settled, the receiver learns each record's place in the batch.
 
-    The receiver is told of a record by its row in the columns from which the block was made.
+    The receiver identifies each record by its row in the columns from which the block was made.
     """
     told = Told()
     whole = block(*[b"v"] * 9, rows=[8, 1, 2, 3, 5, 7, 0], told=told)
@@ -272,7 +272,7 @@ def test_a_part_of_a_block_is_told_by_its_rows() -> None:
 
 
 def settlement(told: Told, *counts: int) -> Settlement:
-    """Return a settlement of blocks of such lengths and a single record before each."""
+    """Return a settlement of one block for each of `counts`, with that many records."""
     rows, made = 0, []
     values = (b"v",) * sum(counts)
     for count in counts:

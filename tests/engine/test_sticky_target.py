@@ -115,7 +115,7 @@ def run(seed: int, acts: list[tuple[str, int]], *, with_targets: bool) -> list[o
 def test_with_and_without_targets_each_record_goes_to_the_same_place(
     seed: int, acts: list[tuple[str, int]]
 ) -> None:
-    """The same random numbers give the same partitions, order and outcomes in both cases."""
+    """Records get the same partitions, order and outcomes whether targets are used or not."""
     acts = [("send", 3), *acts]
     assert run(seed, acts, with_targets=True) == run(seed, acts, with_targets=False)
 

@@ -1,7 +1,7 @@
-"""The hot loops execute as many instructions as are recorded, and the guard notices if they do not.
+"""The hot loops do not execute more instructions than recorded, and the guard notices if they do.
 
-valgrind counts. Where it is not installed these tests are skipped, but on CI (``CI=true``) they
-fail.
+valgrind counts the instructions. Where it is not installed, these tests are skipped, but on CI
+(``CI=true``) they fail.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def machine_traces(text: str) -> Iterable[str]:
 
 
 def absent_documents(text: str) -> Iterable[str]:
-    """Find names of documents, and item numbers of lists, that are not in the tree."""
+    """Find references to documents, and to items of numbered lists, that are not in the tree."""
     for number, line in enumerate(text.splitlines(), 1):
         for name in _DOCUMENT.findall(line):
             if not any((ROOT / folder / name).exists() for folder in ("", "docs", "tests")):

@@ -61,7 +61,7 @@ class Told:
 
 
 def places(*counts: int) -> list[tuple[int, int]]:
-    """Return (number, index) of each record of settlements that have `counts` records each."""
+    """Return (settlement's number, index) of each record; `counts` are the settlements' lengths."""
     return [(number, index) for number, count in enumerate(counts) for index in range(count)]
 
 

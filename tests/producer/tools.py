@@ -1,9 +1,10 @@
 """Helpers for tests of the whole producer: time limits, records to send, and a tap on the wire.
 
-The tap counts what the embedded broker does not: the span at each broker when a leader moved, and
-the requests in flight on each connection. The span is the number of batches from a producer's
-oldest unresolved batch to the newest one that the broker has read. The tap decodes the frames of a
-connection, and so does not depend on the engine's own counts.
+The tap decodes the frames of every connection, and so does not depend on the engine's own counts.
+It counts two things that the embedded broker does not count: the requests in flight on each
+connection, and the span of each partition at each broker, also after the leader has moved. The span
+is the number of batches from a producer's oldest unresolved batch to the newest one that the broker
+has read.
 """
 
 from __future__ import annotations

@@ -472,9 +472,9 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
 @VIRTUAL
 @bounded(600)
 async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
-    """Renewals are more than a second apart, because brokers refuse one within a second.
+    """The producer renews a session only after more than a second, because brokers require that.
 
-    The embedded broker does so because Kafka's brokers do.
+    A Kafka broker, like the embedded one, refuses a renewal within a second of the previous one.
     """
     async with brokers("PLAIN", max_session=0.5, transport="memory", rtt=0.01) as cluster:
         exchanges = Exchanges(cluster)

@@ -127,10 +127,10 @@ class Ear:
 
 
 def options_for(mechanism: str, right: bool) -> dict[str, Any]:
-    """Return options with the canary as credential.
+    """Return a producer's options in which the password, key or token contains the canary.
 
-    If `right` is False, a token of OAUTHBEARER has expired. The credentials of other mechanisms are
-    the same; for a wrong password, the caller gives the brokers another one.
+    If `right` is False, the token of OAUTHBEARER has expired. `right` changes nothing for other
+    mechanisms: to make their credentials wrong, the caller gives the brokers another password.
     """
     if mechanism == "OAUTHBEARER":
         expires = time.time() + (60 if right else -60)

@@ -131,7 +131,7 @@ def password(mechanism: str, name: str = "alice", word: str = "alice-secret") ->
 
 
 async def log_in(connector: Connector, servers: str, config: ProducerConfig) -> Connection:
-    """Open a connection that is authenticated as this configuration's producer would be."""
+    """Open a connection, and authenticate on it as a producer with this configuration does."""
     host, _, port = servers.partition(":")
     return await Connection.open(
         connector,

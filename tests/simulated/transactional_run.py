@@ -90,7 +90,7 @@ class _Injector(WholeInjector):
         self._struck: dict[int, Glitch] = {}
 
     def inject(self, fault: Fault) -> None:
-        """Carry one fault out, unless the run is past the end of all faults."""
+        """Carry one fault out, unless the time of faults in this run is over."""
         if not self._whole.healed:
             super().inject(fault)
 

@@ -819,9 +819,9 @@ class World:
                 self._shut()
 
     def _client(self, act: Callable[[], None], *, always: bool = False) -> None:
-        """Let the client's process act, or receive something, once it is not stalled.
+        """Run `act` in the client's process: now, or as soon as the process is no longer stalled.
 
-        If `always` is True, this happens even after the producer has ended.
+        After the producer has ended, `act` runs only if `always` is True.
         """
         if self._stalled:
             self._inbox.append(lambda: self._client(act, always=always))
@@ -1072,7 +1072,7 @@ class World:
             self._speak_v14.add(broker)
 
     def progressed(self, connection: SimConnection) -> None:
-        """Tell the Sender that bytes have left, in an event of its own at the same instant."""
+        """Tell the Sender, in a separate event at the same instant, that bytes have left."""
         self.at(
             self.now, lambda: self._client(lambda: self.sender.link_progress(connection.link_id))
         )

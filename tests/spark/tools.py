@@ -68,7 +68,7 @@ class Query:
 
 
 def fail_once(at: int) -> Any:
-    """Make a column that fails attempt 0 at the task that has the row with the value `at`."""
+    """Make a column that fails the first attempt of the task whose rows include the value `at`."""
 
     def look(value: str) -> str:
         context = TaskContext.get()

@@ -169,10 +169,11 @@ async def test_max_in_flight_20_and_retain_5_sends_at_most_5(patched: KafkaClust
 async def test_two_topics_with_5_and_20_on_one_broker_do_not_affect_each_other(
     patched: KafkaCluster, in_flight: int
 ) -> None:
-    """Two topics that share a connection have a window each (KIP-1269).
+    """Each of two topics that share a connection has its own window (KIP-1269).
 
-    20 requests in flight are too few for both windows (5 and 20); with 40 each topic reaches its
-    own. Spans are counted by partition number, so one topic uses partition 0, the other 1.
+    The windows are 5 and 20 batches. 20 requests in flight are too few to fill both; with 40, each
+    topic fills its window. The test counts batches in flight by partition number, without the
+    topic, so one topic uses partition 0 and the other partition 1.
     """
     few, many = f"narrow-{in_flight}", f"wide-{in_flight}"
     await patched.create_topic(few, partitions=1)

@@ -106,7 +106,7 @@ async def test_a_producer_starts_while_its_only_controller_restarts(
 
 
 async def start_when_possible(cluster: KafkaCluster, world: World) -> None:
-    """Start a producer, repeatedly until the broker takes connections, and check its records."""
+    """Try to start a producer until the broker takes connections; then check its records."""
     while True:
         try:
             async with producer_of(cluster, world) as producer:
