@@ -51,7 +51,7 @@ def offset_of(part: Entity) -> int:
 
 
 def produce_all(client: VirtualClient, topic_id: UUID, parts: list[dict[str, Any]]) -> list[Entity]:
-    """Return the answers to all entries of one Produce request for one topic."""
+    """Send one Produce request for one topic, and return the answers to all its entries."""
     values = {
         "transactional_id": None,
         "acks": -1,
@@ -354,7 +354,7 @@ def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(
 def test_log_append_time_is_answered_and_stored(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """On a LogAppendTime topic the broker's time is stored and answered."""
+    """On a LogAppendTime topic the broker stores its own time, and names it in the answer."""
     cluster.state.topology.set_topic_configs(
         cluster.state.topics["t"], {"message.timestamp.type": "LogAppendTime"}
     )

@@ -95,8 +95,8 @@ def test_a_config_question_that_is_never_answered_holds_nothing_up_for_ever() ->
 def test_a_v14_request_refused_falls_back_to_v13_for_a_while() -> None:
     """A batch that is refused in v14 with UNSUPPORTED_VERSION is retried in v13.
 
-    In other versions that code is permanent. v14 is tried again after a second, on this connection
-    or another one, and ever less often.
+    The same error in another version fails the batch. v14 is tried again after a second, on any
+    connection, and after each further refusal the wait is longer.
     """
     rig = Rig(version=14, window_discovery="on").start()
     rig.send()

@@ -509,7 +509,11 @@ def test_small_parts_of_a_refused_batch_are_compressed_when_they_are_sent() -> N
 
 @pytest.mark.parametrize("error", [None, errors.RecordError("late")])
 def test_a_part_expires_while_it_is_compressed(error: errors.KafkaError | None) -> None:
-    """A part's records end NOT_WRITTEN at their deadline; the result of the thread is ignored."""
+    """If records expire while a thread compresses them, they end NOT_WRITTEN.
+
+    The compressed batch, or the thread's error, is ignored when it comes. The records are a part of
+    a batch that was refused as too large, and therefore split.
+    """
     made = rig(batch_size=20_000, delivery_timeout=60.0)
     refused(made)
     [late] = drafts(made)

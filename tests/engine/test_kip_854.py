@@ -205,7 +205,7 @@ def dated(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Request]
 
 
 def doubted(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Request]]:
-    """Make a rig like that of `dated`, whose connection was then lost."""
+    """Make the rig of `dated`, and then lose its connection, so that its batches are in doubt."""
     rig, requests = dated(batches, **options)
     assert len(requests) == batches
     rig.lose()
@@ -631,9 +631,10 @@ def test_the_option_counts_where_brokers_may_not_be_asked() -> None:
 
 
 def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
-    """With in_doubt="resend" the batches of a suspect partition are resent, not read back.
+    """With in_doubt="resend" batches are resent even if the broker may have forgotten the producer.
 
-    The oldest is resent first. The bytes are the same, but a duplicate is possible.
+    By default the producer would look for the batches in the log instead. The oldest batch is
+    resent first, with the same bytes. A duplicate is possible.
     """
     rig, requests = doubted(in_doubt="resend")
     assert not rig.held

@@ -487,7 +487,8 @@ class Schedule:
 
     def tell(self, call: Any, answer: Any) -> None:
         if isinstance(answer, ProducerIdAnswer) and not answer.error_code and not self.transactions:
-            self.cluster.coordinator.fenced = False  # the producer's own InitProducerId did it
+            # It was the producer's own InitProducerId that raised the epoch.
+            self.cluster.coordinator.fenced = False
         self.rig.forget_call(call.link_id)
         self.rig.core.on_answer(call, answer, self.rig.now)
         self.rig.collect()

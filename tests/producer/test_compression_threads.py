@@ -209,7 +209,7 @@ async def test_each_partition_keeps_the_order_of_its_records(codec: str) -> None
 @REAL_LOOPS
 @bounded(60)
 async def test_the_records_of_one_call_are_compressed_in_threads(held: Held) -> None:
-    """Records of `send_many`, which wait as one block, keep their order in drafts, too."""
+    """Records of one `send_many` keep their order, also if a thread compresses their batches."""
     source = random.Random(4)
     values = [b"%06d" % number + source.randbytes(100) for number in range(12_000)]
     async with EmbeddedCluster() as cluster:

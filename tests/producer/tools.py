@@ -216,7 +216,7 @@ class Tap:
         return _Tapped(stream, wire)
 
     def spans(self, address: tuple[str, int], place: Any) -> PartitionSpans:
-        """Return the count of batches sent and answered, of one partition at one broker."""
+        """Return the object that counts the batches in flight of one partition at one broker."""
         return self._spans.setdefault((address, place), PartitionSpans())
 
     def max_span(self, port_or_host: str | int) -> int:

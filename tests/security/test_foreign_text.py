@@ -155,7 +155,7 @@ def met_by_a_producer() -> list[Any]:
 def test_nothing_a_producer_says_shows_it_raw(
     api_key: int, version: int, path: tuple[str, ...], failing: bool
 ) -> None:
-    """No output of a producer has a broker's text unescaped, also if the answer is an error."""
+    """A producer escapes every text of a broker in its output, also if the answer is an error."""
     said: list[str] = []
     log = Log()
     logger = logging.getLogger("aioidem")

@@ -1,10 +1,10 @@
 """The stranger: another application's producer that has the same producer id as ours.
 
-Two clusters give out the same ids. So the stranger owns the id in a cluster that our producer was
-moved to, or the stranger was moved into our cluster and kept its id. It behaves as Java's producer:
-one request at a time, sequences for each partition, and after INVALID_PRODUCER_EPOCH the next epoch
-from sequence 0. `check_history` compares the answers that the stranger gets with the log, and so
-finds out if our producer harms it.
+Two clusters give out the same ids. So our producer can be moved to a cluster where the id belongs
+to the stranger, or the stranger can be moved to our cluster with its id. The stranger behaves as
+Java's producer: one request at a time, sequences for each partition, and after
+INVALID_PRODUCER_EPOCH the next epoch from sequence 0. `check_history` compares the answers that the
+stranger gets with the log, and so finds out if our producer harms it.
 """
 
 from __future__ import annotations

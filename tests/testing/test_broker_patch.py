@@ -38,7 +38,7 @@ def test_patching_back_gives_the_former_bytes() -> None:
     """Patching a class back to its former number of batches gives the former bytes."""
     assert retained(CLASS) == 5
     assert patched(patched(CLASS, 20), 5) == CLASS
-    # The instruction that pushes 5 has one byte, for 20 and 127 two bytes, and for 128 three bytes.
+    # The instruction that pushes 5 has one byte; for 20 and 127 it has two, and for 128 three.
     assert [len(patched(CLASS, n)) - len(CLASS) for n in (1, 20, 127, 128)] == [0, 1, 1, 2]
 
 
