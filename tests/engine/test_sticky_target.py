@@ -40,7 +40,7 @@ def recreate(rig: Rig, partitions: int) -> None:
 
 
 def lose_leader(rig: Rig, index: int) -> None:
-    """Let a partition that exists have no leader, or its leader again."""
+    """Take an existing partition's leader away, or give it back if the partition has none."""
     if (T, index) in rig.leaders:
         leader, epoch = rig.leaders[T, index]
         rig.leaders[T, index] = (-1 if leader == 1 else 1, epoch + 1)

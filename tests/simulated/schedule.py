@@ -946,8 +946,8 @@ class Drawer:
             for c, age in zip(v["calls"], ages[1:], strict=True)
         )
         if r.random() < 0.3:
-            # The records of later calls are older than the expiration. So the broker forgets the
-            # producer between two batches, of which many are in flight.
+            # The records of later calls are older than the producer id expiration. So the broker
+            # forgets the producer between two of the many batches that are in flight.
             v["broker_configs"]["producer.id.expiration.check.interval.ms"] = "5"
             self._pipeline()
             v["options"]["max_in_flight_requests_per_connection"] = 20

@@ -4,8 +4,8 @@ One cluster of each world (kind of broker) serves all files of this folder, in o
 fixtures are of package scope and not of session scope, because anyio has one runner at a time: it
 must have ended when files with another event loop begin.
 
-Invariant: each test gets a broker that runs and a proxy that does nothing, even after a failed
-test.
+Invariant: each test gets a broker that runs and a proxy that changes no request or answer, even
+after a failed test.
 """
 
 from __future__ import annotations
