@@ -28,7 +28,7 @@ ACKED = DeliveryStatus.ACKED
 
 
 class Told:
-    """A receiver, which keeps the rows of each outcome and the place of each of them."""
+    """A receiver of outcomes, which notes each settled row and the place of its record."""
 
     def __init__(self) -> None:
         self.places: dict[int, int] = {}

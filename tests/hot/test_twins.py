@@ -189,7 +189,7 @@ _ANY_NUMBER = st.one_of(
 def test_record_sizes_of_any_numbers_are_alike(
     compiled: Any, pure: Any, payload: Any, offset: Any, delta: Any
 ) -> None:
-    """Numbers beyond 64 bits and other types give the same size or error."""
+    """Both forms give the same size or error, even for numbers beyond 64 bits and other types."""
     arguments = (payload, offset, delta)
     assert outcome(compiled.record_size, *arguments) == outcome(pure.record_size, *arguments)
 

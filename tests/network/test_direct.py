@@ -133,7 +133,7 @@ async def test_a_request_written_before_run_waits_for_it() -> None:
 
 
 async def test_a_request_that_the_stream_does_not_take_is_queued_and_has_not_started() -> None:
-    """What a full stream refuses waits, and later requests wait behind it."""
+    """A request that a full stream refuses is queued, and so are the requests after it."""
     async with running() as peer:
         peer.pipe.full = True
         peer.pipe.hold = anyio.Event()

@@ -112,7 +112,7 @@ def test_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
 def test_describe_producers_acknowledges_nothing(reads: bool) -> None:
     """A DescribeProducers answer acknowledges no batch.
 
-    The leader that answers may still lose the end of its log, and that batch with it.
+    The leader that answers may still lose the end of its log, and with it the last batch.
     """
     result = clean(
         schedule(
