@@ -407,8 +407,8 @@ def test_no_producer_id_is_asked_of_a_connection_that_has_not_named_its_cluster(
 def test_the_producer_stays_while_a_connection_to_the_known_cluster_is_open() -> None:
     """The producer keeps its cluster if one of two new connections leads to that cluster.
 
-    Both connections name their clusters before the engine decides, the one to another cluster
-    first.
+    Both connections name their clusters before the engine decides. The connection that leads to
+    another cluster is the first to do so.
     """
     both = 0
     for seed in range(12):

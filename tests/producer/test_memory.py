@@ -22,8 +22,8 @@ ROUNDING = 50
 of its objects, and 8 for a larger block.
 """
 MOST_TOO_MUCH = 220
-"""The most bytes by which the buffer may count more for a record than the record takes. A record
-without a key counts as if it had one, and each of several headers as if it were the only one.
+"""How many bytes a record takes less, at most, than the buffer counts for it. The buffer counts a
+key even for a record without one, and each of several headers as if it were the only one.
 """
 
 
@@ -74,7 +74,7 @@ def queue(producer: Producer, count: int, size: int, what: str) -> None:
 
 
 async def test_the_buffer_is_empty_when_every_record_has_its_outcome() -> None:
-    """All that was counted is given back, whatever the record had and whichever way it came."""
+    """The buffer counts 0 bytes at the end, whatever the records had and however they were sent."""
     async with (
         EmbeddedCluster(transport="memory") as cluster,
         producer_for(cluster) as producer,

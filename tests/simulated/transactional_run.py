@@ -560,7 +560,7 @@ class Transactional(Whole):
             result.transactions[verdict] = result.transactions.get(verdict, 0) + 1
         for seat in self.seats:
             # With transactions v2, the producer need not await the first acknowledgement of a
-            # leader: a leader without its state refuses every batch that does not begin at 0.
+            # leader: one that does not know the producer refuses all sequences but 0.
             result.violations += [
                 each
                 for each in seat.monitor.violations
