@@ -105,7 +105,7 @@ def loaded(*arguments: str) -> set[str]:
 
 
 def _named(module: str) -> str:
-    """Shorten a module's name; the standard library's are left out, and so are bare packages."""
+    """Return a module's shortened name, or "" for the standard library and for bare packages."""
     match module.split("."):
         case [first, *_] if first in sys.stdlib_module_names:
             return ""

@@ -86,8 +86,8 @@ def partition_of(producer: Producer, topic: str, partition: int = 0) -> Partitio
 class SpanCount:
     """Counts the span of each partition at one broker, from the frames that its proxy sees.
 
-    For each Produce request ``request`` is called, and for each answer ``answer``; the result is
-    what the proxy does with that frame.
+    It calls ``request`` for each Produce request, and ``answer`` for each answer to one. The proxy
+    carries out the action that the call returns, if any, on the frame.
     """
 
     def __init__(self, proxy: FaultProxy) -> None:

@@ -153,7 +153,7 @@ async def test_a_long_call_goes_on_as_room_becomes_free(transport: Transport) ->
 
 @bounded(20)
 async def test_an_iterable_is_read_no_further_than_there_is_room() -> None:
-    """Values are asked for as they can be queued, in pieces of about a megabyte."""
+    """`send_many` takes values from an iterable as there is room, about a megabyte at a time."""
     made = 0
 
     def values() -> Iterator[bytes]:

@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[4]
 
 
 in_thread = anyio.to_thread.run_sync
-"""Where calls run that start a process or read a file."""
+"""The function that runs, in a thread, each call that starts a process or reads a file."""
 
 
 class Copiers:
