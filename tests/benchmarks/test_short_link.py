@@ -153,7 +153,7 @@ def test_a_file_of_something_else_is_refused(
 
 @pytest.mark.slow
 def test_a_long_link(tmp_path: Path) -> None:
-    """A long link's table has a row for each window (batches in flight), and rows sealed late."""
+    """A long link's table has a row for each window (batches in flight), and for late sealing."""
     flags = ("--scenarios", "long-link+20ms+100Mbit", "--link-seconds", "0.5")
     run("--embedded", "--busy", *flags, "--json", str(tmp_path / "found.json"))
     [table] = json.loads((tmp_path / "found.json").read_text())["tables"]

@@ -14,7 +14,7 @@ from aioidem._engine.unassigned import UnassignedRecords
 
 
 class Told:
-    """A receiver that is told nothing."""
+    """A receiver of outcomes that fails if it gets one, because these tests settle no record."""
 
     def take(self, rows: object, outcome: Outcome, place: int) -> None:
         raise AssertionError(f"nothing is settled here: {rows} {outcome} {place}")

@@ -111,7 +111,7 @@ async def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(
 async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_typed_error() -> (
     None
 ):
-    """A call that needs a running broker, and a Kafka tool that fails, raise typed errors."""
+    """A call that finds no running broker, and a Kafka tool that fails, raise typed errors."""
     async with KafkaCluster() as cluster:
         with pytest.raises(KafkaToolError, match="ended with exit code 1"):
             await cluster.run_tool("no.such.Tool")
