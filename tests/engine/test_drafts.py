@@ -44,7 +44,7 @@ def drafts(rig: Rig) -> list[Compress]:
 
 
 def report(rig: Rig, step: Compress | None = None) -> None:
-    """Report a compression, by default the oldest."""
+    """Carry out a compression, by default the oldest, and report its result to the engine."""
     step = drafts(rig)[0] if step is None else step
     rig.held.remove(step)
     rig.compressed(step)

@@ -87,7 +87,7 @@ def perform(rig: Rig, act: str, number: int) -> None:
 
 
 def run(seed: int, acts: list[tuple[str, int]], *, with_targets: bool) -> list[object]:
-    """Return where each record went, and its place in the log."""
+    """Perform the acts, and return each record's status, partition and offset."""
     rig = Rig(partitions=2, seed=seed, delivery_timeout=60.0, max_block=30.0)
     if not with_targets:
         rig.core.accumulator._has_targets = False  # noqa: SLF001 - the usual way for each record

@@ -12,7 +12,7 @@ EDGES = sorted({edge + i for bits in range(65) for edge in (2**bits,) for i in (
 
 
 def reference_varint(number: int) -> bytes:
-    """Encode zigzag and base 128 as protocol buffers define them, by strings of bits."""
+    """Return a number's varint as protocol buffers define it: zigzag, then 7 bits in each byte."""
     zigzag = abs(number) * 2 - (number < 0)
     bits = f"{zigzag:b}"
     groups = [bits[max(i - 7, 0) : i] for i in range(len(bits), 0, -7)]
