@@ -649,7 +649,7 @@ def test_refuse_appends_nothing_and_is_definite() -> None:
 
 
 def test_after_append_is_two_faced_and_keeps_the_batch_open() -> None:
-    """AfterAppend stores the batch and answers an error; the batch stays in the span."""
+    """AfterAppend stores the batch and answers an error, so the batch stays unresolved."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(AfterAppend(NOT_LEADER))
     part = client.produce(idempotent_batch(0))

@@ -230,7 +230,7 @@ def test_no_more_replicas_are_wanted_in_sync_than_there_are(
     ("at", "layout", "value", "code"),
     [
         (0, ">q", 5, ErrorCode.invalid_record),  # a base offset, which only the broker assigns
-        (16, ">b", 1, ErrorCode.invalid_record),  # another format
+        (16, ">b", 1, ErrorCode.invalid_record),  # an older message format
         (8, ">i", -5, ErrorCode.corrupt_message),  # an impossible length
         (23, ">i", 7, ErrorCode.invalid_record),  # offsets that do not match the count
         (57, ">i", 0, ErrorCode.invalid_record),  # no records

@@ -190,7 +190,10 @@ def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
 
 
 def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None:
-    """Error NONE after a rejected batch proves no earlier one stored; those in doubt are resent."""
+    """A success above a rejected batch does not prove that batches below that one are stored.
+
+    Without a rejected batch between them it would prove that. Those in doubt are resent.
+    """
     rig, (first, second, third, fourth) = pipelined(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, KAFKA_STORAGE_ERROR, poll=False)

@@ -1,9 +1,13 @@
-"""Fuzz target: what audits and Spark tasks read, which anybody with write access may have written.
+"""Fuzz target: record values and offset metadata that audits and Spark tasks read.
 
-The first byte of an input selects its kind: a record's value (unchanged, or with magic, CRC and
-lengths corrected, because otherwise hardly any input gets past them), a producer's name that Spark
-has read from such a value, or the metadata of a committed offset. A task of the Spark sink reads
-that metadata as its marker: the note of what an earlier attempt of the task has written.
+Anybody with write access may have written them. The first byte of an input selects its kind:
+
+- a record's value;
+- a record's value in which magic, CRC and lengths are first corrected, because hardly any other
+  input gets past them;
+- a producer's name that Spark has read from a record's value;
+- the metadata of a committed offset. A task of the Spark sink reads that metadata as its marker:
+  the note of what an earlier attempt of the task has written.
 """
 
 from __future__ import annotations

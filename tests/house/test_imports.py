@@ -100,7 +100,10 @@ print(*sorted(set(sys.modules) - before))
 
 
 def loaded(*arguments: str) -> set[str]:
-    """Run `PROGRAM` in a fresh interpreter, and name what it loads as `ALLOWED_BY_IMPORT` does."""
+    """Run `PROGRAM` in a fresh interpreter; return the modules it loads, with names cut short.
+
+    The names are cut as in `ALLOWED_BY_IMPORT`.
+    """
     return {_named(module) for module in _run(PROGRAM, *arguments).split()} - {""}
 
 

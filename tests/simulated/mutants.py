@@ -232,7 +232,7 @@ def connection_window_ignored(patch: Patch) -> None:
     patch(Link, "admits", admits)
 
 
-# -- the window, found again --------------------------------------------------------------------
+# -- discovery of the window --------------------------------------------------------------------
 
 
 @mutant("what ends v14 ends it for a while: two unlucky connections are no verdict")

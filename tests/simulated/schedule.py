@@ -104,7 +104,7 @@ class Schedule:
     first_epoch: int = 0
     callbacks: bool = False
     blocks: bool = False
-    """Whether most calls of one instant for one partition are one call with many records."""
+    """Whether calls at the same time for the same partition are mostly joined into one call."""
     calls: tuple[Call, ...] = ()
     faults: tuple[Fault, ...] = ()
     glitches: tuple[Glitch, ...] = ()
@@ -539,9 +539,9 @@ class Drawer:
         draw = self.r.random()
         if self.profile in ("links", "brokers", "codes", "answers", "range") and draw < 0.08:
             for _ in self._times(1, 2):
-                # The arguments are (share of the requests under way that still arrive, whether the
-                # client's connections are reset or fall silent, a broker of the old cluster that
-                # stays reachable for a while or -1, for how many seconds it does).
+                # The arguments: the share of the requests under way that still arrive; True if the
+                # client's connections are reset, False if they fall silent; a broker of the old
+                # cluster that stays reachable for a while, or -1; for how many seconds it does.
                 self._fault(
                     "cluster",
                     self.r.choice((0.0, 0.5, 1.0)),

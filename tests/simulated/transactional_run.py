@@ -79,7 +79,7 @@ class _ApplicationError(Exception):
 
 
 class _Injector(WholeInjector):
-    """An injector that knows the faults of coordinators beside those of `Injector`."""
+    """An injector that also carries out the faults of coordinators."""
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
@@ -734,7 +734,7 @@ class _Application:
         return attempt
 
     async def _learn(self, attempt: Attempt) -> None:
-        """Learn how a transaction ended whose block was left by an exception or a cancellation."""
+        """Find out how a transaction ended after an exception or cancellation left its block."""
         began = self.whole.now
         while True:
             self._check_patience(began, "a block")

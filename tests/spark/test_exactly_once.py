@@ -184,9 +184,10 @@ def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
 def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """An attempt that reads the marker before another attempt commits cannot commit, too.
+    """An attempt of a task cannot commit after another attempt has committed, and fails.
 
-    The marker is the number of the task's next batch. The other attempt has fenced this one.
+    The first attempt has read the marker, the number of the task's next batch, before the other one
+    committed, so the marker does not stop it. But the other attempt has fenced its producer.
     """
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 

@@ -453,7 +453,7 @@ async def test_without_a_face_v14_is_not_offered() -> None:
 
 
 async def test_faults_and_the_face_go_together() -> None:
-    """Hooks of a proxy with a RetentionFace see Produce v14, as the client does, not v13."""
+    """With a RetentionFace the proxy's hooks see the client's Produce v14, not the broker's v13."""
     async with (
         world({"produce_versions": 13}, retention=RetentionFace(20)) as w,
         w.producer(window_discovery="on") as producer,

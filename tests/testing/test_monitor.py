@@ -378,7 +378,10 @@ def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.ACKED, Outcome.UNKNOWN])
 def test_doubt_that_was_settled_by_reading_the_log_bounds_nothing(outcome: Outcome) -> None:
-    """A batch in doubt that the producer found by reading the log does not count in the span."""
+    """A batch in doubt that the producer found by reading the log is resolved, and opens no span.
+
+    The span is the number of batches from the oldest unresolved batch to the newest.
+    """
     wire = Wire(outcome=lambda _value: outcome)
     wire.opened()
     for request in [wire.send(n) for n in range(1, 6)]:

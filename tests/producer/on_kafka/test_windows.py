@@ -59,7 +59,8 @@ async def commit_and_count(
     answer; in v1 (`gated`) one batch is sent first, and the others after its answer.
     """
     spans = SpanCount(cluster.proxy)
-    before, asked = 0, [0]  # requests before a transaction, and by the time of each answer
+    # The number of requests before the transaction began, and the numbers when each answer came.
+    before, asked = 0, [0]
     spans.answer = lambda: asked.append(spans.requests)
     async with producer_of(cluster, **ONE_EACH, transactional_id=topic) as producer:
         for name, commit in (("one", True), ("two", False), ("three", True)):

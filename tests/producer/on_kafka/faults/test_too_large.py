@@ -138,10 +138,10 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
 
 
 class _OneAnswerLost:
-    """A proxy hook that cuts the connection in place of one answer.
+    """A proxy hook that closes the connection instead of passing one Produce answer on.
 
-    The answer is that to the first Produce request larger than a batch of `batch.size`, or to the
-    eighth request.
+    It does so for the first request that is larger than a batch of `batch.size`, or for the eighth
+    request if no earlier one is so large.
     """
 
     def __init__(self, proxy: FaultProxy) -> None:
