@@ -467,7 +467,7 @@ def test_a_request_that_never_left_expires_as_not_written() -> None:
 
 
 def test_a_silent_connection_is_closed_at_the_request_timeout() -> None:
-    """A silent connection is closed at the request timeout, and all that it owes is in doubt."""
+    """A silent connection is closed at the request timeout; its unanswered batches are in doubt."""
     rig, _ = pipelined(3, request_timeout=5.0)
     began = rig.now
     end = rig.produce_link()

@@ -1,9 +1,9 @@
-"""Show that each rule is needed: break one at a time, and run seeds until one notices.
+"""Show that the simulation notices if any rule of the engine is broken.
 
-`make mutants` runs this. A mutant replaces methods of the engine from here, outside of the engine,
-which has no switches for it. A mutant is caught when a seed (tried from 0 upwards, as in the soak)
-shows a violation with the mutant and none without. The output ends with `K mutants, C caught`, and
-the exit status is 1 when C < K.
+Each mutant breaks one rule, by replacing methods of the engine; the engine itself has no switches
+for that. A mutant is caught when a seed (tried from 0 upwards, as in the soak) shows a violation
+with the mutant and none without. `make mutants` runs all mutants. The output ends with
+`K mutants, C caught`, and the exit status is 1 when C < K.
 
 Each mutant names the rule that it breaks, and the issue of Kafka or of a client that taught that
 rule where there is one. So a mutant that is not caught says what the simulation fails to show.

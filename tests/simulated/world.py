@@ -171,7 +171,7 @@ class SimRecord(PendingRecord):
 
 
 class SimBlock(RecordBlock):
-    """The records of a call with many of them, each of which is a `SimRecord` where it is shown."""
+    """The records of one call with many records; `record` returns each of them as a `SimRecord`."""
 
     __slots__ = ()
 

@@ -119,7 +119,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """A placeholder in a step: the id of the `made`-th topic `name`, from 0 (-1: of the last)."""
+    """A placeholder in a step: the id of a topic; the topic `name` may have been made repeatedly.
+
+    `made` selects one of these topics: 0 is the first, and -1 the last.
+    """
 
     name: str
     made: int = -1

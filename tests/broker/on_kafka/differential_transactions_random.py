@@ -306,7 +306,10 @@ class TransactionalChaos:
         return who
 
     def _somebody(self, guess: Guess, *, later: bool = True) -> Who:
-        """Return another identity than the guess's; a later epoch only if ``later`` is true."""
+        """Return a producer id and epoch other than the guess's.
+
+        The epoch is later than any that is known only if ``later`` is true.
+        """
         producer, epoch = guess.who
         other = self.random.choice(self._guesses).who
         who: Who = self._one_of(
