@@ -2,7 +2,8 @@
 
 When metadata names the partitions of a topic, the records that waited for it become due: they can
 be assigned to partitions. Assigning tens of thousands of records at once would block the event
-loop, so each `ProducerCore.poll` assigns at most `SLICE` of them.
+loop, so each `ProducerCore.poll` assigns at most `SLICE` of them. A block (many records of one
+call) is assigned as a whole.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ class Assigning:
             self._topics.append(topic)
 
     def take(self, most: int) -> Iterator[tuple[TopicState, Unassigned]]:
-        """Take out at most `most` records that are due, each with its topic."""
+        """Take out `most` of the records that are due, each with its topic; blocks are not cut."""
         topics = self._topics
         while topics and most > 0:
             due = topics[0].unassigned.due
             if due:
-                most -= 1
-                yield topics[0], due.popleft()
+                waited = due.popleft()
+                most -= waited.record.count
+                yield topics[0], waited
             else:
                 topics.popleft()

@@ -249,6 +249,7 @@ class RecordIntake:
             timestamp_ms=timestamp_ms,
             most=self._most,
             too_large=partial(self._too_large, topic),
+            asks=partition is None and self._config.partitioner is not None,
         )
 
     def table_pieces(
@@ -275,7 +276,8 @@ class RecordIntake:
         columns = TableColumns(
             table, value=value, key=key, headers=named or shared, timestamp=timestamp
         )
-        return columns.pieces(self._most, partial(self._too_large, topic))
+        asks = partition is None and self._config.partitioner is not None
+        return columns.pieces(self._most, partial(self._too_large, topic), asks)
 
     def _shared(
         self, topic: str, key: bytes | None, headers: Headers, partition: int | None

@@ -379,7 +379,9 @@ class Producer(TransactionCalls):
 
         Pass plain values, or `Record` objects if the records differ in more than their values. The
         records are queued in order. Each may wait for room for up to `max_block`, so a long call
-        continues as long as room becomes free within that time.
+        continues as long as room becomes free within that time. After every 10,000 records, or
+        fewer if they take long, other tasks run, and what they send is queued in between. If the
+        call is cancelled, the records that were queued before are sent, and the others are not.
 
         No object is made for a record that has only a value, so a call with many records costs a
         fraction of what as many calls of `send` do.
@@ -465,7 +467,9 @@ class Producer(TransactionCalls):
         await anyio.lowlevel.checkpoint_if_cancelled()
         deliveries.watched = True
         try:
-            for columns in pieces:
+            for number, columns in enumerate(pieces):
+                if number:
+                    await anyio.lowlevel.checkpoint()  # other tasks run between two pieces
                 self._life.check_open()
                 await self._intake.queue_piece(topic, columns, partition, deliveries)
         except (errors.KafkaError, TypeError) as error:

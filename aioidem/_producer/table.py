@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from aioidem import errors
 from aioidem._engine.record_block import Columns, SharedHeaders
 from aioidem._producer.arguments import Headers, check_timestamp, checked_headers
-from aioidem._producer.pieces import MOST_ROWS, before_too_large
+from aioidem._producer.pieces import before_too_large, most_rows
 from aioidem._records import BinaryColumn, record_size_bound
 
 if TYPE_CHECKING:
@@ -75,19 +75,24 @@ class TableColumns:
             raise errors.RecordError(f"the table has {how} {name!r}; its columns are {names}")
         return self._table.column(name)
 
-    def pieces(self, most: int, too_large: Callable[[int], errors.KafkaError]) -> Iterator[Columns]:
-        """Yield the records in pieces of at most `MOST_ROWS` rows.
+    def pieces(
+        self, most: int, too_large: Callable[[int], errors.KafkaError], asks: bool = False
+    ) -> Iterator[Columns]:
+        """Yield the records in pieces of at most `most_rows` rows.
 
         Args:
             most: The most bytes that one record may take.
             too_large: Makes the error of a record that takes more, given the number of its bytes.
+            asks: Whether a partitioner of the user's is asked for each record.
 
         Raises:
             TypeError: A header has a wrong type.
             KafkaError: A header's name cannot be encoded, a record is too large, or a column's
                 buffers contradict each other.
         """
-        for batch in self._table.to_batches(max_chunksize=MOST_ROWS):
+        in_python = asks or isinstance(self._headers, str)
+        rows = most_rows(keys=isinstance(self._key, str), in_python=in_python)
+        for batch in self._table.to_batches(max_chunksize=rows):
             if not batch.num_rows:
                 continue
             try:

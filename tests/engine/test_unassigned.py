@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, cast
 
 from aioidem._engine import steps
-from aioidem._engine.assigning import SLICE
+from aioidem._engine.assigning import SLICE, Assigning
 from aioidem._engine.record import PendingRecord
+from aioidem._engine.record_block import Columns, RecordBlock
+from aioidem._engine.topics import TopicState
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem.errors import ProducerClosed
 from aioidem.partitioner import murmur2
@@ -21,6 +24,8 @@ from .driver import NOT_WRITTEN, PENDING, Rig, T
 
 MANY = 3 * SLICE + 1
 PARTITIONS = 3
+NOBODY = SimpleNamespace(take=lambda *_: None)
+"""A receiver that ignores outcomes."""
 
 
 class Counting:
@@ -90,6 +95,17 @@ def test_neither_metadata_nor_a_poll_assigns_more_than_a_slice() -> None:
         rig.core.poll(rig.now)
         assert counting.calls - before <= SLICE
     assert counting.calls == MANY
+
+
+def test_a_slice_counts_the_records_of_a_block() -> None:
+    """A block waits as one item, but to assign it takes as long as its records do."""
+    topic, assigning = TopicState(T, 1000, lambda: 0.0), Assigning()
+    for _ in range(3):
+        columns = Columns((b"value",) * (SLICE - 1), None, (), 0)
+        topic.unassigned.wait(60.0, 0, RecordBlock(columns, NOBODY, None))
+    assigning.add(topic)
+    taken = [[each.record.count for _, each in assigning.take(SLICE)] for _ in range(3)]
+    assert taken == [[SLICE - 1, SLICE - 1], [SLICE - 1], []]
 
 
 def test_until_all_are_assigned_the_engine_wants_to_be_polled_at_once() -> None:
