@@ -19,7 +19,7 @@ MOST_PARTITIONS = 4
 
 
 def targets(rig: Rig) -> dict[str, Any]:
-    """Return the target of each topic that has one, by the topic's name."""
+    """Return the engine's `StickyTarget` of each topic that has one, by the topic's name."""
     return rig.core._partitions.targets  # noqa: SLF001 - they change nothing that can be seen
 
 

@@ -24,7 +24,7 @@ def test_the_check_value() -> None:
 
 
 def test_the_compiled_module_is_loaded_without_the_package() -> None:
-    """The module is the one that the package has, and not the package."""
+    """`load` returns the compiled module crc32c._crc32c, not the package crc32c around it."""
     assert load().__name__ == "crc32c._crc32c"
 
 
