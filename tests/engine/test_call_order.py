@@ -84,7 +84,7 @@ def test_the_blocks_of_a_call_become_one_block_again() -> None:
 
 
 def test_blocks_that_wait_for_different_times_are_ordered_and_stay_apart() -> None:
-    """The time at which a record expires is that of the item it came with."""
+    """Records of two blocks are put in call order, and each record keeps its block's deadline."""
     block = call_of(4, 1)
     waiting = UnassignedRecords()
     waiting.wait(9.0, 0, block.among(array("q", [1, 3])))

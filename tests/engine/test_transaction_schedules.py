@@ -622,7 +622,8 @@ class Schedule:
     def happened(self, each: Transaction, seen: dict[int, list[bytes | None]]) -> bool:
         """Return whether a transaction was committed.
 
-        The producer has reported that; only if it reported UNKNOWN, the cluster's contents decide.
+        The producer's report decides. If the producer reported UNKNOWN, the logs and the group's
+        offset decide.
         """
         if each.outcome.committed is not None:
             assert not each.outcome.committed or all(r.status is ACKED for r in each.records)
