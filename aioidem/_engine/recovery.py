@@ -143,7 +143,7 @@ class Recovery:
         # recognises as a duplicate shows how many batches the leader retains (`retention`).
         self.searches = False
         self._hinted: Batch | None = None
-        self._probed: set[int] = set()
+        self._probed: set[Batch] = set()
         self._pass_began: float | None = None
 
     def move(self, event: RecoveryEvent) -> None:
@@ -204,13 +204,13 @@ class Recovery:
             return None
         hinted = self._hinted
         if hinted is not None and not hinted.settled:
-            if id(hinted) not in self._probed:
+            if hinted not in self._probed:
                 return hinted if hinted.state is BatchState.WAITING else None
             if hinted.state is BatchState.IN_FLIGHT:
                 if not self.searches:
                     return None  # error NONE for it would prove all earlier batches stored
                 unresolved = unresolved[: unresolved.index(hinted)]
-        candidates = [b for b in unresolved if b.in_doubt and id(b) not in self._probed]
+        candidates = [b for b in unresolved if b.in_doubt and b not in self._probed]
         for batch in reversed(candidates):
             if batch.state is not BatchState.WAITING:
                 continue
@@ -226,7 +226,7 @@ class Recovery:
         if self._pass_began is None:
             self._pass_began = now
             self.refusal = None
-        self._probed.add(id(batch))
+        self._probed.add(batch)
 
     def end_pass(self, now: float, pause: float) -> bool:
         """Note that every probe of this pass was refused.

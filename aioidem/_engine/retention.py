@@ -118,8 +118,8 @@ class RetentionEvidence:
     __slots__ = ("_awaited", "_early", "_recognised", "_refused")
 
     def __init__(self) -> None:
-        # The retries that are not answered yet, by the `id` of the batch.
-        self._awaited: dict[int, _Retry] = {}
+        # The retries that are not answered yet, by batch.
+        self._awaited: dict[Batch, _Retry] = {}
         # The batches whose retry was refused too early to count: fewer than two later batches had
         # been recognised as duplicates by then. The key is the batch's ordinal; the value is the id
         # of the connection on which all earlier attempts at the batch were made.
@@ -157,7 +157,7 @@ class RetentionEvidence:
         # made on one connection, whose id is in `_early`.
         link = self._early.pop(batch.ordinal, None) if link is None else link
         if link is not None:
-            self._awaited[id(batch)] = _Retry(link, distance)
+            self._awaited[batch] = _Retry(link, distance)
 
     def recognised(self, batch: Batch, distance: int) -> None:
         """Note that a batch was answered with error NONE.
@@ -167,14 +167,14 @@ class RetentionEvidence:
             distance: its distance from the newest batch known to be stored, in batches; the newest
             one itself has distance 1.
         """
-        retry = self._awaited.pop(id(batch), None)
+        retry = self._awaited.pop(batch, None)
         if retry is not None and distance > 1:
             seen = self._recognised.setdefault(retry.link, [])
             seen.append(Witness(batch.ordinal, distance))
 
     def refused(self, batch: Batch) -> None:
         """Note that a batch was answered with OUT_OF_ORDER_SEQUENCE_NUMBER."""
-        retry = self._awaited.pop(id(batch), None)
+        retry = self._awaited.pop(batch, None)
         if retry is None:
             return
         seen = self._recognised.get(retry.link, ())
@@ -185,7 +185,7 @@ class RetentionEvidence:
 
     def ended(self, batch: Batch) -> None:
         """Note that an attempt ended without showing how many batches the broker retains."""
-        self._awaited.pop(id(batch), None)
+        self._awaited.pop(batch, None)
 
     def verdict(self, said: int) -> Disproof | None:
         """Return the proof that the broker retains fewer batches than it says; None without one.

@@ -278,7 +278,7 @@ def found_out_and_believed(patch: Patch) -> None:
 @mutant("a broker that was restarted remembers one batch: two must be recognised below the newest")
 def a_refusal_alone_convicts(patch: Patch) -> None:
     def naive(self: RetentionEvidence, batch: Batch) -> None:
-        retry = self._awaited.pop(id(batch), None)
+        retry = self._awaited.pop(batch, None)
         if retry is not None:
             self._recognised.setdefault(retry.link, []).append(Witness(batch.ordinal, 1))
             self._refused.setdefault(retry.link, []).append(retry.distance)
