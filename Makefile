@@ -21,7 +21,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants explore audit fuzz
 .PHONY: style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
@@ -88,6 +88,10 @@ soak-transactions: $(READY) ## Seeded transactions under faults: make soak-trans
 
 mutants: $(READY) ## Break each rule of recovery in turn: the simulation must notice
 	@$(BIN)/python -m tests.simulated.mutants
+
+# One space further than its bound: make explore EXPLORE="--space 'one remembered' --faults 3"
+explore: $(READY) ## Every order of events in small worlds, and what they cover: some minutes
+	@$(BIN)/python -m tests.exploration $(EXPLORE)
 
 # Without atheris, which has wheels for Linux only, inputs are mutated at random.
 fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUTS=1000000

@@ -1,0 +1,78 @@
+"""Coverage: which rows of the engine's tables an exploration took.
+
+The life cycles of the engine are tables, and one function changes a state by them. So the rows that
+were taken can be counted from outside of the engine.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from aioidem._engine import batch as batch_module
+from aioidem._engine import produce as produce_module
+from aioidem._engine import recovery as recovery_module
+from aioidem._engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
+from aioidem._engine.classify import Disposition, classify
+from aioidem._engine.lifecycle import transition
+from aioidem._engine.recovery import RECOVERY_TRANSITIONS
+
+__all__ = ["Coverage"]
+
+_TABLES: dict[str, Mapping[Any, Any]] = {
+    "the ladder": RECOVERY_TRANSITIONS,
+    "a batch": BATCH_TRANSITIONS,
+    "what is known of a batch": PERSISTENCE_TRANSITIONS,
+}
+
+
+class Coverage:
+    """The rows of tables that were taken, and the error codes that were classified."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, set[tuple[enum.Enum, enum.Enum]]] = {name: set() for name in _TABLES}
+        self.codes: set[tuple[int, bool]] = set()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count while the block runs."""
+        names = {id(table): name for name, table in _TABLES.items()}
+        rows, codes = self.rows, self.codes
+
+        def counting(table: Any, state: Any, event: Any, subject: object) -> Any:
+            rows[names[id(table)]].add((state, event))
+            return transition(table, state, event, subject)
+
+        def classifying(error_code: int, base_offset: int, **options: Any) -> Disposition:
+            codes.add((error_code, base_offset >= 0))
+            return classify(error_code, base_offset, **options)
+
+        places: list[tuple[Any, str, Any]] = [
+            (recovery_module, "transition", counting),
+            (batch_module, "transition", counting),
+            (produce_module, "classify", classifying),
+        ]
+        saved = [(module, name, getattr(module, name)) for module, name, _ in places]
+        try:
+            for module, name, value in places:
+                setattr(module, name, value)
+            yield
+        finally:
+            for module, name, value in saved:
+                setattr(module, name, value)
+
+    def lines(self) -> Iterator[str]:
+        """Describe what was taken, and name the rows that were not."""
+        for name, table in _TABLES.items():
+            taken = self.rows[name]
+            left = [
+                f"{state.value}: {event.value}"
+                for state, event in table
+                if (state, event) not in taken
+            ]
+            missing = f"; not taken: {', '.join(left)}" if left else ""
+            yield f"{name}: {len(taken)} of {len(table)} rows{missing}"
+        codes = ", ".join(str(code) for code in sorted({code for code, _ in self.codes}))
+        yield f"error codes in answers: {codes or 'none'}"

@@ -1,0 +1,75 @@
+"""Judge: what must hold in every state of a world, and at its end.
+
+Each promise has a name, so that a space can say which ones hold in it (`Space.holds`):
+
+- *once*: no record is in the log twice.
+- *in order*: the records of a partition are in the log in the order of the calls.
+- *acked*: a record that is ACKED is in the log and committed, at the offset that the engine told.
+- *not written*: a record that is NOT_WRITTEN is not in the log. As later states are judged too, it
+  never gets there.
+- *no alarm*: the engine reports no data loss. In the worlds here nothing committed is ever lost.
+- *all acked*: at the end every record is ACKED.
+
+Whatever a space says, no batch breaks a rule of the wire (`World.complaints`), and the engine does
+not wait for ever: no world ends before each record has an outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .world import World
+
+__all__ = ["wrong"]
+
+
+def wrong(world: World, *, ended: bool) -> str | None:
+    """Return what is wrong in a world; None if nothing is.
+
+    Args:
+        world: the world.
+        ended: whether nothing more can happen in it.
+    """
+    return next(_wrongs(world, ended), None)
+
+
+def _wrongs(world: World, ended: bool) -> Iterator[str]:
+    holds = world.space.holds
+    yield from world.complaints
+    for log in world.logs:
+        written = [number for _, batch in log.entries for number in batch.numbers]
+        if written != sorted(set(written)):
+            if len(set(written)) < len(written) and "once" in holds:
+                yield f"a record is written twice: {written}"
+            if "in order" in holds:
+                yield f"records are out of order: {written}"
+    yield from _untrue_outcomes(world, holds)
+    if "no alarm" in holds and world.core.counters.data_loss_events:
+        yield "the engine reports a loss, and nothing was lost"
+    if ended and not world.settled:
+        yield f"the engine waits for ever: {_described(world)}"
+    if ended and "all acked" in holds and any(status != "acked" for status, _ in world.outcomes):
+        yield f"not every record is acknowledged: {_described(world)}"
+
+
+def _untrue_outcomes(world: World, holds: frozenset[str]) -> Iterator[str]:
+    places: dict[int, set[int]] = {}
+    committed = set()
+    for log in world.logs:
+        for offset, batch in log.entries:
+            for place, number in enumerate(batch.numbers):
+                places.setdefault(number, set()).add(offset + place)
+                if offset + place < log.committed:
+                    committed.add(number)
+    for number, (status, offset) in enumerate(world.outcomes):
+        if status == "acked" and "acked" in holds:
+            if number not in committed:
+                yield f"record {number} is ACKED, and it is not in the log"
+            elif offset >= 0 and offset not in places[number]:
+                yield f"record {number} is ACKED at {offset}, and it is at {places[number]}"
+        if status == "not written" and number in places and "not written" in holds:
+            yield f"record {number} is NOT_WRITTEN, and it is in the log"
+
+
+def _described(world: World) -> str:
+    return ", ".join(f"{number} {status}" for number, (status, _) in enumerate(world.outcomes))

@@ -1,0 +1,109 @@
+"""The spaces that are explored, by name.
+
+Each asks one question, with as little around it as possible: another record or another kind of
+fault multiplies the number of states. `python -m tests.exploration --space NAME --faults N` takes a
+space further than its own bound.
+"""
+
+from __future__ import annotations
+
+from .space import EXACTLY_ONCE, Space
+
+__all__ = ["EVERYDAY", "SPACES"]
+
+_USUAL = frozenset({"cut", "silence", "refuse", "unsure", "move"})
+
+_ALL = [
+    Space(
+        "one remembered",
+        "does the ladder find out what is stored where the leader knows the newest batch only?",
+        _USUAL,
+        retains=1,
+    ),
+    Space(
+        "five remembered",
+        "are lost answers, refusals and new leaders told apart, with all batches remembered?",
+        _USUAL,
+        faults=2,
+    ),
+    Space(
+        "one more record",
+        "does a record that the caller queues at any time keep its place?",
+        _USUAL,
+        records=2,
+        late=1,
+        retains=1,
+    ),
+    Space(
+        "unwritten",
+        "is a request that was not written told apart from one that was?",
+        frozenset({"cut", "unwritten", "refuse"}),
+        retains=1,
+        faults=3,
+    ),
+    Space(
+        "no word",
+        "is a code that does not say whether the batch was appended taken for doubt?",
+        frozenset({"cut", "fail", "unsure"}),
+        retains=1,
+    ),
+    Space(
+        "restarts",
+        "is a leader believed that restarted, and knows one batch where it knew five?",
+        frozenset({"cut", "restart", "refuse"}),
+    ),
+    Space(
+        "asking the leader",
+        "is the answer to DescribeProducers a hint, and no more?",
+        _USUAL,
+        retains=1,
+        producers="granted",
+    ),
+    Space(
+        "a leader that lies",
+        "does a wrong answer to DescribeProducers do harm?",
+        _USUAL,
+        retains=1,
+        producers="lies",
+    ),
+    Space(
+        "window of 20",
+        "are six batches in flight where the leader remembers twenty, and one after it restarts?",
+        frozenset({"cut", "restart", "silence"}),
+        records=6,
+        retains=20,
+        version=14,
+        in_flight=20,
+    ),
+    Space(
+        "two partitions",
+        "do two partitions on one connection disturb each other?",
+        _USUAL,
+        records=2,
+        partitions=2,
+        retains=1,
+        faults=1,
+    ),
+    Space(
+        "split",
+        "is a batch divided only if no copy of it can be in the log?",
+        frozenset({"cut", "unsure", "too large"}),
+        records=4,
+        per_batch=2,
+        retains=1,
+        # A batch in doubt that is refused for its size ends UNKNOWN where nothing shows that the
+        # leader holds the producer's state.
+        holds=EXACTLY_ONCE - {"all acked"},
+    ),
+    Space(
+        "wrap of sequences",
+        "is 0 what follows 2147483647, in doubt too?",
+        _USUAL,
+        retains=1,
+        next_sequence=2**31 - 2,
+    ),
+]
+
+SPACES = {space.name: space for space in _ALL}
+EVERYDAY = "one remembered"
+"""The space that every run of the tests explores; it takes about ten seconds."""

@@ -1,0 +1,475 @@
+"""World: one real engine, the model cluster, and the network between them, as one state.
+
+`World.actions` names everything that may happen next, and `World.do` makes one of them happen. An
+action is a text, such as "serve 3" or "wait"; the number is that of a connection:
+
+- *serve*: the broker takes the oldest request of a connection, and its answer is on its way. The
+  connection may be closed by then: then the request is a zombie, and its answer is lost.
+- *deliver*: the oldest answer of a connection reaches the engine.
+- *wait*: nothing happens until the engine's next timer fires.
+- *told*: the engine asks for metadata, though no answer made it do so.
+- *send*: the caller queues another record.
+
+The other actions are faults. A world has a budget of them:
+
+- *cut*: a connection breaks. Its requests may still be served, its answers are lost. With
+  *unwritten*, the newest request had not been written yet.
+- *silence*: nothing happens until a timer fires that only a broker's silence lets fire, such as
+  the request timeout.
+- *refuse*: the broker takes a request, and refuses it for a reason that passes.
+- *fail*: as *refuse*, with an error code that does not say whether the batch was appended.
+- *unsure*: the broker appends the batch, and answers REQUEST_TIMED_OUT: not all replicas have it.
+- *move*: another broker becomes the leader. With *losing*, it lacks what is not committed.
+- *restart*: the leader restarts, and remembers one batch of the producer.
+- *forget*: the leader forgets the producer, though no record is old enough for that.
+- *fill*: somebody else writes a record.
+- *too large*: the broker refuses a batch of several records for its size.
+
+Everything that does not concern batches (connecting, metadata, producer ids, configs) is answered
+at once. Requests of a closed connection are dropped when more than half of the request timeout has
+passed since: the engine relies on that between two passes of probes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from aioidem._engine import ProducerCore, steps
+from aioidem._engine.record import PendingRecord
+from aioidem._protocol.broker_config import BrokerFacts
+from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
+from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
+from aioidem._protocol.producer_id import ProducerIdAnswer
+from aioidem._protocol.producers import ProducersAnswer
+from aioidem._protocol.topic_config import TopicConfig
+from aioidem._records import record_size_bound
+from aioidem.errors import KafkaConnectionError
+
+from . import model
+from .model import Answer, PartitionLog, Sent
+from .space import Space
+
+__all__ = ["SOON", "Pipe", "World"]
+
+SOON = 1.0
+"""Seconds up to which a timer fires by itself; a later one fires only if nothing else can happen,
+or if a broker is silent, which is a fault."""
+
+_START = 1000.0
+_TOPIC = "t"
+_TOPIC_ID = UUID(int=1)
+_PRODUCER_ID = 7
+_DEFAULT_RETAINED = 5
+_PENDING = ("pending", -1)
+Request = tuple[int, tuple[tuple[int, Sent], ...]]
+
+
+def half() -> float:
+    """Return the engine's random number, which is always the same."""
+    return 0.5
+
+
+class Pipe:
+    """A connection as the network sees it: requests on their way, and answers on their way back.
+
+    Args:
+        link_id: the engine's number of the connection.
+        broker: the broker that it leads to.
+    """
+
+    __slots__ = ("answers", "broker", "link_id", "open", "requests")
+
+    def __init__(self, link_id: int, broker: int) -> None:
+        self.link_id = link_id
+        self.broker = broker
+        self.open = True
+        self.requests: list[Request] = []
+        self.answers: list[tuple[int, tuple[PartitionAnswer, ...]]] = []
+
+
+class World:
+    """The joint state of engine, network and brokers.
+
+    Args:
+        space: what there is in this world, and what may go wrong.
+        faults: how many faults may happen.
+    """
+
+    def __init__(self, space: Space, faults: int) -> None:
+        self.space = space
+        self.faults = faults
+        self.now = _START
+        self.core = ProducerCore(space.config, random=half)
+        self.logs = [PartitionLog(space.retains) for _ in range(space.partitions)]
+        self.pipes: list[Pipe] = []
+        # The outcome of each record, by its number: a status and an offset, which is -1 if unknown.
+        self.outcomes: list[tuple[str, int]] = []
+        # What the engine ever sent, by partition: producer id, epoch and sequence belong to the
+        # same records for ever, unless the batch was refused for its size.
+        self.written: dict[tuple[int, int, int, int], Sent] = {}
+        self.divided = False
+        self.ids_granted = 0
+        # What the engine did against a rule of the wire; empty as long as all is well.
+        self.complaints: list[str] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """Connect, have the first records acknowledged, and queue the others."""
+        space, core = self.space, self.core
+        core.accumulator.topic(_TOPIC)
+        self._run_engine()
+        for _ in range(space.primed):
+            for partition in range(space.partitions):
+                self._queue(partition)
+        self._run_engine()
+        while any(status == "pending" for status, _ in self.outcomes):
+            for action in self.actions():
+                if action.split()[0] in ("serve", "deliver", "wait"):
+                    self.do(action)
+                    break
+        for partition in range(space.partitions):
+            state = core.partitions.get((_TOPIC, partition))
+            if state is not None and space.next_sequence:
+                self._jump(partition)
+        for _ in range(space.records):
+            for partition in range(space.partitions):
+                self._queue(partition)
+        self._run_engine()
+
+    def _jump(self, partition: int) -> None:
+        """Let the next sequence be `Space.next_sequence`, as if all before it had been written."""
+        self.core.partitions[_TOPIC, partition].ledger.next = self.space.next_sequence
+        log = self.logs[partition]
+        ((offset, batch),) = log.entries
+        log.entries, log.end, log.remembered = (), offset, {}
+        log.append(batch._replace(sequence=self.space.next_sequence - 1))
+        self.written.clear()
+
+    def _queue(self, partition: int) -> None:
+        value = b"%d" % len(self.outcomes)
+        size = record_size_bound(None, value, ())
+        record = PendingRecord(None, value, (), 0, partition, size)
+        assert self.core.budget.try_take(record.charge())
+        self.outcomes.append(_PENDING)
+        self.core.accumulator.append(_TOPIC, record, self.now)
+
+    # -- what may happen ---------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether every record of this world was sent, and has its outcome."""
+        return self._unsent == 0 and all(status != "pending" for status, _ in self.outcomes)
+
+    @property
+    def _unsent(self) -> int:
+        space = self.space
+        return (space.primed + space.records) * space.partitions + space.late - len(self.outcomes)
+
+    def actions(self) -> list[str]:
+        """Return everything that may happen next."""
+        found: list[str] = []
+        for pipe in self.pipes:
+            if pipe.requests and self._serves(pipe):
+                found.append(f"serve {pipe.link_id}")
+            if pipe.answers:
+                found.append(f"deliver {pipe.link_id}")
+        if self._unsent:
+            found.append("send")
+        kinds = self.space.kinds if self.faults else frozenset[str]()
+        if not self.settled:
+            self._find_timers(found, kinds)
+            if self._stale:
+                found.append("told")
+        if kinds:
+            self._find_faults(found, kinds)
+        return found
+
+    def _serves(self, pipe: Pipe) -> bool:
+        # A zombie at a broker that leads nothing changes nothing, and nobody gets its answer.
+        return pipe.open or any(
+            self.logs[partition].leader == pipe.broker for partition, _ in pipe.requests[0][1]
+        )
+
+    def _find_timers(self, found: list[str], kinds: frozenset[str]) -> None:
+        at = self.core.wake_at
+        if at is None:
+            return
+        busy = any(pipe.open and (pipe.requests or pipe.answers) for pipe in self.pipes)
+        if at - self.now <= SOON or not busy:
+            found.append("wait")
+        elif "silence" in kinds:
+            found.append("silence")
+
+    @property
+    def _stale(self) -> bool:
+        """Whether metadata would tell the engine something new, and is not requested yet."""
+        view = self.core.cluster
+        return not self.core.metadata.wanted and any(
+            (known := view.leader_of(_TOPIC, partition)) is not None
+            and known.leader_epoch < log.leader_epoch
+            for partition, log in enumerate(self.logs)
+        )
+
+    def _find_faults(self, found: list[str], kinds: frozenset[str]) -> None:
+        for pipe in self.pipes:
+            if pipe.requests and self._serves(pipe):
+                found.extend(
+                    f"{kind} {pipe.link_id}"
+                    for kind in ("refuse", "fail", "unsure", "too large")
+                    if kind in kinds and self._makes_sense(kind, pipe)
+                )
+            if pipe.open and (pipe.requests or pipe.answers) and "cut" in kinds:
+                found.append(f"cut {pipe.link_id}")
+                if pipe.requests and "unwritten" in kinds:
+                    found.append(f"cut {pipe.link_id} unwritten")
+        for partition, log in enumerate(self.logs):
+            if "move" in kinds:
+                found.append(f"move {partition}")
+                if log.committed < log.end:
+                    found.append(f"move {partition} losing")
+            if "forget" in kinds and log.remembered:
+                found.append(f"forget {partition}")
+            if "fill" in kinds:
+                found.append(f"fill {partition}")
+        if "restart" in kinds:
+            found.append("restart")
+
+    def _makes_sense(self, kind: str, pipe: Pipe) -> bool:
+        """Return whether a fault differs from what the broker would do by itself."""
+        if kind == "too large":
+            return all(len(batch.numbers) > 1 for _, batch in pipe.requests[0][1])
+        return all(self.logs[part].leader == pipe.broker for part, _ in pipe.requests[0][1])
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def do(self, action: str) -> None:
+        """Let an action happen, and the engine react to it.
+
+        Raises:
+            ValueError: there is no such action.
+        """
+        kind, which, how = _parsed(action)
+        match kind:
+            case "serve":
+                self._serve(self._pipe(which))
+            case "deliver":
+                self._deliver(self._pipe(which))
+            case "wait" | "silence":
+                self._wait()
+            case "told":
+                self.core.metadata.want()
+            case "send":
+                self._queue(len(self.outcomes) % self.space.partitions)
+            case "cut":
+                self._cut(self._pipe(which), unwritten=how == "unwritten")
+            case "refuse" | "fail" | "unsure" | "too large":
+                self._serve(self._pipe(which), kind)
+            case "move":
+                leader = self.logs[which].leader % self.space.brokers + 1
+                self.logs[which].lead(leader, losing=how == "losing")
+            case "forget":
+                self.logs[which].forget()
+            case "fill":
+                self.logs[which].fill(1)
+            case "restart":
+                self._restart()
+            case _:
+                raise ValueError(action)
+        if kind not in ("serve", "deliver", "wait", "told", "send"):
+            self.faults -= 1
+        self._run_engine()
+        self.pipes = [pipe for pipe in self.pipes if pipe.open or pipe.requests]
+
+    def _pipe(self, link_id: int) -> Pipe:
+        return next(pipe for pipe in self.pipes if pipe.link_id == link_id)
+
+    def _serve(self, pipe: Pipe, fault: str = "") -> None:
+        token, batches = pipe.requests.pop(0)
+        answers = []
+        for partition, batch in batches:
+            log = self.logs[partition]
+            answer = _answered(log, batch, pipe.broker, fault)
+            moved = answer.code == model.NOT_LEADER
+            answers.append(
+                PartitionAnswer(
+                    None,
+                    _TOPIC_ID,
+                    partition,
+                    answer.code,
+                    answer.offset,
+                    retained=log.retains if log.retains > _DEFAULT_RETAINED else None,
+                    leader_id=log.leader if moved else -1,
+                    leader_epoch=log.leader_epoch if moved else -1,
+                )
+            )
+        if fault == "too large":
+            self.divided = True
+        if pipe.open:
+            pipe.answers.append((token, tuple(answers)))
+
+    def _deliver(self, pipe: Pipe) -> None:
+        token, entries = pipe.answers.pop(0)
+        step = steps.SendProduce(pipe.link_id, token, self.space.version, -1, 0, None, [])
+        error = self.core.on_answer(step, ProduceAnswer(entries, 0, ()), self.now)
+        if error is not None:
+            self.complaints.append(f"the engine does not understand an answer: {error}")
+
+    def _wait(self) -> None:
+        at = self.core.wake_at
+        assert at is not None
+        if at - self.now > self.space.config.request_timeout / 2:
+            self.pipes = [pipe for pipe in self.pipes if pipe.open]
+        self.now = at
+
+    def _cut(self, pipe: Pipe, *, unwritten: bool) -> None:
+        never = [pipe.requests.pop()[0]] if unwritten else []
+        self._close(pipe)
+        self.core.on_link_lost(pipe.link_id, KafkaConnectionError("cut"), self.now, never)
+
+    def _close(self, pipe: Pipe) -> None:
+        pipe.open = False
+        pipe.answers = []
+
+    def _restart(self) -> None:
+        broker = self.logs[0].leader
+        for log in self.logs:
+            if log.leader == broker:
+                log.restart()
+        for pipe in [each for each in self.pipes if each.broker == broker]:
+            pipe.requests = []
+            if pipe.open:
+                self._cut(pipe, unwritten=False)
+
+    # -- the engine --------------------------------------------------------------------------------
+
+    def _run_engine(self) -> None:
+        """Poll the engine and perform its steps, until it has none at this time."""
+        for _ in range(1000):
+            todo = self.core.poll(self.now)
+            self._take_outcomes()
+            if not todo:
+                break
+            for step in todo:
+                self._perform(step)
+            self._take_outcomes()
+        else:
+            self.complaints.append("the engine never comes to rest")
+        at = self.core.wake_at
+        if at is not None and at <= self.now:
+            self.complaints.append("the engine asks to be woken in the past")
+
+    def _take_outcomes(self) -> None:
+        for settlement in self.core.outcomes.take_settled():
+            outcome = settlement.outcome
+            for place, record in enumerate(settlement.records):
+                number = int(record.value or b"")
+                if self.outcomes[number] != _PENDING:
+                    self.complaints.append(f"record {number} is settled twice")
+                offset = outcome.base_offset + place if outcome.base_offset >= 0 else -1
+                self.outcomes[number] = (outcome.status.value, offset)
+        self.core.outcomes.take_events()
+        self.core.outcomes.take_notes()
+
+    def _perform(self, step: steps.Step) -> None:
+        core, now = self.core, self.now
+        answer: Any
+        match step:
+            case steps.SendProduce():
+                self._write(step)
+                return
+            case steps.OpenLink(link_id, host, _):
+                self.pipes.append(Pipe(link_id, int(host[1:])))
+                core.on_link_open(link_id, self.space.version, now)
+                return
+            case steps.CloseLink(link_id, _):
+                self._close(self._pipe(link_id))
+                return
+            case steps.FetchMetadata():
+                answer = self._metadata()
+            case steps.AskCluster():
+                answer = "cluster"
+            case steps.InitProducerId():
+                answer = ProducerIdAnswer(
+                    0, _PRODUCER_ID + self.ids_granted, 0 if self.ids_granted else self.space.epoch
+                )
+                self.ids_granted += 1
+            case steps.DescribeTopicConfig():
+                answer = TopicConfig(0, names_window=True)
+            case steps.DescribeBrokerConfig():
+                answer = BrokerFacts()
+            case steps.DescribeTopicLimit():
+                answer = None
+            case steps.AskProducers(_, _, _, partition):
+                answer = self._producers(partition)
+            case _:
+                raise AssertionError(f"no answer for {step}")
+        core.on_answer(step, answer, now)
+
+    def _metadata(self) -> MetadataUpdate:
+        brokers = tuple(BrokerAddress(n, f"b{n}", 9092) for n in range(1, self.space.brokers + 1))
+        partitions = tuple(
+            PartitionUpdate(index, log.leader, log.leader_epoch)
+            for index, log in enumerate(self.logs)
+        )
+        topic = TopicUpdate(_TOPIC, _TOPIC_ID, 0, partitions)
+        return MetadataUpdate("cluster", brokers, (topic,))
+
+    def _producers(self, partition: int) -> ProducersAnswer:
+        known = self.logs[partition].remembered
+        match self.space.producers:
+            case "denied":
+                return ProducersAnswer(29, {})
+            case "lies":
+                # An answer of a replica that lags behind: an older sequence.
+                return ProducersAnswer(
+                    0, {pid: (each.epoch, each.batches[0][1] - 1) for pid, each in known.items()}
+                )
+        return ProducersAnswer(
+            0, {pid: (each.epoch, each.batches[-1][1]) for pid, each in known.items()}
+        )
+
+    def _write(self, step: steps.SendProduce) -> None:
+        pipe = self._pipe(step.link_id)
+        batches = []
+        for topic in step.topics:
+            for partition, data in topic.partitions:
+                batch = model.read_batch(data)
+                self._check(partition, batch)
+                batches.append((partition, batch))
+        pipe.requests.append((step.token, tuple(batches)))
+        if len(pipe.requests) + len(pipe.answers) > self.space.in_flight:
+            self.complaints.append("a connection has more requests in flight than it may have")
+
+    def _check(self, partition: int, batch: Sent) -> None:
+        """Note what a batch does against the rules of the wire."""
+        key = (partition, batch.producer_id, batch.epoch, batch.sequence)
+        known = self.written.setdefault(key, batch)
+        if known != batch and not self.divided:
+            self.complaints.append(f"{batch} has the numbers of {known}")
+        older = [k for k in self.written if k[0] == partition and k[1:3] > key[1:3]]
+        if older:
+            self.complaints.append(f"{batch} is sent after a batch of a newer epoch")
+
+
+def _answered(log: PartitionLog, batch: Sent, broker: int, fault: str) -> Answer:
+    if fault == "too large":
+        return Answer(model.MESSAGE_TOO_LARGE)
+    if broker != log.leader:
+        return Answer(model.NOT_LEADER)
+    if fault == "refuse":
+        return Answer(model.NOT_ENOUGH_REPLICAS)
+    if fault == "fail":
+        return Answer(model.STORAGE_ERROR)
+    answer = log.append(batch, replicated=fault != "unsure")
+    if fault == "unsure" and answer.code == model.NONE:
+        return Answer(model.REQUEST_TIMED_OUT)
+    return answer
+
+
+def _parsed(action: str) -> tuple[str, int, str]:
+    """Split an action into its kind, the number of a connection or partition, and a manner."""
+    words = action.split()
+    place = next((n for n, word in enumerate(words) if word.isdigit()), len(words))
+    which = int(words[place]) if place < len(words) else -1
+    return " ".join(words[:place]), which, " ".join(words[place + 1 :])
