@@ -108,7 +108,7 @@ def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
 
 
 def test_a_connection_that_leads_elsewhere_is_closed_and_the_producer_stays() -> None:
-    """A connection to another cluster is closed; a producer that reaches its own does not move.
+    """A connection to another cluster is closed; a producer that reaches its cluster stays there.
 
     Here the address of broker 2 was given to another cluster (KIP-1242), and is tried again after
     growing delays. Broker 1 is still reached, so the producer does not move.

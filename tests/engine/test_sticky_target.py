@@ -1,6 +1,6 @@
 """A topic's target: the partition that its next keyless records get without any lookup.
 
-It is the partition that the usual way, a call of the partitioner for each record, would choose.
+The partitioner, which is usually called for each record, would choose the same partition.
 """
 
 from __future__ import annotations

@@ -1053,9 +1053,10 @@ def test_a_new_producer_id_is_not_known_before_the_last_end_is_finished() -> Non
 
 
 def test_an_abort_under_a_new_producer_id_waits_for_the_last_end() -> None:
-    """An abort under a new producer id is repeated until the coordinator has finished the last end.
+    """An abort under a new producer id is repeated until the last EndTxn is carried out.
 
-    InitProducerId instead would be answered with PRODUCER_FENCED meanwhile (simulation seed 21329).
+    If the producer sent InitProducerId instead, the coordinator would answer PRODUCER_FENCED until
+    then (simulation seed 21329).
     """
     rig = deciding(V2)
     rig.answer_call(rig.called(END), identity=(9000, 0))

@@ -1,4 +1,4 @@
-"""Import jgo, which fetches the jars of a real broker, but fetch none: that needs Maven Central.
+"""Import jgo, which fetches a real broker's jars; fetch none, because that needs Maven Central.
 
 jgo is imported by name, as in `aioidem.testing`.
 """
