@@ -58,7 +58,7 @@ class Writer:
 
 
 def called(label: str, *steps: Step) -> list[Step]:
-    """Return the steps with a label, by which differences are reported and allowed."""
+    """Return copies of the steps that have this label, which names them in differences."""
     return [dataclasses.replace(step, label=label) for step in steps]
 
 
