@@ -245,7 +245,7 @@ def test_partitions_are_added_together_and_once() -> None:
     rig.hold = (ADD,)
     rig.send(partition=0)
     rig.send(partition=1)
-    assert rig.called(ADD).partitions == ((T, 0),)  # one at a time
+    assert rig.called(ADD).partitions == ((T, 0),)  # the next call waits for the answer to this one
     rig.send(partition=2)
     rig.answer_call(rig.called(ADD))
     assert rig.called(ADD).partitions == ((T, 1), (T, 2))
@@ -956,9 +956,10 @@ def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -
 def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abort() -> None:
     """In transactions v2 an EndTxn(abort) that is answered PRODUCER_FENCED counts as an abort.
 
-    Until the markers of the previous transaction are written, a coordinator of v2 answers
-    PRODUCER_FENCED to the EndTxn of a transaction that it does not know, and so need not abort.
-    InitProducerId then shows whether another producer has really fenced this one.
+    The coordinator may know nothing of a transaction whose records were lost. If the markers of the
+    previous transaction are not yet written, it then answers PRODUCER_FENCED to EndTxn, and there
+    is nothing to abort. InitProducerId then shows whether another producer has really fenced this
+    one.
     """
     for fenced in (False, True):
         rig = opened(V2)

@@ -26,10 +26,11 @@ class ToldRecord(PendingRecord):
 
 
 class Told:
-    """Notes the record of each outcome in `told`, as (settlement's number, record's index).
+    """Lists in `told` the records that got their outcome, in order.
 
-    A settlement is one outcome and the records that share it. `then` maps such a pair to a function
-    that is called at the record's outcome, like a user's callback.
+    A record is named by the pair (number of its settlement, its index there). A settlement is one
+    outcome and the records that share it. `then` maps such a pair to a function, which is called at
+    the record's outcome, like a user's callback.
     """
 
     def __init__(self) -> None:

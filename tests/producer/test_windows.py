@@ -197,7 +197,10 @@ async def test_producer_resets_the_limit_to_5_upon_leader_change_and_rediscovers
 
 
 async def across_a_move(producer: Producer, cluster: EmbeddedCluster, *, under_load: bool) -> None:
-    """Send records 60 to 159; move the leader to broker 1 before them, or among them under load."""
+    """Move the leader to broker 1, and send records 60 to 159.
+
+    The leader moves before the first of these records, or `under_load` after 31 of them.
+    """
     if not under_load:
         cluster.move_leader("t", 0, 1)
         await producer.send_many("t", numbered(100, 60))

@@ -435,7 +435,7 @@ class Transactional(Whole):
         return attempt
 
     def new_row(self, attempt: Attempt, call: Call) -> tuple[Row, bytes]:
-        """Make a record of a transaction."""
+        """Return the row in the run's history, and the value, of a new record of a transaction."""
         partition = -1 if call.partition is None else call.partition
         value = ValueId(attempt.producer.rstrip("0123456789"), call.topic, partition, self._calls)
         self._calls += 1

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "3000"))
-# The error codes that Kafka gives whatever the seed is, in at least the default number of steps.
+# The error codes that Kafka answers with every seed, if a run has 3000 steps (the default) or more.
 _ALWAYS = {
     "corrupt_message",
     "invalid_producer_epoch",

@@ -2,7 +2,8 @@
 
 A patched broker remembers 20 batches per producer. A proxy in front of the broker announces this
 window and adds 40 ms per round trip. The listener is SASL_PLAINTEXT, so that the proxy can read the
-requests: the window becomes full, and no Produce request is sent while a session is being renewed.
+requests. It sees that the window becomes full, and that no Produce request is sent while a session
+is being renewed.
 """
 
 from __future__ import annotations
