@@ -605,7 +605,7 @@ def test_a_leader_that_lost_our_state_leaves_a_doubtful_batch_unknown(code: int)
 
 
 def test_duplicate_means_appended_but_not_yet_acknowledged() -> None:
-    """DUPLICATE leaves a batch pending; error NONE at or above that batch acknowledges it.
+    """DUPLICATE leaves a batch pending, until that batch or a later one is acknowledged.
 
     A broker answers DUPLICATE before the batch is replicated.
     """

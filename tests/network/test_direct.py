@@ -167,7 +167,7 @@ async def test_nothing_comes_between_the_pieces_of_a_long_request() -> None:
 
 
 async def test_what_the_kernel_takes_later_is_reported_then() -> None:
-    """Bytes that the stream keeps for the kernel count as progress when the kernel has them."""
+    """Bytes that the kernel does not take at once count as progress only when it has taken them."""
     async with running() as peer:
         peer.pipe.kernel = anyio.Event()
         first, sent = peer.directly()

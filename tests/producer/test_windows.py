@@ -116,7 +116,7 @@ async def test_validate_new_configuration_topic_overrides_cluster_and_old_broker
 async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_response(
     transport: Transport, discovery: str
 ) -> None:
-    """The window is 5 until the first Produce answer names 20; then the span grows to 20."""
+    """The window is 5 until the first Produce answer names 20; then 20 batches are in flight."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         tap = Tap(cluster.connector)

@@ -187,8 +187,9 @@ class _Injector(WholeInjector):
         code = glitch.args[0]
         request: Any = seen.request
         if (seen.api_key, code) == (26, _INVALID_TXN_STATE) and request.committed:
-            # With transactions v2, this answer to a commit says that the transaction was aborted.
-            # No healthy coordinator says so of a transaction that it did not abort.
+            # With transactions v2, this answer to a commit says that the transaction was aborted. A
+            # coordinator never says so of a transaction that it did not abort, so another code is
+            # answered instead.
             code = _UNNAMED
         faults = self._whole.embedded.state.coordinator_faults
         key = _key_of(seen)

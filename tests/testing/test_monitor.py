@@ -258,7 +258,7 @@ def test_planted_gap() -> None:
 
 
 def test_planted_start_elsewhere_than_at_zero() -> None:
-    """A first batch with another sequence than 0, or than the one expected, is a GAP violation."""
+    """A first batch whose sequence is neither 0 nor in `first_sequences` is a GAP violation."""
     wire = Wire()
     wire.send(5)
     assert wire.found == [Anomaly.GAP]

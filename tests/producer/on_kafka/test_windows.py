@@ -199,9 +199,9 @@ async def test_two_topics_with_5_and_20_on_one_broker_do_not_affect_each_other(
 
 @bounded(90)
 async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5() -> None:
-    """The window is 5 on an old leader, and 20 again when the new broker leads (KIP-1269).
+    """The window is 5 while an old broker leads, and 20 while a broker with KIP-1269 leads.
 
-    Broker 0 is the new one.
+    Broker 0 has KIP-1269, and broker 1 is the old one.
     """
     async with KafkaCluster(brokers=2, retain={0: 20}, rtt=RTT) as cluster:
         await cluster.create_topic("t", replication=2)
