@@ -1,4 +1,4 @@
-"""The script that measures how long compression holds up the loop works, and reads its arguments.
+"""`benchmarks/compression.py`, which measures how long compression holds up the loop, runs.
 
 Its figures are not checked, because that would take a quiet machine.
 """

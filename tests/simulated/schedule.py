@@ -153,10 +153,10 @@ class Schedule:
 
     @property
     def threads(self) -> tuple[float, tuple[float, ...]]:
-        """How many bytes are compressed at once, and how long threads take for more, in seconds.
+        """The most bytes that are compressed without a thread, and the seconds that threads take.
 
-        No seed has batches that take long to compress, so small ones go to threads here, which
-        take a time drawn from the second part. A separate random generator draws both.
+        No seed has batches that take long to compress, so small ones go to threads here, and each
+        takes one of the times in the second part. A separate random generator draws both parts.
         """
         r = random.Random(f"threads {self.seed}")
         takes: tuple[float, ...] = (0.0, 0.0005)

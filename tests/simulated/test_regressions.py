@@ -343,7 +343,7 @@ def test_a_memory_made_smaller_and_larger_while_asked_about_is_mistaken_for_a_li
 
 
 def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None:
-    """Batches that were renumbered and never sent are not sent above a hole (seed 31519).
+    """Batches that were renumbered and never sent are not sent above a missing one (seed 31519).
 
     Batches in doubt were renumbered for a new producer id, and the first of them was refused for
     good. The second was sent with sequence 1 although the leader had no batch of that id yet.

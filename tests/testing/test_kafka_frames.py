@@ -78,7 +78,7 @@ def test_frames_that_pass_are_not_copied() -> None:
 
 @pytest.mark.parametrize("length", [0, -1, 1 << 30, 0x16030100])
 def test_what_is_no_frame_passes_unread(length: int) -> None:
-    """`FrameCutter` passes bytes that are no frame on without reading them."""
+    """`FrameCutter` passes on bytes that are no frame, and does not read them."""
     cutter = FrameCutter(request_head, lambda _: WHOLE)
     good = request(3, 12, 0, b"")
     rest = pack(">i", length) + b"anything" * 10
