@@ -190,7 +190,7 @@ def test_a_broker_that_has_answered_v14_collects_no_strikes(mode: str) -> None:
 
 
 def test_a_known_broker_whose_config_questions_are_lost_is_not_asked_a_third_time() -> None:
-    """A broker known to speak v14 gets no DescribeConfigs after two that were not answered.
+    """A broker known to speak v14 gets no DescribeConfigs after two unanswered ones in a row.
 
     Batches wait for the answer, so each unanswered request holds them up for a request timeout.
     """

@@ -105,8 +105,8 @@ def test_a_flush_costs_the_same_however_many_partitions_and_topics_are_idle() ->
 def test_a_transaction_begins_at_the_same_cost_however_many_partitions_are_idle() -> None:
     """The beginning of a transaction touches no idle partition.
 
-    In a new transaction each partition sends one batch alone until its first ack (the first-ack
-    gate). For an idle partition this is set up only when the partition is used again.
+    In each transaction of v1, a partition sends one batch alone until its first ack (the first-ack
+    gate). An idle partition's gate closes only when the partition is used again.
     """
     counts = []
     for partitions in (FEW, MANY):

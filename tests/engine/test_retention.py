@@ -86,11 +86,11 @@ def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_reported_once(
 
 
 def test_what_is_sent_after_a_probe_does_not_make_its_refusal_an_older_one() -> None:
-    """Batches sent after a probe do not count when the engine reckons how old its batch was.
+    """Batches sent after a probe do not count in the distance of the probe.
 
-    A probe is a resend of a batch in doubt. The age of its batch is a number of batches, back from
-    the newest one that was sent before the probe. Probes are answered one by one, and each that the
-    broker recognises as a duplicate makes room for new batches.
+    A probe is a resend of a batch in doubt. Its distance is how many batches back its batch lies,
+    counted from the newest batch that was sent before the probe. Probes are answered one by one,
+    and each that the broker recognises as a duplicate makes room for new batches.
     """
     rig = cut_with_twenty()
     rig.send(60)

@@ -22,8 +22,8 @@ ROUNDING = 50
 of its objects, and 8 for a larger block.
 """
 MOST_TOO_MUCH = 220
-"""How many bytes a record takes less, at most, than the buffer counts for it. The buffer counts a
-key even for a record without one, and each of several headers as if it were the only one.
+"""The most bytes by which the buffer's count for a record may exceed what the record takes. The
+buffer counts a key even for a record without one, and each of several headers as the only one.
 """
 
 
@@ -88,7 +88,7 @@ async def test_the_buffer_is_empty_when_every_record_has_its_outcome() -> None:
 
 
 async def test_a_third_of_the_buffer_is_kept_for_batches_in_flight() -> None:
-    """A record that would take more than two thirds of buffer_memory is refused, with the limit."""
+    """Records may take two thirds of buffer_memory; the error for one more says how many bytes."""
     async with (
         EmbeddedCluster(transport="memory") as cluster,
         producer_for(cluster, buffer_memory=45_000) as producer,

@@ -1,7 +1,7 @@
 """Tools of this folder: the roles of brokers in a test, hooks on their proxies, and final checks.
 
-A test that causes a fault also asserts that the broker's proxy saw the fault's error codes. So the
-test fails if its fault did not happen.
+Where a test expects a fault's error code, it looks for the code in the answers that the broker's
+proxy has seen. So the test fails if its fault did not happen.
 """
 
 from __future__ import annotations
