@@ -691,9 +691,9 @@ class Rig:
         unwritten: Iterable[Any] = (),
         poll: bool = True,
     ) -> None:
-        """Lose a connection and its unanswered requests; by default the one that Produce goes to.
+        """Lose a connection and its unanswered requests; by default that of the Produce requests.
 
-        Of the requests and steps in `unwritten` no byte had been written to the socket.
+        The requests and steps in `unwritten` were not written to the socket, not even in part.
         """
         if end is None:
             end = self.produce_link()
@@ -851,7 +851,7 @@ class Rig:
             for index, _ in topic.partitions:
                 assert transactions.version == 2 or (topic.name, index) in self.added
 
-    # -- looking
+    # -- what tests look at
 
     def state(self, topic: str = T, partition: int = 0) -> PartitionState:
         return self.core.partitions[topic, partition]

@@ -463,7 +463,7 @@ def test_a_body_does_not_depend_on_who_sends_it() -> None:
 
 
 def refused(made: Rig) -> None:
-    """Let the leader refuse a batch of 80 records, in whose parts only drafts are compressed."""
+    """Let the leader refuse a batch of 80 records as too large; its parts are made as drafts."""
     source = random.Random(2)
     for _ in range(80):
         made.send(value=b"%08d" % len(made.outcomes) + source.randbytes(142), poll=False)

@@ -496,9 +496,10 @@ def test_a_suspect_partition_is_not_probed() -> None:
 
 
 def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() -> None:
-    """A suspect partition's first-ack gate closes if nothing is outstanding 1 s after error NONE.
+    """A suspect partition sends a batch alone if nothing is outstanding 1 s after the last answer.
 
-    The leader may have forgotten the producer by then; docs/decisions.md says why not at once.
+    That is, its first-ack gate closes, because the leader may have forgotten the producer by then.
+    docs/decisions.md says why the gate does not close at once.
     """
     for age, together in [(0.0, 3), (13 * HOUR, 1)]:
         rig, requests = dated(1, age=age)

@@ -68,7 +68,7 @@ def single(value: bytes, stamp: int = 0) -> PendingRecord:
 
 
 def values_of(records: Sequence[PendingRecord]) -> list[bytes | None]:
-    """Return the values of such records."""
+    """Return the values of `records`."""
     return [record.value for record in records]
 
 
@@ -213,7 +213,10 @@ def test_the_records_of_a_draft_stay_in_the_queue_until_it_is_cut(
 
 @pytest.mark.parametrize("span", [64, 8192, 1 << 20])
 def test_a_batch_whose_time_span_needs_a_longer_varint_keeps_its_limit(span: int) -> None:
-    """A delta of 64 ms takes two bytes, and one of -64 ms only one (zigzag)."""
+    """A batch keeps its size limit even if its timestamps differ so much that deltas grow by bytes.
+
+    For example, a delta of 63 ms takes one byte, and one of 64 ms takes two (zigzag).
+    """
     queue = PartitionQueue()
     for stamp in (0, *(span,) * 200):
         queue.append(single(b"value", stamp), 0.0)

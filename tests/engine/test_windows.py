@@ -176,7 +176,10 @@ def test_twenty_in_flight_once_the_broker_says_twenty() -> None:
 
 
 def test_an_absent_field_after_twenty_means_five() -> None:
-    """Without the field a window of 20 becomes 5 again; nothing is sent until the span fits."""
+    """An answer without KIP-1269's field makes a window of 20 batches 5 again.
+
+    Nothing is sent until no more than five batches are unresolved.
+    """
     rig = discovered(20)
     rig.send(40)
     for _ in range(16):

@@ -213,7 +213,7 @@ async def test_under_fail_nothing_goes_along_and_the_producer_ends() -> None:
 
 
 class Region(Name):
-    """A `Name` whose brokers can become silent: an attempt to connect to them never ends."""
+    """A host name (`Name`) whose brokers can become silent: connecting to them never ends."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         super().__init__(cluster)

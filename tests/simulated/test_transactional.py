@@ -1,4 +1,4 @@
-"""Tests that run the first seeds of transactions, and tests of their judge and their mutants."""
+"""Run the first seeds of the transactional simulation, and test its judge and its mutants."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Run one seed through the whole producer: real tasks, virtual time, a cluster in memory.
 
-The application is several tasks that `send`, `send_nowait` and `send_many`, that are cancelled at
-any await, that flush and close. trio runs on its `MockClock`; asyncio on a loop of its own whose
-selector does not wait but moves the time (`VirtualLoop`), so that a minute of timeout costs nothing
-on either. Only those faults of a schedule run that make sense over byte streams: `FAULTS` (faults
-at a time) and `GLITCHES` (faults of single requests). A stall of the client is a jump of the clock,
-so it stops the brokers too.
+The application is several tasks that send records, flush and close, and are cancelled at any await.
+trio runs on its `MockClock`, and asyncio on `VirtualLoop`, whose selector does not wait but moves
+the time. So a minute of timeout costs nothing on either. Of a schedule's faults, only those are
+carried out that make sense over byte streams: `FAULTS` (faults at a time) and `GLITCHES` (faults of
+single requests). A stall of the client is a jump of the clock, so it stops the brokers too.
 
 Invariant: the same schedule gives the same run. trio shuffles the tasks that are ready at the same
 time; its random generator is therefore seeded here.

@@ -261,7 +261,7 @@ def test_transactions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_faults_of_connections_and_brokers(tmp_path: Path) -> None:
-    """aioidem's records are all acknowledged, and each is in the log once and in order."""
+    """With each fault, aioidem's records are all acknowledged, and stored once and in order."""
     faults = ("lost-response", "clean-restart", "broker-down")
     rows = rows_of_faults(tmp_path, faults, "--seconds", "1", "--down", "3")
     assert all(row["acked"] == row["sent"] for row in rows if row["client"] == "aioidem")

@@ -110,7 +110,7 @@ _KEYS: Final = (
 )
 
 Answer: TypeAlias = bytes | str
-"""A frame without its length, or what happened instead."""
+"""An answer's frame without its length, or a text that says what happened instead of an answer."""
 Plain: TypeAlias = Any
 """An answer in terms that do not differ by cluster: dicts, lists, numbers, text."""
 

@@ -50,7 +50,10 @@ async def nothing_arrives(cluster: KafkaCluster, spans: SpanCount) -> AsyncItera
 
 
 async def settle_doubt(history: History, world: World, *, read: bool) -> None:
-    """Assert that batches in doubt end ACKED if `read`, else UNKNOWN, and that sending goes on."""
+    """Assert that the batches in doubt get their outcome, and that sending goes on.
+
+    They end ACKED if the producer may read the log (`read`), and otherwise UNKNOWN.
+    """
     window = world.window
     first = len(history.deliveries) - window
     told = await outcomes(history.deliveries[first:])

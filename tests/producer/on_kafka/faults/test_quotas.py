@@ -104,7 +104,7 @@ async def test_requests_of_a_closed_connection_are_appended_when_the_quota_lets_
             assert told == [DeliveryStatus.ACKED] + [DeliveryStatus.UNKNOWN] * (BATCHES - 1)
             assert await last_sequence(cluster, topic) < BATCHES
             while await last_sequence(cluster, topic) < BATCHES:
-                pass  # and yet it is appended
+                pass  # the broker appends the last batch although its record ended UNKNOWN
         cluster.proxy.thaw()
         await outcomes(history.deliveries)
         await limit_bytes(cluster, topic, None)

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.anyio
 
 METADATA = 3
 SLACK = 1.0
-"""The time allowed on a busy machine between what the proxy sees and what the test knows."""
+"""The seconds by which a test on a busy machine may notice later what the proxy has seen."""
 
 
 async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, start: int) -> None:
