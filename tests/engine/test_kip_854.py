@@ -672,10 +672,10 @@ def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None
 
 
 def test_resend_mode_takes_new_numbers_again_for_what_was_never_sent_under_the_last() -> None:
-    """With in_doubt="resend" batches are renumbered again if the first of them is refused for good.
+    """Batches that were renumbered for a resend are renumbered again if the first one is refused.
 
-    The refused batch leaves a gap in the sequences, and only a leader without the producer's state
-    would accept the batch after the gap.
+    The first one is refused for good, and leaves a gap in the sequences. Only a leader without the
+    producer's state would accept the batch after the gap. (This is with in_doubt="resend".)
     """
     rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
     while rig.state().ledger.identity == (4001, 0):

@@ -155,7 +155,7 @@ def test_what_was_never_stored_was_not_forgotten() -> None:
 
 
 def test_a_window_that_shrank_is_no_lie() -> None:
-    """A broker whose window shrank is not convicted: it retains as many batches as it says now."""
+    """A broker that now claims to retain 5 batches is not convicted for forgetting older ones."""
     rig = cut_with_twenty()
     answer_as(rig, set(range(16, 21)), retained=None)
     assert set(rig.statuses) == {ACKED}

@@ -42,7 +42,7 @@ def test_a_record_costs_what_is_recorded(
 
 
 def test_a_slower_send_is_noticed(guard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs count the same, and a `send_nowait` with one call more exceeds the tolerance."""
+    """The guard counts the same in two runs, and finds a `send_nowait` that makes one call more."""
 
     def count() -> Any:
         return guard.measure(build_info().hot_path, ["queued"])

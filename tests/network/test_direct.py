@@ -293,7 +293,7 @@ async def test_tcp_a_request_is_at_the_peer_without_a_pass_of_the_loop() -> None
 
 
 async def test_tcp_a_full_socket_takes_no_request_directly_and_loses_none() -> None:
-    """What the kernel does not take is kept in order, and `try_send` then takes nothing more."""
+    """`try_send` keeps the bytes that a full socket does not take, and then refuses more bytes."""
     with anyio.fail_after(20), socket.create_server(("127.0.0.1", 0)) as server:
         stream = await TcpConnector().connect("127.0.0.1", server.getsockname()[1])
         accepted, _ = server.accept()

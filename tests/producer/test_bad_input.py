@@ -267,7 +267,7 @@ async def test_a_mutable_payload_is_copied_at_the_call(transport: Transport, pay
         assert (record.key, record.value, list(record.headers)) == (b"v", b"v", [("h", b"v")])
 
 
-# --- strangers ------------------------------------------------------------------------------------
+# --- peers that are no Kafka brokers --------------------------------------------------------------
 
 Greet = Callable[[SocketStream], Awaitable[None]]
 
