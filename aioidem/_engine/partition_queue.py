@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from operator import attrgetter
 
 from aioidem._engine.draft import Draft
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import BLOCK, RecordBlock, RecordRuns, count_of, items_of
+from aioidem._hot import squeeze, take_fitting, total_size
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 
 __all__ = ["PartitionQueue"]
@@ -103,19 +103,13 @@ class PartitionQueue:
         if group is BLOCK:
             return self._cut_blocks([], 0, room, max_records)
         whole = group is not None and group.size <= limit
-        size = count = 0
-        for record in islice(records, max_records):
-            if record.group is not group or (size + record.size > room and count and not whole):
-                break
-            size += record.size
-            count += 1
-        taken = [records.popleft() for _ in range(count)]
+        taken, size = take_fitting(records, group, room, max_records, whole)
         if records and not whole:
             following = records[0].group
             if following is BLOCK and group is None:
                 return self._cut_blocks(taken, size, room, max_records)
             if following is group:
-                size += self._squeeze(taken, size, room, max_records)
+                size += squeeze(records, taken, size, room, max_records, _LOOSE_OVERHEAD)
         self._took(size)
         return taken
 
@@ -162,23 +156,6 @@ class PartitionQueue:
         self._took(size)
         return RecordRuns(taken)
 
-    def _squeeze(self, taken: list[PendingRecord], size: int, room: int, max_records: int) -> int:
-        """Take further records from the head into a batch that seems full, and return their size.
-
-        The batch only seems full, because a record's `size` allows for the longest varints. By a
-        tighter bound more records fit, which would otherwise be left for the next batch.
-        """
-        records, group, added = self.records, taken[0].group, 0
-        measure = _TightSize(taken, size)
-        while records and len(taken) < max_records:
-            following = records[0]
-            if following.group is not group or measure.with_another(following) > room:
-                break
-            measure.add(following)
-            added += following.size
-            taken.append(records.popleft())
-        return added
-
     def head(self, limit: int, max_records: int) -> Sequence[PendingRecord]:
         """Return the records that `cut` would take, and leave them in the queue."""
         blocked, flushing = self.blocked, self.flushing
@@ -217,7 +194,7 @@ class PartitionQueue:
         """
         items = items_of(records)
         self.records.extendleft(reversed(items))
-        self.bytes += sum(map(_size_of, items))
+        self.bytes += total_size(items)
         self.flushing = flushing
 
     def expire(self, now: float) -> list[PendingRecord]:

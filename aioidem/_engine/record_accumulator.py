@@ -35,6 +35,7 @@ from aioidem._engine.spreading import spread
 from aioidem._engine.sticky_target import StickyTarget
 from aioidem._engine.topics import TopicState
 from aioidem._engine.transactions import Transactions
+from aioidem._hot import Appender
 from aioidem._records import BATCH_OVERHEAD, BatchBody
 from aioidem.structs import DeliveryStatus
 
@@ -79,6 +80,8 @@ class RecordAccumulator:
         self._cluster = cluster
         self._metadata = metadata
         self._partitions = partitions
+        timeout, targets = config.delivery_timeout, partitions.targets
+        self.appender = Appender(timeout, effects, targets, partitions.wake)
         self._targets = partitions.targets
         self._outcomes = outcomes
         self._effects = effects
@@ -87,11 +90,8 @@ class RecordAccumulator:
         self.drafts = self._sealer.drafts
         self._assigning = Assigning()
         self._closed = False
-        # `_ordinal`: how many records callers have handed over so far; the last one has this number
-        # as its ordinal. `_refused`: how many of them were not queued, because an error was raised.
-        self._ordinal = 0
+        # How many records that `appender` has numbered were not queued, because of an error.
         self._refused = 0
-        self._generation = 0
         self._delivery_timeout = config.delivery_timeout
         self._has_targets = config.partitioner is None and config.transactional_id is None
         self.topics: dict[str, TopicState] = {}
@@ -134,19 +134,9 @@ class RecordAccumulator:
         """
         if self._closed or self._effects.fatal_error is not None:
             raise self._why_ended()
-        record.deadline = now + self._delivery_timeout
-        record.generation = self._generation
-        self._ordinal = record.ordinal = self._ordinal + 1
-        target = self._targets.get(topic_name)
-        if target is not None and record.key is None and record.partition is None:
-            sticky = target.sticky
-            if sticky.left > 0:
-                sticky.left -= record.size
-                queue = target.state.queue
-                if not queue.records:
-                    self._partitions.wake(target.state)
-                queue.append(record, now)
-                return
+        if self.appender.append(topic_name, record, now):
+            return
+        self.appender.number(record, now)
         record.queued_at = 0.0
         try:
             self._append(topic_name, record, now, block_until)
@@ -177,11 +167,12 @@ class RecordAccumulator:
         """
         if self._closed or self._effects.fatal_error is not None:
             raise self._why_ended()
+        appender = self.appender
         block.deadline = now + self._delivery_timeout
-        block.generation = self._generation
-        block.begin_at(self._ordinal + 1)
+        block.generation = appender.generation
+        block.begin_at(appender.ordinal + 1)
         count = block.count
-        self._ordinal += count
+        appender.ordinal += count
         block.queued_at = 0.0
         try:
             self._append(topic_name, block, now, block_until)
@@ -256,7 +247,7 @@ class RecordAccumulator:
         if not queue.records:
             self._partitions.wake(state)
         queue.append(record, now)
-        if record.generation < self._generation:
+        if record.generation < self.appender.generation:
             queue.hurry()  # a flush began while the record waited for its partition
         return True
 
@@ -467,7 +458,7 @@ class RecordAccumulator:
     @property
     def unsettled(self) -> int:
         """The number of records that have no outcome yet."""
-        return self._ordinal - self._refused - self._outcomes.settled
+        return self.appender.ordinal - self._refused - self._outcomes.settled
 
     def unsettled_by_topic(self) -> dict[str, int]:
         """Return the number of records without an outcome, by topic.
@@ -492,9 +483,10 @@ class RecordAccumulator:
             The closed generation: a flush waits for its records and those of earlier generations.
         """
         self._partitions.flush()
-        self._outcomes.close_generation(self._generation, self.unsettled)
-        self._generation += 1
-        return self._generation - 1
+        closed = self.appender.generation
+        self._outcomes.close_generation(closed, self.unsettled)
+        self.appender.generation = closed + 1
+        return closed
 
     # -- a topic is recreated, or the cluster changes ----------------------------------------------
 

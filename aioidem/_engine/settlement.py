@@ -8,13 +8,11 @@ from operator import attrgetter
 
 from aioidem._engine.record import HEADER_MEMORY, Outcome, PendingRecord
 from aioidem._engine.record_block import RecordRuns, records_of
+from aioidem._hot import total_overhead, total_size
 
 __all__ = ["Settlement"]
 
 _generation_of = attrgetter("generation")
-_headers_of = attrgetter("headers")
-_memory_of = attrgetter("memory")
-_size_of = attrgetter("size")
 
 
 class Settlement:
@@ -39,16 +37,14 @@ class Settlement:
     def size(self) -> int:
         """Return an upper bound of the records' bytes on the wire, before compression."""
         records = self.records
-        return records.size if type(records) is RecordRuns else sum(map(_size_of, records))
+        return records.size if type(records) is RecordRuns else total_size(records)
 
     def overhead(self) -> int:
         """Return the bytes that the records take in memory besides their `size`."""
         records = self.records
         if type(records) is RecordRuns:
             return records.overhead()
-        headers: int = sum(map(len, map(_headers_of, records)))
-        memory: int = sum(map(_memory_of, records))
-        return memory + headers * HEADER_MEMORY
+        return total_overhead(records, HEADER_MEMORY)
 
     def by_generation(self) -> Counter[int]:
         """Return the number of records by generation (the records queued between two flushes)."""

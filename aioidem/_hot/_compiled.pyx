@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=False
 # cython: freethreading_compatible=True
-"""The compiled twin of `encoding`, `columns` and `hashing`: the same functions, the same bytes and errors.
+"""The compiled twin of the other files here: the same names, the same bytes, results and errors.
 
-Each function takes what a producer's records have: exact bytes, exact ints of 64 bits, headers in a
+Each function that encodes or hashes takes what a producer's records have: exact bytes, exact ints of 64 bits, headers in a
 tuple of tuples. Anything else, right or wrong, is handed to the pure twin, whose result or error
 is then the answer: this file has no error message of its own, and none can differ.
 
@@ -35,8 +35,14 @@ cdef extern from "Python.h":
     bint PyLong_CheckExact(object) noexcept
     bint PyTuple_CheckExact(object) noexcept
     bint PyUnicode_CheckExact(object) noexcept
+    double PyFloat_AsDouble(object) except? -1.0
 
 
+cdef extern from "math.h":
+    long long llrint(double) noexcept nogil
+
+
+cdef tuple _NOTHING = ()
 cdef array _INTS = array("i")
 cdef array _LONGS = array("q")
 cdef object _BinaryColumn = _columns.BinaryColumn
@@ -172,6 +178,382 @@ cdef inline bint is_int64(object number, int64_t *found) except -1:
     return overflow == 0
 
 
+# --- records on their way ------------------------------------------------------------------------
+
+
+cdef class RecordFields:
+    """One record that waits for its outcome.
+
+    See `record.RecordFields`.
+    """
+
+    cdef public object key
+    cdef public object value
+    cdef public object headers
+    cdef public object partition
+    cdef public object group
+    cdef public int64_t timestamp_ms
+    cdef public int64_t size
+    cdef public int64_t generation
+    cdef public int64_t ordinal
+    cdef public double deadline
+    cdef public double queued_at
+
+    def __init__(self, key, value, headers, timestamp_ms, partition, size, group=None):
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+        self.partition = partition
+        self.size = size
+        self.group = group
+        self.deadline = self.queued_at = 0.0
+        self.generation = self.ordinal = 0
+
+
+cdef class DeliveryFields(RecordFields):
+    """One record that waits for its outcome, and what its caller waits with.
+
+    See `record.DeliveryFields`.
+    """
+
+    cdef public object _callbacks
+    cdef public object _context
+    cdef public object _outcome
+    cdef public object _result
+    cdef public object _siblings
+    cdef public object _waiter
+    cdef public int64_t _looking
+    cdef public int64_t _place
+
+    def __init__(
+        self, key, value, headers, timestamp_ms, partition, size, context, siblings=None
+    ):
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+        self.partition = partition
+        self.size = size
+        self._context = context
+        self._siblings = siblings
+
+    def done(self):
+        """See `record.DeliveryFields.done`."""
+        return self._outcome is not None
+
+    def exception(self):
+        """See `record.DeliveryFields.exception`."""
+        outcome = self._outcome
+        if self._looking == 1 and (outcome is None or outcome.error is None):
+            return None
+        return self._failure()
+
+    def add_done_callback(self, callback):
+        """See `record.DeliveryFields.add_done_callback`."""
+        if self._outcome is not None:
+            self._look()
+            try:
+                callback(self)
+            except Exception as raised:
+                self._failed(raised)
+            return
+        home = self._context.home
+        try:
+            here = home.running_loop() is home.loop
+        except RuntimeError:
+            here = False
+        if not here:
+            home.check(False)
+        self._looking = 1
+        self._add(callback)
+
+    def _add(self, callback):
+        before = self._callbacks
+        if before is None:
+            self._callbacks = callback
+        else:
+            several = before if type(before) is tuple else (before,)
+            self._callbacks = (*several, callback)
+
+    def settle(self, outcome, place):
+        """See `record.DeliveryFields.settle`."""
+        self.take(outcome, place, outcome.error)
+
+    cdef int take(self, object outcome, int64_t place, object error) except -1:
+        cdef object waiter, siblings = self._siblings, callbacks
+        self._place = place
+        self._outcome = outcome
+        self.key = self.value = None
+        self.headers = _NOTHING
+        if error is not None:
+            self._count_if_unseen(outcome.topic, error)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            self._wake(waiter)
+        if siblings is not None:
+            siblings.one_done()
+        callbacks = self._callbacks
+        if callbacks is not None:
+            self._callbacks = None
+            if PyTuple_CheckExact(callbacks):
+                for callback in <tuple> callbacks:
+                    self.run(callback)
+            else:
+                self.run(callbacks)
+        return 0
+
+    cdef int run(self, object callback) except -1:
+        try:
+            callback(self)
+        except Exception as raised:
+            self._failed(raised)
+        return 0
+
+
+cdef class Appender:
+    """Numbers records, and queues those that go where the record before them went.
+
+    See `queueing.Appender`.
+    """
+
+    cdef dict _targets
+    cdef double _timeout
+    cdef object _wake, _effects
+    cdef public int64_t generation
+    cdef public int64_t ordinal
+
+    def __init__(self, timeout, effects, dict targets not None, wake):
+        self._timeout = timeout
+        self._effects = effects
+        self._targets = targets
+        self._wake = wake
+
+    def append(self, topic, RecordFields record not None, double now):
+        """See `queueing.Appender.append`."""
+        return self.put(topic, record, now)
+
+    cdef bint put(self, object topic, RecordFields record, double now) except -1:
+        cdef object target, sticky, queue, state, records
+        cdef int64_t left
+        target = self._targets.get(topic)
+        if target is None or record.key is not None or record.partition is not None:
+            return False
+        sticky = target.sticky
+        left = sticky.left
+        if left <= 0:
+            return False
+        self.mark(record, now)
+        sticky.left = left - record.size
+        state = target.state
+        queue = state.queue
+        records = queue.records
+        if not records:
+            self._wake(state)
+        record.queued_at = now
+        records.append(record)
+        queue.bytes += record.size
+        return True
+
+    @property
+    def ended(self):
+        """See `queueing.Appender.ended`."""
+        return self._effects.fatal_error is not None
+
+    def number(self, RecordFields record not None, double now):
+        """See `queueing.Appender.number`."""
+        self.mark(record, now)
+
+    cdef void mark(self, RecordFields record, double now) noexcept:
+        record.deadline = now + self._timeout
+        record.generation = self.generation
+        self.ordinal += 1
+        record.ordinal = self.ordinal
+
+
+cdef class PlainSends:
+    """Queues records that have nothing but a value, if nothing is out of the ordinary.
+
+    See `queueing.PlainSends`.
+    """
+
+    cdef object _make, _context, _running_loop, _wall_clock, _life, _budget, _append, _wakeup
+    cdef dict _topics
+    cdef Appender _appender
+    cdef int64_t _most, _empty, _memory
+
+    def __init__(
+        self, make, context, running_loop, wall_clock, life, budget, append,
+        Appender appender not None, dict topics not None, wakeup, most, empty, memory,
+    ):
+        if not issubclass(make, DeliveryFields):
+            raise TypeError("make must be a class of deliveries")
+        self._make = make
+        self._context = context
+        self._running_loop = running_loop
+        self._wall_clock = wall_clock
+        self._life = life
+        self._budget = budget
+        self._append = append
+        self._appender = appender
+        self._topics = topics
+        self._wakeup = wakeup
+        self._most = most
+        self._empty = empty
+        self._memory = memory
+
+    def queue(self, topic, value):
+        """See `queueing.PlainSends.queue`."""
+        cdef int64_t size, charge, used
+        cdef DeliveryFields record
+        cdef object life = self._life, budget = self._budget, now
+        try:
+            if self._running_loop() is not life.open_loop or topic not in self._topics:
+                return None
+        except (RuntimeError, TypeError):
+            return None
+        if not PyBytes_CheckExact(value):
+            return None
+        size = PyBytes_GET_SIZE(value)
+        if size > self._most:
+            return None
+        size += self._empty if size < 64 else self._empty + 1
+        charge = size + self._memory
+        used = budget.used
+        used += charge
+        if (
+            used > <int64_t> budget.limit
+            or budget.waiting
+            or self._appender._effects.fatal_error is not None
+        ):
+            return None
+        record = <DeliveryFields> DeliveryFields.__new__(self._make)
+        record.value = value
+        record.headers = _NOTHING
+        record.timestamp_ms = llrint(PyFloat_AsDouble(self._wall_clock()) * 1000.0)
+        record.size = size
+        record._context = self._context
+        budget.used = used
+        try:
+            now = life.clock()
+            if not self._appender.put(topic, record, now):
+                self._append(topic, record, now)
+        except BaseException:
+            budget.release(charge)
+            raise
+        if not self._wakeup.raised:
+            self._wakeup.set()
+        return record
+
+
+def take_fitting(records, group, int64_t room, int64_t most, bint whole):
+    """Take records from the head of a queue for one batch, at least one, and return their size.
+
+    See `queueing.take_fitting`.
+    """
+    cdef int64_t size = 0, count = 0, more
+    cdef list taken = []
+    for record in records:
+        if count == most or (<RecordFields?> record).group is not group:
+            break
+        more = (<RecordFields> record).size
+        if size + more > room and count and not whole:
+            break
+        size += more
+        count += 1
+        taken.append(record)
+    popleft = records.popleft
+    for _ in range(count):
+        popleft()
+    return taken, size
+
+
+def squeeze(
+    records, list taken not None, int64_t size, int64_t room, int64_t most, int64_t overhead
+):
+    """Take further records from the head of a queue into a batch that only seems full.
+
+    See `queueing.squeeze`.
+    """
+    cdef int64_t largest = 0, span = 0, longest, widest, more, bound, added = 0
+    cdef int64_t count = len(taken)
+    cdef RecordFields record = taken[0]
+    cdef int64_t first = record.timestamp_ms
+    cdef object group = record.group
+    popleft = records.popleft
+    for each in taken:
+        record = <RecordFields?> each
+        largest = max(largest, record.size)
+        span = max(span, abs(record.timestamp_ms - first))
+    while count < most and records:
+        record = <RecordFields?> records[0]
+        if record.group is not group:
+            break
+        more = record.size
+        longest = max(largest, more)
+        widest = max(span, abs(record.timestamp_ms - first))
+        bound = 1 + varint_size(widest) + varint_size(count + 1)
+        bound += varint_size(longest + bound)
+        if size + more + (count + 1) * (bound - overhead) > room:
+            break
+        largest = longest
+        span = widest
+        count += 1
+        size += more
+        added += more
+        taken.append(popleft())
+    return added
+
+
+def total_size(records):
+    """Return the sum of the records' `size`.
+
+    See `settling.total_size`.
+    """
+    cdef int64_t total = 0
+    for record in records:
+        total += (<RecordFields?> record).size
+    return total
+
+
+def total_overhead(records, int64_t header_memory):
+    """Return the bytes that the records take in memory besides their `size`.
+
+    See `settling.total_overhead`.
+    """
+    cdef int64_t total = 0, memory = 0
+    cdef object headers
+    cdef type before = None
+    for record in records:
+        if type(record) is not before:
+            before = type(record)
+            memory = record.memory
+        headers = (<RecordFields?> record).headers
+        total += memory
+        if headers is not _NOTHING:
+            total += len(headers) * header_memory
+    return total
+
+
+def settle_each(records, outcome, int64_t begin, told):
+    """Give an outcome to each record.
+
+    See `settling.settle_each`.
+    """
+    cdef int64_t place = begin - 1
+    cdef object error = outcome.error
+    try:
+        for record in records:
+            place += 1
+            if isinstance(record, DeliveryFields):
+                (<DeliveryFields> record).take(outcome, place, error)
+            else:
+                record.settle(outcome, place)
+    finally:
+        told(place + 1)
+
+
 # --- records -------------------------------------------------------------------------------------
 
 
@@ -213,11 +595,18 @@ def encode_records(records):
     begin_section(&section)
     try:
         for record in records:
-            key = record.key
-            value = record.value
-            headers = record.headers
+            if isinstance(record, RecordFields):
+                key = (<RecordFields> record).key
+                value = (<RecordFields> record).value
+                headers = (<RecordFields> record).headers
+                timestamp = (<RecordFields> record).timestamp_ms
+            else:
+                key = record.key
+                value = record.value
+                headers = record.headers
+                well = is_int64(record.timestamp_ms, &timestamp)
             # With a first timestamp of -1 the delta of the largest int64 would not fit.
-            if not is_int64(record.timestamp_ms, &timestamp) or not -1 <= timestamp < INT64_MAX:
+            if not well or not -1 <= timestamp < INT64_MAX:
                 well = False
                 break
             if offset == 0:
@@ -237,7 +626,7 @@ def encode_records(records):
 
 
 def payload_size(key, value, headers):
-    """Return the encoded size of key, value and headers, which no position in a batch changes.
+    """Return the encoded size of key, value and headers, which is the same anywhere in a batch.
 
     See `encoding.payload_size`.
     """
@@ -394,7 +783,7 @@ cdef inline bint is_longs(object rows) except -1:
 
 
 def measure_columns(values, keys=None, headers=(), rows=None):
-    """Return the most bytes that the records take before each of them, and those of the largest.
+    """Return running totals of the records' sizes in bytes, and the size of the largest record.
 
     See `columns.measure_columns`.
     """

@@ -122,9 +122,7 @@ def measure_columns(
     headers: list[Headers] | SharedHeaders = (),
     rows: array[int] | None = None,
 ) -> tuple[array[int], int]:
-    """Return the most bytes that the records take before each of them, and those of the largest.
-
-    In other words: upper bounds of the records' sizes, as running totals, and the largest size.
+    """Return running totals of the records' sizes in bytes, and the size of the largest record.
 
     Args:
         values: The values.

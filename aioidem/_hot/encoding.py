@@ -204,7 +204,7 @@ def _nullable_size(data: bytes | None) -> int:
 def payload_size(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """Return the encoded size of key, value and headers, which no position in a batch changes.
+    """Return the encoded size of key, value and headers, which is the same anywhere in a batch.
 
     Arguments with wrong types or values raise TypeError, ValueError or AttributeError.
     """

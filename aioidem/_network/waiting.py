@@ -19,7 +19,7 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Signal", "Waiter", "Wakeup", "add_waiter", "new_signal", "wake"]
+__all__ = ["Signal", "Waiter", "Wakeup", "add_waiter", "add_waiter_on", "new_signal", "wake"]
 
 
 class Signal(Protocol):
@@ -97,13 +97,22 @@ def add_waiter(waiting: Waiter | None) -> Waiter:
     return _FutureSignal(waiting) if isinstance(waiting, asyncio.Future) else waiting
 
 
+def add_waiter_on(loop: asyncio.AbstractEventLoop, waiting: Waiter | None) -> Waiter:
+    """Do what `add_waiter` does, for a task that is known to be one of this loop of asyncio."""
+    return loop.create_future() if waiting is None else add_waiter(waiting)
+
+
 def wake(waiter: Waiter) -> None:
     """Wake every task that waits for `waiter`."""
     if not isinstance(waiter, asyncio.Future):
         waiter.set()
-    # Setting a future's result raises if its loop is closed, and then no task waits for it.
-    elif not waiter.done() and not waiter.get_loop().is_closed():
-        waiter.set_result(None)
+    elif not waiter.done():
+        try:
+            waiter.set_result(None)
+        except RuntimeError:
+            # The loop is closed, so that no task waits for the future.
+            if not waiter.get_loop().is_closed():
+                raise
 
 
 class Wakeup:

@@ -23,11 +23,11 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from aioidem._engine.record import Outcome
-from aioidem._network.waiting import Waiter, add_waiter
+from aioidem._network.waiting import Waiter, add_waiter, add_waiter_on
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import InternalError, KafkaError
-from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
+from aioidem.structs import DeliveryStatus, RecordMetadata
 
 __all__ = ["COUNTED_AS_UNSEEN", "Delivery", "DeliveryContext", "stored_at"]
 
@@ -68,17 +68,15 @@ class Delivery:
     _place: int  # the record's index among those that share the outcome
     _result: RecordMetadata | KafkaError | None  # made when somebody looks
     _waiter: Waiter | None
-    _callbacks: list[Callable[[Delivery], object]] | None
+    _callbacks: Any  # one function, a tuple of several, or None
     _context: DeliveryContext
     _looking: int
     # Whether the caller learns of the outcome: the number of tasks that wait for it; 1 if there is
     # a callback or the outcome was read; 0 if nobody has looked so far; or `COUNTED_AS_UNSEEN`.
 
-    def _call(self, callback: Callable[[Delivery], object]) -> None:
-        try:
-            callback(self)
-        except Exception:
-            logger.exception("a delivery callback raised")
+    def _failed(self, error: Exception) -> None:
+        """Log the exception that a callback has raised."""
+        logger.error("a delivery callback raised", exc_info=error)
 
     @property
     def status(self) -> DeliveryStatus:
@@ -110,9 +108,14 @@ class Delivery:
 
     def exception(self) -> KafkaError | None:
         """Return the error that the record failed with; None if it has not failed."""
+        return self._failure()
+
+    def _failure(self) -> KafkaError | None:
         self._look()
         outcome = self._outcome
-        result = None if outcome is None else self._made(outcome)
+        if outcome is None or outcome.error is None:
+            return None
+        result = self._made(outcome)
         return result if isinstance(result, KafkaError) else None
 
     def _made(self, outcome: Outcome) -> RecordMetadata | KafkaError:
@@ -147,20 +150,16 @@ class Delivery:
                 loop than the producer's.
             ProducerClosed: The record is pending, and the producer's event loop was closed.
         """
-        if not self.done():
-            self._context.home.check(False)
+        # A pending delivery is a `QueuedDelivery`, which has its own form of this method.
         self._look()
-        if self.done():
-            self._call(callback)
-            return
-        if self._callbacks is None:
-            self._callbacks = []
-        self._callbacks.append(callback)
+        try:
+            callback(self)
+        except Exception as error:  # noqa: BLE001 - the caller's code
+            self._failed(error)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if self._outcome is None:
-            self._context.home.check(True)
-            waiter = self._waiter = add_waiter(self._waiter)
+            waiter = self._waiter = self._wait_here()
             self._looking += 1
             try:
                 if isinstance(waiter, asyncio.Future):
@@ -168,12 +167,29 @@ class Delivery:
                 else:
                     yield from waiter.wait().__await__()
             except BaseException:
-                if self._waiter is waiter and isinstance(waiter, asyncio.Future):
-                    self._waiter = None
-                if self._looking > 0:
-                    self._looking -= 1
+                self._stop_waiting(waiter)
                 raise
         return self.metadata
+
+    def _stop_waiting(self, waiter: Waiter) -> None:
+        """Note that the current task no longer waits for the outcome: its wait was cancelled."""
+        if self._waiter is waiter and isinstance(waiter, asyncio.Future):
+            self._waiter = None
+        if self._looking > 0:
+            self._looking -= 1
+
+    def _wait_here(self) -> Waiter:
+        """Return what the current task has to wait for; raise if it may not wait here."""
+        home = self._context.home
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no loop of asyncio is running
+            task = None
+        loop = home.loop
+        if task is not None and loop is not None and task.get_loop() is loop:
+            return add_waiter_on(loop, self._waiter)
+        home.check(True)
+        return add_waiter(self._waiter)
 
     def __repr__(self) -> str:
         where, outcome = "", self._outcome
@@ -202,7 +218,7 @@ def stored_at(outcome: Outcome, place: int, timestamp_ms: int) -> RecordMetadata
     return RecordMetadata(
         outcome.topic,
         outcome.partition,
-        TopicPartition(outcome.topic, outcome.partition),
+        outcome.topic_partition,
         offset + place if offset >= 0 else -1,
         appended_at if appended_at >= 0 else timestamp_ms,
         _LOG_APPEND_TIME if appended_at >= 0 else _CREATE_TIME,

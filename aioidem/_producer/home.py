@@ -25,12 +25,19 @@ LOOP_ENDED = (
 
 
 class HomeLoop:
-    """The event loop and the thread in which one producer was started."""
+    """The event loop and the thread in which one producer was started.
 
-    __slots__ = ("_loop", "_thread", "_thread_name")
+    Attributes:
+        loop: The producer's asyncio loop; None on trio, and before the start.
+        running_loop: Returns asyncio's running loop; raises RuntimeError if there is none.
+    """
+
+    __slots__ = ("_thread", "_thread_name", "loop")
+
+    running_loop = staticmethod(asyncio.get_running_loop)
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._thread_name = ""
 
@@ -40,7 +47,7 @@ class HomeLoop:
         Args:
             loop: The running asyncio loop; None on trio.
         """
-        self._loop = loop
+        self.loop = loop
         self._thread = threading.get_ident()
         self._thread_name = threading.current_thread().name
 
@@ -50,7 +57,7 @@ class HomeLoop:
     @property
     def closed(self) -> bool:
         """Whether asyncio's loop is closed; False on trio, where the producer's task ends first."""
-        return self._loop is not None and self._loop.is_closed()
+        return self.loop is not None and self.loop.is_closed()
 
     def check(self, awaits: bool) -> None:
         """Raise an error unless the call comes from the producer's thread and event loop.
@@ -64,7 +71,7 @@ class HomeLoop:
             WrongLoopError: The call comes from another thread or event loop.
             ProducerClosed: The event loop was closed.
         """
-        home = self._loop
+        home = self.loop
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -84,7 +91,7 @@ class HomeLoop:
             here = threading.current_thread().name
             how = (
                 "asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()"
-                if self._loop is not None
+                if self.loop is not None
                 else "trio.from_thread.run(producer.send, ..., trio_token=token)"
             )
             return WrongLoopError(

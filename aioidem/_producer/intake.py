@@ -11,10 +11,10 @@ records are queued in the order of the calls.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from asyncio import get_running_loop
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import anyio
@@ -25,6 +25,7 @@ from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.record import RECORD_MEMORY, RecordGroup
 from aioidem._engine.record_block import Columns, RecordBlock, SharedHeaders
+from aioidem._hot import PlainSends
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
@@ -70,12 +71,12 @@ class RecordIntake:
         "_core",
         "_life",
         "_most",
-        "_most_plain",
         "_observer",
         "_sender",
         "_topics",
         "_wakeup",
         "context",
+        "queue_plain",
     )
 
     def __init__(
@@ -96,51 +97,24 @@ class RecordIntake:
         self.context = DeliveryContext(life.home, sender.unseen)
         self._config = config
         self._most = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
-        self._most_plain = min(_TWO_BYTE_LENGTH, self._most - _EMPTY_RECORD) - 1
         self._observer = observer
-
-    def queue_plain(self, topic: str, value: bytes | None) -> QueuedDelivery | None:
-        """Queue a record that has nothing but a value, if nothing is out of the ordinary.
-
-        This is the fast path for most records. It needs an open producer, called on its asyncio
-        event loop; a short value; a topic that was used before; and room in the buffer.
-
-        Returns:
-            The delivery, or None if nothing was queued. Then the caller takes the general path,
-            which queues the record or raises the error that says why not.
-
-        Raises:
-            KafkaError: The transaction's state forbids records, or the partitioner has failed;
-                nothing was queued.
-        """
-        life, budget = self._life, self._budget
-        try:
-            if get_running_loop() is not life.open_loop or topic not in self._topics:
-                return None
-        except (RuntimeError, TypeError):  # no loop is running; the topic is not hashable
-            return None
-        if type(value) is not bytes:
-            return None
-        size = len(value)
-        if size > self._most_plain:
-            return None
-        size += _EMPTY_RECORD if size < _ONE_BYTE_LENGTH else _EMPTY_RECORD + 1
-        used = budget.used + size + RECORD_MEMORY
-        if used > budget.limit or budget.waiting:
-            return None
-        stamp = round(time.time() * 1000)
-        record = QueuedDelivery(None, value, (), stamp, None, size, self.context)
-        budget.used = used
-        try:
-            self._accumulator.append(topic, record, life.clock())
-        except errors.KafkaError:
-            budget.release(size + RECORD_MEMORY)
-            if self._core.fatal_error is None:
-                raise
-            return None
-        if not self._wakeup.raised:
-            self._wakeup.set()
-        return record
+        # Queues a record that has nothing but a value, if nothing is out of the ordinary. If it
+        # returns None, the general way has to be taken (`record` and `queue`).
+        self.queue_plain: Callable[[str, bytes | None], QueuedDelivery | None] = PlainSends(
+            QueuedDelivery,
+            self.context,
+            asyncio.get_running_loop,
+            time.time,
+            life,
+            self._budget,
+            self._accumulator.append,
+            self._accumulator.appender,
+            self._topics,
+            self._wakeup,
+            most=min(_TWO_BYTE_LENGTH, self._most - _EMPTY_RECORD) - 1,
+            empty=_EMPTY_RECORD,
+            memory=RECORD_MEMORY,
+        ).queue
 
     async def enqueue(
         self,

@@ -315,7 +315,14 @@ class Producer(TransactionCalls):
         if key is None and partition is None and timestamp is None and not headers:
             plain = None if may_be_cancelled() else self._intake.queue_plain(topic, value)
             if plain is not None:
-                return await plain
+                # This is `await plain`, where a task of the producer's loop is known to wait.
+                waiter = plain.begin_wait()
+                try:
+                    await waiter
+                except BaseException:
+                    plain.stop_waiting(waiter)
+                    raise
+                return plain.metadata
         delivery = await self._intake.enqueue(
             topic,
             value,

@@ -10,15 +10,16 @@ batch, so callers may keep millions of them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
-from aioidem._network.waiting import wake
+from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._hot import DeliveryFields
+from aioidem._network.waiting import Waiter, wake
 from aioidem._producer.delivery import (
     COUNTED_AS_UNSEEN,
     Delivery,
-    DeliveryContext,
     stored_at,
 )
 from aioidem.errors import InternalError, KafkaError, TransactionAborted
@@ -27,7 +28,7 @@ from aioidem.structs import RecordMetadata
 __all__ = ["QueuedBatch", "QueuedDelivery"]
 
 
-class QueuedDelivery(Delivery, PendingRecord):
+class QueuedDelivery(DeliveryFields, Delivery, PendingRecord):
     """A record that is being queued, and its delivery in one object.
 
     Args:
@@ -41,68 +42,7 @@ class QueuedDelivery(Delivery, PendingRecord):
         siblings: The deliveries of all records of the same call; None if the call has one record.
     """
 
-    __slots__ = (
-        "_callbacks",
-        "_context",
-        "_looking",
-        "_outcome",
-        "_place",
-        "_result",
-        "_siblings",
-        "_waiter",
-    )
-
-    def __init__(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        timestamp_ms: int,
-        partition: int | None,
-        size: int,
-        context: DeliveryContext,
-        siblings: QueuedBatch | None = None,
-    ) -> None:
-        # The attributes of `PendingRecord` are set here, because a call of its constructor
-        # would cost as much as all the checks of the arguments. `RecordAccumulator.append` sets the
-        # others.
-        self.key = key
-        self.value = value
-        self.headers = headers
-        self.timestamp_ms = timestamp_ms
-        self.partition = partition
-        self.size = size
-        self._context = context
-        self._siblings = siblings
-        self.group: RecordGroup | None = None
-        self._outcome = self._result = self._waiter = self._callbacks = None
-        self._looking = 0
-
-    def settle(self, outcome: Outcome, place: int) -> None:
-        """Set the outcome, and wake the tasks that wait for it. This is called once per record.
-
-        Args:
-            outcome: What is common to the records that were settled together.
-            place: This record's place among those records, from 0 on.
-        """
-        self._place = place
-        self._outcome = outcome
-        self.key = self.value = None
-        self.headers = ()
-        siblings = self._siblings
-        if outcome.error is not None:
-            self._count_if_unseen(outcome.topic, outcome.error)
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None  # avoids a reference cycle: the waiting task refers to this object
-            wake(waiter)
-        if siblings is not None:
-            siblings.one_done()
-        if self._callbacks is not None:
-            # A callback may refer to this object: keeping the callback would be a reference cycle.
-            callbacks, self._callbacks = self._callbacks, None
-            for callback in callbacks:
-                self._call(callback)
+    __slots__ = ()
 
     def tell(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(self)` when the outcome is known.
@@ -113,13 +53,31 @@ class QueuedDelivery(Delivery, PendingRecord):
         Args:
             callback: The function to call, which must neither block nor raise.
         """
-        self._looking = 1
         if self._outcome is not None:
-            self._call(callback)
-        elif self._callbacks is None:
-            self._callbacks = [callback]
+            self.add_done_callback(callback)
         else:
-            self._callbacks.append(callback)
+            self._looking = 1
+            self._add(callback)
+
+    def begin_wait(self) -> asyncio.Future[None]:
+        """Return what the current task has to await for the outcome; then `metadata` has it.
+
+        This and `stop_waiting` do what `await delivery` does, without its check of the event loop.
+        The caller has just queued the record, in a task of the producer's loop of asyncio.
+        """
+        loop: asyncio.AbstractEventLoop | None = self._context.home.loop
+        if loop is None:
+            raise InternalError("the producer was not started on a loop of asyncio")
+        waiter = self._waiter = loop.create_future()
+        self._looking = 1
+        return waiter
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        """Note that the current task no longer waits for the outcome: its wait was cancelled."""
+        self._stop_waiting(waiter)
+
+    def _wake(self, waiter: Waiter) -> None:
+        wake(waiter)
 
     def _stored_at(self, outcome: Outcome) -> RecordMetadata:
         return stored_at(outcome, self._place, self.timestamp_ms)

@@ -23,6 +23,7 @@ from typing import Final
 from aioidem._engine.record import Outcome
 from aioidem._engine.record_block import RecordRuns
 from aioidem._engine.settlement import Settlement
+from aioidem._hot import settle_each
 
 __all__ = ["AT_ONCE", "SettledRecords"]
 
@@ -118,14 +119,12 @@ class SettledRecords:
         if begin or (len(records) > self._left and not self._all):
             end = len(records) if self._all else begin + self._left
             records = records[begin:end]
-        outcome, place = settlement.outcome, begin
-        try:
-            for place, record in enumerate(records, begin):
-                record.settle(outcome, place)
-        finally:
-            told = place + 1
-            self._left -= told - begin
-            self._end_slice(told, len(settlement.records))
+        settle_each(records, settlement.outcome, begin, self._told_until)
+
+    def _told_until(self, end: int) -> None:
+        """Note that the first settlement's records before the place `end` have their outcome."""
+        self._left -= end - self._told
+        self._end_slice(end, len(self._untold[0].records))
 
     def _tell_items(self, outcome: Outcome, records: RecordRuns) -> None:
         """Deliver the outcome to single records and to blocks (a block stands for several records).

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from aioidem._hot import columns, encoding, hashing
+from aioidem._hot import columns, encoding, hashing, queueing, record, settling
 
 # Only what the modules list: Hypothesis shows this object, and their tables are long.
-_MODULES = (encoding, columns, hashing)
+_MODULES = (encoding, columns, hashing, queueing, record, settling)
 PURE: Any = SimpleNamespace(
     **{name: getattr(module, name) for module in _MODULES for name in module.__all__}
 )

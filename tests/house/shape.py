@@ -30,16 +30,18 @@ _DOCUMENT = re.compile(r"\b([\w-]+\.md)\b")
 # The functions that a record goes through, in order, as `file: function`. The path of a file is
 # shortened to its end.
 _WAY = """
-producer/native: send; intake: queue_plain, enqueue, record, queue; memory: try_take;
+producer/native: send; intake: enqueue, record, queue; memory: try_take;
 record_accumulator: append, _append, _assign, _choose_partition; partitions: state;
 partition_queue: append;
 producer/sender: _turn; core: poll; produce: send, _route; partition: follow; produce: _send_on;
-record_accumulator: drain, _next_batch; sealing: seal; partition_queue: cut; idempotence: take;
-builder: build_body, add_header; partition: enlist, send; produce: _write;
+record_accumulator: drain, _next_batch; sealing: seal; partition_queue: cut;
+hot/queueing: take_fitting; idempotence: take; builder: build_body, add_header;
+partition: enlist, send; produce: _write;
 producer/sender: _perform, _send_produce; connection: write;
 producer/sender: _on_frame, _answered; core: on_answer; produce: on_answer, _on_partition;
 partition: on_ack, _settle_ack; outcomes: settle;
-producer/sender: deliver; producer/settled_records: tell; queued: settle
+producer/sender: deliver; producer/settled_records: tell; hot/settling: settle_each;
+hot/record: settle
 """
 _WAY_BEFORE = """
 producer/native: send, enqueue, _record; accumulator: try_take; producer/native: _queue;

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aioidem import Producer
+from aioidem._engine.record import RECORD_MEMORY
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import BufferFullError
 
@@ -96,4 +97,4 @@ async def test_a_third_of_the_buffer_is_kept_for_batches_in_flight() -> None:
         await producer.send("t", b"v")
         with pytest.raises(BufferFullError, match=r"of the 30000 bytes that buffer_memory"):
             queue(producer, 100, 1_000, "value")
-        assert producer.statistics().records_queued == 30_000 // (1_025 + 448)
+        assert producer.statistics().records_queued == 30_000 // (1_025 + RECORD_MEMORY)
