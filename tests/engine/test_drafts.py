@@ -186,7 +186,7 @@ def test_batches_are_compressed_while_their_connection_admits_no_request() -> No
 
 
 def test_no_batch_is_compressed_while_the_window_of_its_partition_is_full() -> None:
-    """Such a batch may still grow, until it can be sent."""
+    """No batch is compressed while its partition's window is full, because it may still grow."""
     made = rig(max_in_flight_requests_per_connection=5)
     made.send()
     made.ack_all()

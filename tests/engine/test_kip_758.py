@@ -176,7 +176,10 @@ def test_a_config_name_alone_never_enters_the_mode() -> None:
 
 
 def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> None:
-    """Brokers are asked for their range even if `producer_id_expiration` is set."""
+    """Brokers are asked for their range even if `producer_id_expiration` is set.
+
+    Without range mode that option makes it needless to ask brokers for their configs.
+    """
     assert running(told=77, producer_id_expiration=3600).cap == 77
 
 

@@ -240,9 +240,10 @@ def random_values(count: int, nbytes: int) -> list[bytes]:
 
 
 def requests_after_a_wrong_estimate(codec: str, *, random_first: bool) -> list[Request]:
-    """Send random values to t-0, and to t-1 values that compress well, as the estimate expects.
+    """Return the requests with random values for partition 0 and compressible ones for partition 1.
 
-    The topic accepts more than a request may carry.
+    Before that the engine has learned the compression ratio from compressible values, so its
+    estimate is wrong for the random ones. The topic accepts more than a request may carry.
     """
     rig = Rig(
         partitions=2,

@@ -17,7 +17,8 @@ import pytest
 
 from aioidem._hot import columns, encoding, hashing, queueing, record, settling
 
-# Only what the modules list: Hypothesis shows this object, and their tables are long.
+# This object has only the names in `__all__`. Hypothesis prints it, and the modules' other names
+# include long tables.
 _MODULES = (encoding, columns, hashing, queueing, record, settling)
 PURE: Any = SimpleNamespace(
     **{name: getattr(module, name) for module in _MODULES for name in module.__all__}

@@ -1,7 +1,7 @@
 """Compiled code and pure Python measure and encode columns like the same records one by one.
 
-A column has one part of many records (values, keys, headers or timestamps), one record per row. It
-is a tuple or an array, or, in Arrow's layout, a `BinaryColumn`.
+A column holds the values, keys, headers or timestamps of many records, one row per record. It is a
+tuple or an array, or, in Arrow's layout, a `BinaryColumn`.
 """
 
 from __future__ import annotations
