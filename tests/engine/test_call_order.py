@@ -76,7 +76,10 @@ def test_records_of_all_partitions_are_in_call_order(items: list[PendingRecord])
 
 
 def test_the_blocks_of_a_call_become_one_block_again() -> None:
-    """Blocks with every other record of a call are united, so that they stay cheap."""
+    """Two blocks that each have every other record of one call are united into one block.
+
+    One block costs less than many blocks of one record each.
+    """
     block = call_of(6, 1)
     parts = [block.among(array("q", rows)) for rows in ((1, 3, 5), (0, 2, 4))]
     [(_, whole)] = in_call_order((None, part) for part in parts)

@@ -479,9 +479,10 @@ def test_a_rejected_batch_of_a_suspect_partition_is_sent_again_as_ever() -> None
 
 
 def test_a_suspect_partition_is_not_probed() -> None:
-    """A suspect partition is read back and not probed.
+    """Batches in doubt of a suspect partition are looked up in the log, and not probed.
 
-    When probes arrive, the leader may have forgotten the producer, and would append them.
+    A probe is a batch resent to learn whether it is stored. When it arrives, the leader may have
+    forgotten the producer, and would append it.
     """
     rig, (first, second) = dated(2, age=0.0)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)

@@ -131,7 +131,7 @@ def described(client: VirtualClient) -> list[tuple[str, str | None]]:
 
 
 def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> None:
-    """DescribeConfigs gives the range of a range broker, and never a value for another broker."""
+    """DescribeConfigs names the range of a KIP-758 broker, and has no value on another broker."""
     assert described(broker(77)[1]) == [(NAME, "77")]
     assert described(broker(None)[1]) == []
     cluster, client = broker(None)

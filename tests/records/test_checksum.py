@@ -19,7 +19,7 @@ def test_checksums_are_those_of_the_package(data: bytes, start: int) -> None:
 
 
 def test_the_check_value() -> None:
-    """The checksum of the digits 1 to 9 is the one that RFC 3720's CRC is known by."""
+    """The checksum of the digits 1 to 9 is the published check value of CRC-32C (RFC 3720)."""
     assert crc32c(b"123456789") == 0xE3069283
 
 

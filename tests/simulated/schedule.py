@@ -254,7 +254,7 @@ class Schedule:
         return False
 
     def describe(self) -> str:
-        """Describe the schedule, one line for each setting and fault; only count the calls."""
+        """Return a line for each setting, transaction and fault, and the number of the calls."""
         lines = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)

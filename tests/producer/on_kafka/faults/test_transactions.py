@@ -2,7 +2,7 @@
 
 Each test ends with what is committed, as aiokafka's read_committed consumer sees it; at the end of
 the file Java's consumer reads all of it once more. Where it matters how often a transaction was
-ended, Kafka's dump tool says so.
+ended, the test counts the markers that Kafka's dump tool shows.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ async def test_unclean_election_loses_acknowledged_records_and_is_noticed(
 ) -> None:
     """Every producer notices that an unclean election lost acknowledged records.
 
-    There are three producers, with a topic each. The new leader knows the first one, but not its
-    last records; it does not know the second; of the third it also lacks the batches in doubt.
+    There are three producers, each with its own topic. The new leader lacks 10 acknowledged records
+    of each. Of the second producer it has no record at all. The third producer also has three
+    batches in doubt, which the new leader lacks, too.
     """
     _, a, b = await cast(cluster)
     topics = ("known", "unheard", "doubtful")
