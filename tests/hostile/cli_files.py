@@ -1,9 +1,9 @@
 """Fuzz target: the files that a command reads, from the command line to its output.
 
-The first byte of an input selects the file, the rest is its content, in which `$` is a secret. The
-command line is parsed and checked as usual, but nothing is sent. The run must end with a plan (the
-parsed options) that does not show the secret, or with status 2 and lines that are safe for a
-terminal.
+The first byte of an input selects the file, and the rest is the file's content, in which each `$`
+stands for a secret. The command line is parsed and checked as usual, but nothing is sent. The run
+must end with a plan (the parsed options) that does not show the secret, or with status 2 and lines
+that are safe for a terminal.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def options_of(number: int, what: str) -> dict[str, Any]:
 async def test_a_queued_record_counts_with_all_the_memory_that_it_takes(
     what: str, size: int
 ) -> None:
-    """What the buffer counts for queued records covers what Python has allocated for them.
+    """The buffer counts at least as many bytes for queued records as Python allocates for them.
 
-    It is not much more either: the buffer would hold fewer records than it could.
+    It must not count many more, because then it would hold fewer records than it could.
     """
     async with (
         EmbeddedCluster(transport="memory") as cluster,

@@ -543,7 +543,7 @@ async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transpo
 async def test_a_window_lowered_below_what_is_outstanding_sends_nothing_new_until_the_span_fits(
     transport: Transport,
 ) -> None:
-    """If a full window is lowered, no new batch is sent until the span fits into the new window."""
+    """If a full window shrinks, no new batch is sent until the unresolved batches fit into it."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         async with producer_for(

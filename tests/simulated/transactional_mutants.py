@@ -35,7 +35,7 @@ def rule(text: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], Non
     return mutant(text, run_transactional)
 
 
-# -- the decision -------------------------------------------------------------------------------
+# -- commit or abort ----------------------------------------------------------------------------
 
 
 @rule("EndTxn(commit) waits for every record (KIP-98; never with a batch in doubt)")

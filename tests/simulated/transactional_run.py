@@ -831,7 +831,7 @@ class _Application:
             try:
                 await self.producer.send_offsets_to_transaction(offsets, group, self._patience())
             except (errors.KafkaTimeoutError, anyio.get_cancelled_exc_class()):
-                # The offsets were requested, and are part of the transaction.
+                # The call has ended early, but the offsets are still part of the transaction.
                 attempt.groups[group] = own
                 raise
             attempt.groups[group] = own
