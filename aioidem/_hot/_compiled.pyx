@@ -14,6 +14,7 @@ Rejected: two passes, sizes first and then the bytes, into a result of the right
 could give another value in the second pass, and reading attributes is most of the time).
 """
 
+cimport cython
 from cpython.array cimport array, clone
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -181,11 +182,17 @@ cdef inline bint is_int64(object number, int64_t *found) except -1:
 # --- records on their way ------------------------------------------------------------------------
 
 
+@cython.auto_pickle(False)
 cdef class RecordFields:
     """One record that waits for its outcome.
 
     See `record.RecordFields`.
     """
+
+    __slots__ = (
+        "deadline", "generation", "group", "headers", "key", "ordinal", "partition", "queued_at",
+        "size", "timestamp_ms", "value",
+    )
 
     cdef public object key
     cdef public object value
@@ -211,11 +218,16 @@ cdef class RecordFields:
         self.generation = self.ordinal = 0
 
 
+@cython.auto_pickle(False)
 cdef class DeliveryFields(RecordFields):
     """One record that waits for its outcome, and what its caller waits with.
 
     See `record.DeliveryFields`.
     """
+
+    __slots__ = (
+        "_callbacks", "_context", "_looking", "_outcome", "_place", "_result", "_siblings", "_waiter",
+    )
 
     cdef public object _callbacks
     cdef public object _context
@@ -278,49 +290,57 @@ cdef class DeliveryFields(RecordFields):
 
     def settle(self, outcome, place):
         """See `record.DeliveryFields.settle`."""
-        self.take(outcome, place, outcome.error)
-
-    cdef int take(self, object outcome, int64_t place, object error) except -1:
-        cdef object waiter, siblings = self._siblings, callbacks
-        self._place = place
-        self._outcome = outcome
-        self.key = self.value = None
-        self.headers = _NOTHING
-        if error is not None:
-            self._count_if_unseen(outcome.topic, error)
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            self._wake(waiter)
-        if siblings is not None:
-            siblings.one_done()
-        callbacks = self._callbacks
-        if callbacks is not None:
-            self._callbacks = None
-            if PyTuple_CheckExact(callbacks):
-                for callback in <tuple> callbacks:
-                    self.run(callback)
-            else:
-                self.run(callbacks)
-        return 0
-
-    cdef int run(self, object callback) except -1:
-        try:
-            callback(self)
-        except Exception as raised:
-            self._failed(raised)
-        return 0
+        take_outcome(self, outcome, place, outcome.error)
 
 
+cdef int take_outcome(
+    DeliveryFields delivery, object outcome, int64_t place, object error
+) except -1:
+    cdef object waiter, siblings = delivery._siblings, callbacks
+    delivery._place = place
+    delivery._outcome = outcome
+    delivery.key = delivery.value = None
+    delivery.headers = _NOTHING
+    if error is not None:
+        delivery._count_if_unseen(outcome.topic, error)
+    waiter = delivery._waiter
+    if waiter is not None:
+        delivery._waiter = None
+        delivery._wake(waiter)
+    if siblings is not None:
+        siblings.one_done()
+    callbacks = delivery._callbacks
+    if callbacks is not None:
+        delivery._callbacks = None
+        if PyTuple_CheckExact(callbacks):
+            for callback in <tuple> callbacks:
+                run_callback(delivery, callback)
+        else:
+            run_callback(delivery, callbacks)
+    return 0
+
+
+cdef int run_callback(DeliveryFields delivery, object callback) except -1:
+    try:
+        callback(delivery)
+    except Exception as raised:
+        delivery._failed(raised)
+    return 0
+
+
+@cython.auto_pickle(False)
 cdef class Appender:
     """Numbers records, and queues those that go where the record before them went.
 
     See `queueing.Appender`.
     """
 
-    cdef dict _targets
-    cdef double _timeout
-    cdef object _wake, _effects
+    __slots__ = ("_effects", "_targets", "_timeout", "_wake", "generation", "ordinal")
+
+    cdef public object _effects
+    cdef public dict _targets
+    cdef public object _wake
+    cdef public double _timeout
     cdef public int64_t generation
     cdef public int64_t ordinal
 
@@ -332,29 +352,7 @@ cdef class Appender:
 
     def append(self, topic, RecordFields record not None, double now):
         """See `queueing.Appender.append`."""
-        return self.put(topic, record, now)
-
-    cdef bint put(self, object topic, RecordFields record, double now) except -1:
-        cdef object target, sticky, queue, state, records
-        cdef int64_t left
-        target = self._targets.get(topic)
-        if target is None or record.key is not None or record.partition is not None:
-            return False
-        sticky = target.sticky
-        left = sticky.left
-        if left <= 0:
-            return False
-        self.mark(record, now)
-        sticky.left = left - record.size
-        state = target.state
-        queue = state.queue
-        records = queue.records
-        if not records:
-            self._wake(state)
-        record.queued_at = now
-        records.append(record)
-        queue.bytes += record.size
-        return True
+        return append_record(self, topic, record, now)
 
     @property
     def ended(self):
@@ -363,15 +361,42 @@ cdef class Appender:
 
     def number(self, RecordFields record not None, double now):
         """See `queueing.Appender.number`."""
-        self.mark(record, now)
-
-    cdef void mark(self, RecordFields record, double now) noexcept:
-        record.deadline = now + self._timeout
-        record.generation = self.generation
-        self.ordinal += 1
-        record.ordinal = self.ordinal
+        number_record(self, record, now)
 
 
+cdef void number_record(Appender appender, RecordFields record, double now) noexcept:
+    record.deadline = now + appender._timeout
+    record.generation = appender.generation
+    appender.ordinal += 1
+    record.ordinal = appender.ordinal
+
+
+cdef bint append_record(
+    Appender appender, object topic, RecordFields record, double now
+) except -1:
+    cdef object target, sticky, queue, state, records
+    cdef int64_t left
+    target = appender._targets.get(topic)
+    if target is None or record.key is not None or record.partition is not None:
+        return False
+    sticky = target.sticky
+    left = sticky.left
+    if left <= 0:
+        return False
+    number_record(appender, record, now)
+    sticky.left = left - record.size
+    state = target.state
+    queue = state.queue
+    records = queue.records
+    if not records:
+        appender._wake(state)
+    record.queued_at = now
+    records.append(record)
+    queue.bytes += record.size
+    return True
+
+
+@cython.auto_pickle(False)
 cdef class PlainSends:
     """Queues records that have nothing but a value, if nothing is out of the ordinary.
 
@@ -437,7 +462,7 @@ cdef class PlainSends:
         budget.used = used
         try:
             now = life.clock()
-            if not self._appender.put(topic, record, now):
+            if not append_record(self._appender, topic, record, now):
                 self._append(topic, record, now)
         except BaseException:
             budget.release(charge)
@@ -547,7 +572,7 @@ def settle_each(records, outcome, int64_t begin, told):
         for record in records:
             place += 1
             if isinstance(record, DeliveryFields):
-                (<DeliveryFields> record).take(outcome, place, error)
+                take_outcome(<DeliveryFields> record, outcome, place, error)
             else:
                 record.settle(outcome, place)
     finally:

@@ -9,6 +9,7 @@ compiled form are numbers of C, so numbers at their ends are tested.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections import deque
 from collections.abc import Callable
@@ -390,3 +391,17 @@ def test_the_appender_knows_whether_the_producer_has_ended(queueing: Queueing) -
     assert not queueing.appender.ended
     _ended(queueing)
     assert queueing.appender.ended
+
+
+def test_a_copy_of_a_record_has_all_of_it(form: Any) -> None:
+    """Copies have each attribute, so that states of the engine can be copied and compared."""
+    record = form.RecordFields(b"k", b"v", (("a", b""),), NOW, 3, 30, "group")
+    record.deadline, record.queued_at, record.generation, record.ordinal = 1.5, 2.5, 4, 5
+    other = copy.deepcopy(record)
+    names = form.RecordFields.__slots__
+    assert [getattr(other, name) for name in names] == [getattr(record, name) for name in names]
+    appender = copy.copy(Queueing(form).appender)
+    assert set(form.Appender.__slots__) == {name for name in dir(appender) if name in _APPENDER}
+
+
+_APPENDER = ("_effects", "_targets", "_timeout", "_wake", "generation", "ordinal")
