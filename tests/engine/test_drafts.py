@@ -550,7 +550,10 @@ def test_an_error_of_the_compression_of_a_part_is_that_of_the_part_alone() -> No
 
 
 def test_a_part_is_renumbered_while_it_is_compressed() -> None:
-    """A part takes its numbers from its partition when it is sent, under the newest epoch."""
+    """A part of a split batch gets its epoch and sequence only when it is sent.
+
+    Here the epoch rises while the part is being compressed.
+    """
     made = rig(partitions=2, batch_size=20_000)
     refused(made)
     made.send(partition=1)

@@ -353,9 +353,10 @@ def test_an_abort_lets_go_of_offsets_that_were_not_taken(version: int) -> None:
 def test_the_same_offsets_are_one_commit_and_others_of_that_group_not_after_a_stray(
     version: int,
 ) -> None:
-    """Equal offsets are one commit; once it was lost, other offsets of its group are refused.
+    """After a lost TxnOffsetCommit a transaction takes no other offsets of the same group.
 
-    The lost request may be carried out later, and would overwrite newer offsets.
+    The lost request may be carried out later, and would overwrite newer offsets. The same offsets
+    are permitted, and mean the commit that was already requested.
     """
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS,)

@@ -131,7 +131,7 @@ _HEADERS: Final = (
 
 
 def answers() -> Iterator[bytes]:
-    """Yield each body with each kind of status, each header, and each framing."""
+    """Yield answers that vary in body, status, header or framing."""
     for body in _BODIES:
         for status in (b"200 OK", b"401 $", b"302 Found", b"503 Busy", b"204 None"):
             yield b"\x40" + _answer(status, _HEADERS[0], body)

@@ -26,9 +26,9 @@ from .tools import REAL_LOOPS, bounded, producer_for
 
 pytestmark = [pytest.mark.anyio, REAL_LOOPS]
 
-# The most outcomes between two counts: the slice when the answer arrives, and two turns of the
-# Sender, because trio runs the tasks of each round in random order: the counting task may run first
-# in one round and last in the next.
+# The most outcomes that are delivered between two runs of the counting task. One slice is delivered
+# when the answer arrives, and one in each turn of the Sender. The Sender may have two turns between
+# two counts, because trio runs the tasks of each round in random order.
 MOST = 3 * AT_ONCE
 MANY = 5 * AT_ONCE + 1
 ONE_BATCH = {"batch_size": 1 << 20, "linger": 0.001}

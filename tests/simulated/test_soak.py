@@ -235,7 +235,7 @@ def test_each_anomaly_is_planted_somewhere() -> None:
 
 
 def test_a_name_that_no_mutant_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A misspelt name ends the program with status 2 instead of running no mutant with success."""
+    """A name that fits no mutant ends the program with status 2, so that a typo is no success."""
     with pytest.raises(SystemExit) as ended:
         mutants.main(["window", "no such mutant"])
     assert ended.value.code == 2
