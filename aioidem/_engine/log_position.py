@@ -3,9 +3,15 @@
 The offset of a later batch is above that of an earlier one, as long as the leader keeps what it has
 acknowledged. If it is not above, the log has lost its end (an unclean election, a deleted disk).
 Such a loss is reported once: earlier batches that are then missing belong to the same loss.
+
+Between two batches of a partition, the log has room for the batches between them. If their offsets
+leave less room, a batch between them is not stored, whatever the leader's state seemed to prove: it
+forgot the producer in between, and then accepted a batch without those before it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from aioidem._engine.batch import Batch
 
@@ -23,17 +29,34 @@ class LogPosition:
         # The ordinal of the newest batch that is known to be stored; -1 if none is. Ordinals count
         # the partition's batches under its present producer id and epoch, from 0.
         self.ordinal = -1
-        # The ordinal of the newest batch whose offset showed a loss; -1 if none did.
+        # The ordinal of the newest batch that showed a loss; -1 if none did.
         self._lost_before = -1
 
     def contradicts(self, batch: Batch, base_offset: int) -> bool:
         """Return whether a batch's offset shows that the log lost records stored before it."""
         return batch.ordinal > self.ordinal and 0 <= base_offset <= self.offset
 
+    def leaves_room(self, batch: Batch, base_offset: int, between: Iterable[Batch]) -> bool:
+        """Return whether earlier batches can be stored, judged by the offset of a later one.
+
+        Args:
+            batch: the later batch, which is stored, and was not known to be before.
+            base_offset: its offset; -1 if it is not known. Then the answer is True.
+            between: the earlier batches.
+        """
+        if base_offset < 0:
+            return True
+        newer = sum(each.count for each in between if each.ordinal > self.ordinal)
+        return batch.ordinal < self.ordinal or base_offset > self.offset + newer
+
     def accept_loss(self, batch: Batch, base_offset: int) -> None:
         """Take this batch as the end of the log, so that the loss before it is reported once."""
         self.offset = base_offset + batch.count - 1
-        self._lost_before = batch.ordinal
+        self.note_loss(batch)
+
+    def note_loss(self, batch: Batch) -> None:
+        """Note that a batch showed a loss of batches before it."""
+        self._lost_before = max(self._lost_before, batch.ordinal)
 
     def is_explained(self, batch: Batch) -> bool:
         """Return whether the loss that this batch shows is part of a loss reported earlier.

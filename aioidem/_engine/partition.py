@@ -484,6 +484,8 @@ class PartitionState:
             return  # the batch has ended UNKNOWN; its offset still serves to check later answers
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
+        if below:
+            self._check_room(batch, below, answer.base_offset, out)
         self._settle_ack(batch, answer.base_offset, out, answer)
         if self.idempotent and (below or self._skipped is not None):
             self._imply(batch, below, attempt, out)
@@ -496,6 +498,29 @@ class PartitionState:
                 RecoveryEvent.PROVED
                 if self.recovery.rung is not Rung.SALVAGE
                 else self._salvage_state()
+            )
+
+    def _check_room(
+        self, acked: Batch, below: Sequence[Batch], base_offset: int, out: Effects
+    ) -> None:
+        """Disbelieve a success whose offset leaves no room for the batches that it would prove.
+
+        Then the leader forgot the producer, although no timestamp is old enough for that, and has
+        accepted a batch without those before it.
+        """
+        attempt = acked.attempt
+        if attempt is None or not attempt.knows_us:
+            return
+        doubtful = [batch for batch in below if batch.in_doubt]
+        if self.log.leaves_room(acked, base_offset, doubtful):
+            return
+        attempt.disbelieve()
+        if not self.log.is_explained(acked):
+            self.log.note_loss(acked)
+            out.data_loss(
+                self.where,
+                f"a batch is stored at offset {base_offset}, where the log has no room for each "
+                "earlier batch in doubt: the leader lost this producer's state in between",
             )
 
     def _note_recognised(self, batch: Batch, now: float, out: Effects) -> None:

@@ -299,6 +299,10 @@ class Rig:
         # acknowledged. From them the rig counts the span by itself.
         self._first_sends: dict[tuple[Log, Identity], list[int]] = {}
         self._proved: dict[tuple[Log, Identity], set[int]] = {}
+        # By partition and identity: the sequence of the first batch that was sent, and the offset
+        # at which a leader stores it, whether it is known to be stored or not.
+        self._firsts: dict[tuple[Log, Identity], int] = {}
+        self._begins: dict[tuple[Log, Identity], int] = {}
         self.max_span = 0
         self._split = False
         self.polls = 0
@@ -538,6 +542,7 @@ class Rig:
             return
         where = part.where
         key = (where, part.identity, part.sequence)
+        self._firsts.setdefault((where, part.identity), part.sequence)
         if key not in self._bytes:
             self._check_span(part)
         known = self._bytes.setdefault(key, part.data)
@@ -644,13 +649,24 @@ class Rig:
     def ack(
         self, request: Request, offset: int | None = None, *, poll: bool = True, **more: Any
     ) -> None:
-        """Answer every batch with error NONE, at consecutive offsets or at the given one."""
+        """Answer every batch with NONE, at the given offset or where a leader would put it."""
         entries = []
         for part in request.parts:
-            at = self.next_offset if offset is None else offset
+            at = self._place(part, offset)
             self.next_offset = max(self.next_offset, at + part.batch.count)
             entries.append(self.entry(request, part, NONE, at, **more))
         self.answer(request, entries, poll=poll)
+
+    def _place(self, part: Sent, offset: int | None) -> int:
+        """Return the offset of a batch, which leaves room for all batches sent before it.
+
+        The first batch under an identity follows all that was acknowledged before.
+        """
+        line = (part.where, part.identity)
+        behind = (part.sequence - self._firsts.get(line, part.sequence)) % (1 << 31)
+        if offset is not None:
+            self._begins[line] = offset - behind
+        return self._begins.setdefault(line, self.next_offset) + behind
 
     def fail(
         self, request: Request, code: int, offset: int = -1, *, poll: bool = True, **more: Any
@@ -729,6 +745,8 @@ class Rig:
         state.ledger.next = sequence
         self._bytes.clear()
         self._first_sends.clear()
+        self._firsts.clear()
+        self._begins.clear()
         self._proved.clear()
 
     # -- transactions

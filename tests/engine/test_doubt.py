@@ -427,6 +427,51 @@ def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_
     rig.assert_drained()
 
 
+def test_an_offset_without_room_for_the_batches_below_proves_none_of_them() -> None:
+    """A success whose offset leaves no room for the batches below it proves that one is missing.
+
+    The leader forgets the producer although no record is old, and so accepts the third batch
+    without the first two. Its offset is two above that of the last acknowledged record: one of the
+    two may be stored, and not both. Each is then resent by itself.
+    """
+    rig, (first, second, third) = pipelined(3)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(third, 2)
+    assert rig.statuses == [ACKED, PENDING, PENDING, ACKED]
+    assert rig.core.counters.data_loss_events == 1
+    rig.tick(1.0)
+    assert rig.sequences == [2]
+    rig.ack(rig.outstanding()[0], 1)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.statuses == [ACKED, UNKNOWN, ACKED, ACKED]
+    assert rig.core.counters.data_loss_events == 1
+
+
+def test_an_offset_with_just_enough_room_proves_the_batches_below() -> None:
+    """Offsets that leave room for every batch below are no reason for doubt."""
+    rig, (first, second, third) = pipelined(3)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(third, 3)
+    assert rig.statuses == [ACKED] * 4
+    assert rig.core.counters.data_loss_events == 0
+
+
+def test_batches_that_are_known_to_be_stored_need_no_room_again() -> None:
+    """Only batches above the newest stored one need room above its offset.
+
+    The second batch is acknowledged and proves nothing about the first one, so each is resent by
+    itself. The third batch then needs room for neither.
+    """
+    rig, (first, second, third) = pipelined(3)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(second, 1, poll=False)
+    rig.ack(third, 2)
+    assert rig.statuses == [ACKED, PENDING, ACKED, ACKED]
+    assert rig.core.counters.data_loss_events == 1
+
+
 def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_below() -> None:
     """An offset that was acknowledged for another batch is data loss, and proves no batch below.
 

@@ -102,6 +102,13 @@ _ALL = [
         retains=1,
         next_sequence=2**31 - 2,
     ),
+    Space(
+        "forgotten",
+        "is nothing acknowledged that is not stored, where the leader forgets the producer unseen?",
+        frozenset({"cut", "silence", "refuse", "fail", "unsure", "forget"}),
+        # A leader that has forgotten the producer appends a copy again: no client can prevent that.
+        holds=frozenset({"acked", "not written"}),
+    ),
 ]
 
 SPACES = {space.name: space for space in _ALL}

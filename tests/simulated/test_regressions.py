@@ -79,6 +79,30 @@ def test_a_hole_that_a_forgetful_leader_left_is_not_closed_by_later_successes() 
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
+def test_a_batch_that_a_leader_without_state_refused_is_not_acknowledged_by_a_later_one() -> None:
+    """A leader forgets the producer unnoticed, and the offsets show which success proves nothing.
+
+    The producer takes the brokers' expiration for a day, and it is a minute. The tenth record is
+    old, so the leader forgets the producer. It fails the eleventh without an append, and accepts
+    the twelfth as a first one. The twelfth must not acknowledge the eleventh, for whose record the
+    log has no room.
+    """
+    result = clean(
+        schedule(
+            profile="forgetful",
+            broker_configs={
+                "producer.id.expiration.ms": "60000",
+                "producer.id.expiration.check.interval.ms": "5",
+            },
+            options={"producer_id_expiration": 86_400.0},
+            calls=tuple(Call(1 + i * 0.05, "t", 0, None, 60, 100.0 * (i == 9)) for i in range(20)),
+            glitches=(Glitch(10, "refuse", (56, None)),),
+        )
+    )
+    assert result.outcomes == {Outcome.ACKED: 19, Outcome.UNKNOWN: 1}
+    assert result.events == 1
+
+
 def _a_follower_that_lags_is_elected(acks: int, fault: Fault, *more: Call) -> World:
     """Make a world with one record in both logs, and a second one only in the old leader's.
 

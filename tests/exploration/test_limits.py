@@ -1,0 +1,44 @@
+"""What no client can exclude, each shown by a path on which a promise does not hold.
+
+DESIGN.md lists these cases. If a test here fails, the producer can do what is said there to be
+impossible, and the list is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from .search import replay
+from .spaces import SPACES
+
+
+@pytest.mark.parametrize(
+    ("path", "promise", "what"),
+    [
+        pytest.param(
+            "serve 2; silence; wait; forget 0; serve 3",
+            "once",
+            "a record is written twice: [0, 1, 1]",
+            id="a resend is a second copy",
+        ),
+        pytest.param(
+            "fail 2; deliver 2; forget 0; fill 0; serve 2; deliver 2",
+            "acked",
+            "record 1 is ACKED, and it is not in the log",
+            id="somebody else's record fills the gap",
+        ),
+        pytest.param(
+            "serve 2; silence; wait; refuse 2; forget 0; serve 2; serve 3; deliver 3; forget 0;"
+            " serve 3; deliver 3",
+            "acked",
+            "record 2 is ACKED, and it is not in the log",
+            id="a second copy fills the gap",
+        ),
+    ],
+)
+def test_a_broker_that_forgets_the_producer_early(path: str, promise: str, what: str) -> None:
+    """A leader forgets the producer, though no record is old enough for that."""
+    space = dataclasses.replace(SPACES["forgotten"], holds=frozenset({promise}))
+    assert replay(space, tuple(path.split("; "))) == what
