@@ -168,7 +168,7 @@ def test_only_so_many_drafts_are_compressed_at_once() -> None:
 
 
 def test_batches_are_compressed_while_their_connection_admits_no_request() -> None:
-    """Drafts that wait for the connection share its next request, which so carries more."""
+    """Batches are compressed while the connection takes no request, and then share the next one."""
     made = rig(partitions=6, max_in_flight_requests_per_connection=1)
     made.core.accumulator.drafts.at_once = 10
     for partition in range(6):

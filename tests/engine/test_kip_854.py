@@ -1,9 +1,9 @@
 """A broker may forget a producer (KIP-854); a partition where it may have done so is *suspect*.
 
-The first tests hold what the embedded broker forgets, and when. The others hold how the engine
-treats a suspect partition: error NONE acknowledges no batch below, and batches in doubt are neither
-probed nor resent but read back from the log. With `in_doubt="resend"` the engine resends them, so
-that duplicates are possible.
+The first tests show what the embedded broker forgets, and when. The others show how the engine
+treats a suspect partition. A success acknowledges its own batch only, and not the batches before
+it. Batches in doubt are neither probed nor resent, but looked up in the log ("read back"). With
+`in_doubt="resend"` the engine resends them, so that duplicates are possible.
 """
 
 from __future__ import annotations

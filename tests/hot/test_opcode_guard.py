@@ -73,7 +73,7 @@ def test_a_slower_send_is_noticed(guard: Any, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_the_tolerance(guard: Any, opcodes: float, calls: float, verdict: str) -> None:
-    """A count may be 2 % above the recorded one and 10 % below, and the table says which is not."""
+    """A count may be up to 2 % above or 10 % below the recorded one; the table names any other."""
     before = {"one": {"opcodes": 100.0, "calls": 10.0}}
     now = {"one": {"opcodes": opcodes, "calls": calls}}
     table, within = guard.compare("pure", before, now)

@@ -81,7 +81,7 @@ async def _refusals(producer: Producer) -> list[errors.KafkaError]:
 @REAL_LOOPS
 @bounded(10)
 async def test_after_the_end_each_call_says_that_it_is_closed() -> None:
-    """A closed producer says so, whatever the arguments are."""
+    """Each call of a closed producer raises ProducerClosed, whatever its arguments are."""
     async with EmbeddedCluster(transport="memory") as cluster:
         async with producer_for(cluster) as producer:
             await producer.send("t", b"first")

@@ -408,7 +408,7 @@ async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
 
 @bounded(20)
 async def test_both_checks_must_pass(transport: Transport) -> None:
-    """The span is limited by the window and by the requests in flight, whichever is smaller."""
+    """Both the window and the limit of requests in flight must permit a batch to be sent."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         for in_flight, retain, reached in [(8, 5, 5), (8, 6, 6), (5, 8, 5), (3, 20, 3)]:
             topic = f"t-{in_flight}-{retain}"

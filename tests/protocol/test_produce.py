@@ -392,9 +392,10 @@ def v14(of_partition: int | None = None, of_topic: int | None = None) -> Any:
 def test_the_window_is_read_from_both_structs_and_the_partitions_wins(
     of_partition: int | None, of_topic: int | None, seen: int | None
 ) -> None:
-    """The window is the partition's, or the topic's if the partition has none.
+    """The window in an answer is that of the partition, or else that of the topic.
 
-    It is KIP-1269's tagged field ProducerStateBatchesToRetain, in both structs of an answer.
+    The window is KIP-1269's tagged field ProducerStateBatchesToRetain. In a Produce answer both the
+    struct of a topic and that of a partition may have it.
     """
     assert only_partition(14, v14(of_partition, of_topic)).retained == seen
 

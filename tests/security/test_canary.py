@@ -404,7 +404,10 @@ SINK = {"topic": "t"} | {f"kafka.{name}": value for name, value in JAVA.items()}
 
 
 def entrances() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield a name and a call for each way to give options with a password and one wrong value."""
+    """Yield (name, call) pairs: each call is given a password among options that must be refused.
+
+    The calls are all the ways in which options can be given.
+    """
     for each in dataclasses.fields(ProducerConfig):
         wrong = _wrong({"bootstrap_servers": "h", **NATIVE}, each.name, NoValue())
         yield f"build {each.name}", partial(ProducerConfig.build, **wrong)

@@ -141,7 +141,7 @@ def epoch_raised_when_fenced(patch: Patch) -> None:
 @mutant("the window bounds a span, not a count (KAFKA-9199, KAFKA-18905)")
 def count_instead_of_span(patch: Patch) -> None:
     def naive(self: PartitionState, *_args: Any) -> bool:
-        # Outstanding batches count towards the window; batches that wait to be resent do not.
+        # The mutant counts only the batches in flight, and not those that wait to be resent.
         if not self.unresolved:
             return not self.bump_wanted
         return self.gate_open and not self.bump_wanted and self.window.admits(self.outstanding + 1)

@@ -312,7 +312,7 @@ class _Unnamed:
 
 
 class _Seat:
-    """One producer's stand-in for the `Transactional` run, with its own monitor and streams."""
+    """The `Transactional` run as one producer sees it: with a monitor and streams of its own."""
 
     def __init__(self, whole: Transactional, name: str) -> None:
         self.name = name

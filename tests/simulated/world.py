@@ -462,7 +462,7 @@ class SimConnection:
             self._world.arrived(self, item[0])
 
     def lose_on_the_way(self, arriving: float) -> None:
-        """Let only the first share `arriving` of the requests under way reach the broker."""
+        """Lose the last requests under way, so that only the share `arriving` of them arrives."""
         keep = round(arriving * len(self.under_way))
         del self.under_way[keep:]
 
