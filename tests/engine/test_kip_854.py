@@ -520,7 +520,7 @@ def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() ->
 def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_acknowledges(
     moved: bool,
 ) -> None:
-    """A partition suspect at a change of leader stays suspect until the new leader acknowledges.
+    """A partition that is suspect when the leader changes stays so until the new one acknowledges.
 
     Until then nothing shows that the new leader knows the producer. Without a change of leader the
     partition is not suspect any more once the old records are resolved.

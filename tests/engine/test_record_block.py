@@ -1,4 +1,4 @@
-"""Blocks: many records of one call, kept as columns, in the place of one record."""
+"""Blocks: many records of one call, kept as columns, which queues hold like a single record."""
 
 from __future__ import annotations
 

@@ -1076,9 +1076,10 @@ def test_an_abort_under_a_new_producer_id_waits_for_the_last_end() -> None:
 
 @BOTH
 def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> None:
-    """After a lost commit, INVALID_TXN_STATE for an abort is fatal, and the commit UNKNOWN.
+    """After a lost commit, INVALID_TXN_STATE for an abort is fatal, and the outcome is UNKNOWN.
 
-    The lost EndTxn(commit) may be carried out late, after its repetition was refused.
+    The producer has repeated the commit, and was refused. But the lost EndTxn(commit) may have been
+    carried out after that refusal.
     """
     rig = deciding(version)
     rig.lose_call()

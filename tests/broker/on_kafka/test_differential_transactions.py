@@ -108,7 +108,7 @@ async def test_both_answer_any_transactions_alike(transactions: Transactions) ->
 
 
 class Careless(TransactionCoordinator):
-    """A coordinator that commits when asked to abort: only the records that readers get differ."""
+    """A coordinator that commits when asked to abort, which only readers of the records notice."""
 
     __slots__ = ()
 
