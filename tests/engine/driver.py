@@ -8,14 +8,22 @@ acknowledges, refuses or loses them. Time is `Rig.now` and moves only when the t
 moves leaders with `Rig.move_leader`, loses connections with `Rig.lose`, and with a transactional id
 calls `Rig.begin` before it sends.
 
-In every test the rig checks these rules: a retry is byte-identical; the span of first sends (from
-the oldest unacknowledged batch to the newest sent one) stays within the window; a connection never
-has more requests outstanding than allowed; no batch has an older epoch than an earlier batch of its
-partition; and a record is settled exactly once. With a transactional id the rig also checks
-that there is one call to a coordinator at a time, that EndTxn is sent only when no batch is
-outstanding and EndTxn(commit) only when every record is acknowledged, and that a batch is sent only
-in an open transaction, in a Produce version of the transaction's protocol, and in transactions v1
-only to a partition that was added to the transaction.
+In every test the rig checks these rules:
+
+- A retry is byte-identical.
+- The span of first sends (from the oldest unacknowledged batch to the newest sent one) stays within
+  the window.
+- A connection never has more requests outstanding than allowed.
+- No batch has an older epoch than an earlier batch of its partition.
+- A record is settled exactly once.
+
+With a transactional id the rig also checks these rules:
+
+- There is one call to a coordinator at a time.
+- EndTxn is sent only when no batch is outstanding, and EndTxn(commit) only when every record is
+  acknowledged.
+- A batch is sent only in an open transaction, and in a Produce version of the transaction's
+  protocol. In transactions v1 it is sent only to a partition that was added to the transaction.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def block(
     rows: Sequence[int] | None = None,
     told: Told | None = None,
 ) -> RecordBlock:
-    """Return a block of such values; `rows` chooses among them."""
+    """Return a block of records with these values, or of only those in the given `rows`."""
     made = RecordBlock(
         Columns(values, keys, headers, stamps),
         told or Told(),

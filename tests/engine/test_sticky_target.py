@@ -184,7 +184,7 @@ def test_transactions_and_own_partitioners_have_no_targets(options: dict[str, An
 
 
 def test_a_target_wakes_a_partition_that_was_idle() -> None:
-    """A record that finds its partition without work makes the partition busy again."""
+    """A record that is added by a target to an idle partition is sent and acknowledged."""
     rig = Rig().start()
     for _ in range(3):
         send(rig)

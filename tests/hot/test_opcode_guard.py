@@ -51,7 +51,7 @@ def test_a_slower_send_is_noticed(guard: Any, monkeypatch: pytest.MonkeyPatch) -
     for what, number in before["queued"].items():
         assert again["queued"][what] == pytest.approx(number, rel=guard.ABOVE / 10)
     scope: dict[str, Any] = {"send_nowait": Producer.send_nowait}
-    # Only what is in the library's files is counted.
+    # The guard counts only code of the library's files, so the slower call gets such a file's name.
     exec(compile(SLOWER, ROOT / "aioidem" / "slower.py", "exec"), scope)  # noqa: S102 - ours
     monkeypatch.setattr(Producer, "send_nowait", scope["slower"])
     table, within = guard.compare("pure", before, count())

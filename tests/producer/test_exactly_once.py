@@ -88,10 +88,10 @@ class Killers:
         self._tasks.start_soon(self._stop, self._down)
 
     def start(self, cluster: EmbeddedCluster) -> asyncio.Task[None]:
-        """Start a copier in a task of asyncio's own.
+        """Start a copier in a plain asyncio task, and not in a task group of anyio.
 
-        aiokafka's consumer knows nothing of cancel scopes, and when its own tasks are cancelled the
-        cancellation may reach the tasks that await them.
+        aiokafka's consumer does not support anyio's cancel scopes. When the consumer's own tasks
+        are cancelled, the cancellation may reach the tasks that await them.
         """
         self.copier = asyncio.create_task(copy(cluster))
         return self.copier
