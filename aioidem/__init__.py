@@ -29,7 +29,6 @@ from aioidem._network.transport import Connector
 from aioidem._producer.arguments import Headers
 from aioidem._producer.deliveries import Deliveries, DeliveryRange
 from aioidem._producer.delivery import Delivery
-from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem._producer.native import Producer
 from aioidem._producer.observer import Observer, SentBatch, SettledBatch
 from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
@@ -49,6 +48,11 @@ if TYPE_CHECKING:
     from aioidem._aiokafka import AIOKafkaProducer, DeliveryFuture
     from aioidem._aiokafka.client import ClusterMetadata, ProducerClient
     from aioidem._aiokafka.options import MoreOptions
+    from aioidem._producer.metrics import (
+        ConnectionStatistics,
+        PartitionStatistics,
+        ProducerStatistics,
+    )
 
 __all__ = [
     "AIOKafkaProducer",
@@ -99,9 +103,12 @@ __all__ = [
 _LOADED_ON_USE = {
     "AIOKafkaProducer": "aioidem._aiokafka",
     "ClusterMetadata": "aioidem._aiokafka.client",
+    "ConnectionStatistics": "aioidem._producer.metrics",
     "DeliveryFuture": "aioidem._aiokafka",
     "MoreOptions": "aioidem._aiokafka.options",
+    "PartitionStatistics": "aioidem._producer.metrics",
     "ProducerClient": "aioidem._aiokafka.client",
+    "ProducerStatistics": "aioidem._producer.metrics",
 }
 """Public names, by the module that is imported when the name is used for the first time."""
 

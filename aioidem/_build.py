@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from aioidem._hot import WHY_PURE
 
@@ -12,8 +11,7 @@ __all__ = ["BuildInfo", "__version__", "build_info"]
 __version__ = "0.1.0.dev0"
 
 
-@dataclass(frozen=True, slots=True)
-class BuildInfo:
+class BuildInfo(NamedTuple):
     """The version of aioidem, and what it runs with in this process.
 
     Attributes:

@@ -18,7 +18,7 @@ to know which data may be changing.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from aioidem._engine.cluster import ClusterView
@@ -31,20 +31,24 @@ SLICE = 2_000
 """The number of partitions merged in one piece."""
 
 
-@dataclass(slots=True)
 class MergeResult:
-    """What a merge found that requires action."""
+    """What a merge found that requires action.
 
-    recreated: list[str] = field(default_factory=list)
-    """Names of the topics whose topic id changed."""
-    failed: dict[str, int] = field(default_factory=dict)
-    """The error codes of the topics that the broker answered with an error, by topic name."""
-    leaderless: bool = False
-    """Whether any partition of the merged topics has no leader now."""
+    Attributes:
+        recreated: names of the topics whose topic id changed.
+        failed: the error codes of the topics that the broker answered with an error, by topic name.
+        leaderless: whether any partition of the merged topics has no leader now.
+    """
+
+    __slots__ = ("failed", "leaderless", "recreated")
+
+    def __init__(self) -> None:
+        self.recreated: list[str] = []
+        self.failed: dict[str, int] = {}
+        self.leaderless = False
 
 
-@dataclass(slots=True)
-class _Merging:
+class _Merging(NamedTuple):
     """A topic that is being merged: its present view, and a view of its new partitions."""
 
     update: TopicUpdate

@@ -1,14 +1,14 @@
 """Steps: what the Sender is to do (send a request, open a connection), one class per kind.
 
 `ProducerCore.poll` decides and returns steps; the Sender (`_producer/sender.py`) performs them and
-decides nothing. `SendProduce` is a named tuple, because one is created for each Produce request,
-and a tuple is created faster than a dataclass.
+decides nothing. They are named tuples, which are created faster than dataclasses; and to import so
+many classes takes a quarter of the time. Two steps of different kinds may be equal as tuples, so
+tell them apart by their types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
@@ -43,8 +43,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLink:
+class OpenLink(NamedTuple):
     """The step to connect to a broker; the Sender reports `on_link_open` or `on_link_lost`."""
 
     link_id: int
@@ -52,16 +51,14 @@ class OpenLink:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseLink:
+class CloseLink(NamedTuple):
     """The step to close a connection, whose outstanding requests have been dealt with."""
 
     link_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Compress:
+class Compress(NamedTuple):
     """The step to encode and compress records without holding up anything else, as in a thread.
 
     The Sender calls `build_body` with these arguments and reports `on_compressed`, at any later
@@ -69,9 +66,12 @@ class Compress:
     """
 
     token: int
-    records: Sequence[NewRecord] = field(repr=False)
+    records: Sequence[NewRecord]
     codec: Codec
     level: int | None
+
+    def __repr__(self) -> str:
+        return f"Compress({self.token}, {len(self.records)} records, {self.codec!r}, {self.level})"
 
 
 class TopicData(NamedTuple):
@@ -96,16 +96,14 @@ class SendProduce(NamedTuple):
     """The number of records in all batches of the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskCluster:
+class AskCluster(NamedTuple):
     """The request for the id of the cluster that a connection leads to."""
 
     link_id: int
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchMetadata:
+class FetchMetadata(NamedTuple):
     """The request for the metadata of brokers and ``topics``, which is empty for brokers alone."""
 
     link_id: int
@@ -114,16 +112,14 @@ class FetchMetadata:
     allow_auto_create: bool
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerId:
+class InitProducerId(NamedTuple):
     """The request for a producer id, without a transactional id."""
 
     link_id: int
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTopicConfig:
+class DescribeTopicConfig(NamedTuple):
     """The request for a topic's config `producer.state.batches.to.retain`.
 
     Its answer shows whether the broker has this config, which comes with KIP-1269.
@@ -134,8 +130,7 @@ class DescribeTopicConfig:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTopicLimit:
+class DescribeTopicLimit(NamedTuple):
     """The request for the size limit of a topic's batches (`max.message.bytes`)."""
 
     link_id: int
@@ -143,8 +138,7 @@ class DescribeTopicLimit:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeBrokerConfig:
+class DescribeBrokerConfig(NamedTuple):
     """The request for a broker's own config.
 
     The config says after what time the broker forgets producers (KIP-854), and over which range of
@@ -156,8 +150,7 @@ class DescribeBrokerConfig:
     node_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskProducers:
+class AskProducers(NamedTuple):
     """The request for what a leader knows of the producer id (DescribeProducers, KIP-664)."""
 
     link_id: int
@@ -166,8 +159,7 @@ class AskProducers:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBack:
+class ReadBack(NamedTuple):
     """The request for committed batches of a partition from an offset on (Fetch)."""
 
     link_id: int
@@ -178,8 +170,7 @@ class ReadBack:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class FindCoordinator:
+class FindCoordinator(NamedTuple):
     """The request for the broker that coordinates a transactional id or a group."""
 
     link_id: int
@@ -188,8 +179,7 @@ class FindCoordinator:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class InitTransactions:
+class InitTransactions(NamedTuple):
     """The InitProducerId request of a transactional id, for a producer id and epoch.
 
     With `existing`, it asks for the epoch that follows that identity (KIP-360).
@@ -202,8 +192,7 @@ class InitTransactions:
     existing: TransactionalIdentity | None
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
+class AddPartitions(NamedTuple):
     """The request to add partitions to the transaction; sent in transactions v1 only."""
 
     link_id: int
@@ -212,8 +201,7 @@ class AddPartitions:
     partitions: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AddOffsets:
+class AddOffsets(NamedTuple):
     """The request to add a group's offsets to the transaction; sent in transactions v1 only."""
 
     link_id: int
@@ -222,8 +210,7 @@ class AddOffsets:
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOffsets:
+class CommitOffsets(NamedTuple):
     """The request to commit a group's offsets in the transaction.
 
     In transactions v2 it also adds the group to the transaction.
@@ -237,8 +224,7 @@ class CommitOffsets:
     v2: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransaction:
+class EndTransaction(NamedTuple):
     """The request to commit or abort the transaction; in transactions v2 it raises the epoch."""
 
     link_id: int

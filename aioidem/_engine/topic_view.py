@@ -14,7 +14,6 @@ Invariants: `leaderless` holds exactly the partitions of the view that have no l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from uuid import UUID
 
 from aioidem._protocol.metadata import PartitionUpdate
@@ -24,32 +23,45 @@ __all__ = ["NO_LEADER", "PartitionView", "TopicView"]
 NO_LEADER = -1
 
 
-@dataclass(slots=True)
 class PartitionView:
-    """The leader and leader epoch of one partition, as far as they are known."""
+    """The leader and leader epoch of one partition; each is -1 if it is not known."""
 
-    leader_id: int = NO_LEADER
-    leader_epoch: int = -1
+    __slots__ = ("leader_epoch", "leader_id")
+
+    def __init__(self, leader_id: int, leader_epoch: int) -> None:
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True)
 class TopicView:
-    """A topic and its partitions.
+    """A topic and its partitions, none at first.
 
     As long as the topic has the same id, it gains partitions but loses none. A topic that was
     deleted and recreated gets a new view.
     """
 
-    name: str
-    topic_id: UUID | None
-    leaders: dict[int, int] = field(default_factory=dict)
-    """The node id of the leader by partition, or `NO_LEADER`. Only methods of this class change it.
-    """
-    leaderless: set[int] = field(default_factory=set)
-    _epochs: dict[int, int] = field(default_factory=dict)
-    _views: dict[int, PartitionView] = field(default_factory=dict)
-    _everything: tuple[int, ...] | None = None
-    _available: tuple[int, ...] | None = None
+    __slots__ = (
+        "_available",
+        "_epochs",
+        "_everything",
+        "_views",
+        "leaderless",
+        "leaders",
+        "name",
+        "topic_id",
+    )
+
+    def __init__(self, name: str, topic_id: UUID | None) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        # The node id of the leader by partition, or `NO_LEADER`. Only methods of this class change
+        # it.
+        self.leaders: dict[int, int] = {}
+        self.leaderless: set[int] = set()
+        self._epochs: dict[int, int] = {}
+        self._views: dict[int, PartitionView] = {}
+        self._everything: tuple[int, ...] | None = None
+        self._available: tuple[int, ...] | None = None
 
     def view(self, index: int) -> PartitionView | None:
         """Return the leader and leader epoch of a partition; None if there is no such partition."""

@@ -54,8 +54,9 @@ _RETRIABLE = frozenset(
 )
 """The error codes that Kafka 4.3 marks as retriable."""
 
-_SAYS_SO = re.compile(r"\b(retr(y|ied|iable)|try again|temporar(y|ily))\b", re.IGNORECASE)
-_DENIES_IT = re.compile(r"(\b(not|never|no|cannot|non)|n't)\b[\s-]*(\w+ ){0,2}?retr", re.IGNORECASE)
+# Compiled when they are first needed, which is hardly ever.
+_SAYS_SO = r"\b(retr(y|ied|iable)|try again|temporar(y|ily))\b"
+_DENIES_IT = r"(\b(not|never|no|cannot|non)|n't)\b[\s-]*(\w+ ){0,2}?retr"
 
 
 def may_pass(error_code: int, message: str | None = None) -> bool:
@@ -67,6 +68,6 @@ def may_pass(error_code: int, message: str | None = None) -> bool:
     """
     if error_code in _RETRIABLE:
         return True
-    if not message or _DENIES_IT.search(message):
+    if not message or re.search(_DENIES_IT, message, re.IGNORECASE):
         return False
-    return _SAYS_SO.search(message) is not None
+    return re.search(_SAYS_SO, message, re.IGNORECASE) is not None

@@ -42,7 +42,6 @@ from aioidem._producer.observer import BatchReporter
 from aioidem._producer.pieces import pieces_of
 from aioidem._producer.queued import QueuedBatch, QueuedDelivery
 from aioidem._producer.sender import Sender
-from aioidem._producer.table import TableColumns
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.structs import Record
 
@@ -243,6 +242,8 @@ class RecordIntake:
             RecordError: The topic, partition, a header, a column's name or a timestamp is illegal.
             TypeError: An argument or a column has the wrong type.
         """
+        from aioidem._producer.table import TableColumns  # here, because few programs send tables
+
         key = key if isinstance(key, str) else checked_payload("key", key)
         alone = None if isinstance(key, str) else key
         named = headers if isinstance(headers, str) else None

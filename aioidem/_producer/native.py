@@ -22,7 +22,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -46,13 +46,15 @@ from aioidem._producer.deliveries import BulkDeliveries, Deliveries
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
-from aioidem._producer.metrics import ProducerStatistics, snapshot
 from aioidem._producer.observer import BatchReporter, Observer
 from aioidem._producer.runtime import BackgroundTask, loop_clock
 from aioidem._producer.sender import Sender
 from aioidem._producer.topic_lookup import TopicLookup
 from aioidem._producer.transactional import TransactionCalls
 from aioidem.structs import DeliveryCounts, Record, RecordMetadata
+
+if TYPE_CHECKING:
+    from aioidem._producer.metrics import ProducerStatistics
 
 __all__ = ["Internals", "Producer", "internals"]
 
@@ -566,6 +568,8 @@ class Producer(TransactionCalls):
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot of what the producer is doing, with its counters."""
+        from aioidem._producer.metrics import snapshot  # here, because few producers are asked
+
         return snapshot(self._core)
 
     def __repr__(self) -> str:

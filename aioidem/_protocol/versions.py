@@ -15,11 +15,10 @@ Rejected: remembering versions by address (the broker at an address may be upgra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -105,8 +104,7 @@ _OF_TRANSACTIONS_V2: Final = (
 _ERROR_CODE: Final = Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
-class ApiVersionTable:
+class ApiVersionTable(NamedTuple):
     """The versions and features that the broker of one connection offers.
 
     ``offered`` has the lowest and highest version by API key, ``features`` the finalized level by
@@ -114,7 +112,7 @@ class ApiVersionTable:
     """
 
     offered: Mapping[int, tuple[int, int]]
-    features: Mapping[str, int] = field(default_factory=dict)
+    features: Mapping[str, int] = MappingProxyType({})
 
     @classmethod
     def from_response(cls, response: Any) -> ApiVersionTable:

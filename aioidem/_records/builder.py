@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from aioidem._hot import MAX_RECORD_OVERHEAD, NewRecord, encode_records, payload_size
 from aioidem._records import layout
@@ -62,18 +61,27 @@ class BatchBody:
         return layout.BATCH_OVERHEAD + len(self.data)
 
 
-@dataclass(frozen=True, slots=True)
 class BuiltBatch:
     """A sealed batch, with times in milliseconds since the epoch and sizes in bytes.
 
     ``uncompressed_size`` is what ``len(data)`` would be with ``Codec.NONE``.
     """
 
-    data: bytes
-    count: int
-    first_timestamp_ms: int
-    max_timestamp_ms: int
-    uncompressed_size: int
+    __slots__ = ("count", "data", "first_timestamp_ms", "max_timestamp_ms", "uncompressed_size")
+
+    def __init__(
+        self,
+        data: bytes,
+        count: int,
+        first_timestamp_ms: int,
+        max_timestamp_ms: int,
+        uncompressed_size: int,
+    ) -> None:
+        self.data = data
+        self.count = count
+        self.first_timestamp_ms = first_timestamp_ms
+        self.max_timestamp_ms = max_timestamp_ms
+        self.uncompressed_size = uncompressed_size
 
     @property
     def compression_ratio(self) -> float:
