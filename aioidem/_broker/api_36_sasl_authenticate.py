@@ -18,7 +18,7 @@ _API: Final = 36
 
 
 def handle(_cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Pass the client's message to the SASL mechanism, and answer the mechanism's message.
+    """Pass the client's message to the SASL mechanism, and answer with the mechanism's reply.
 
     If the mechanism refuses, answer SASL_AUTHENTICATION_FAILED and close the connection.
     """

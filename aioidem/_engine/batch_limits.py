@@ -1,18 +1,20 @@
 """BatchLimits: how large a batch of each topic one broker is known to accept.
 
 A batch that is refused for its size, and whose refusal is lost, is in doubt: it is never split,
-every copy of it is refused, and it ends UNKNOWN. Therefore a batch larger than `batch_size` is sent
-only where the broker is known to accept its size: the topic's config says so (DescribeConfigs), or
-a batch of that size was acknowledged before. Without the permission DESCRIBE_CONFIGS on the topic,
-batches stay at `batch_size`.
+every copy of it is refused, and it ends UNKNOWN. Therefore several records are sent in a batch
+larger than `batch_size` only if the broker is known to accept its size. Usually the topic's config
+says so (DescribeConfigs). Without the permission DESCRIBE_CONFIGS on the topic, the limit is the
+largest batch that was acknowledged on the connection, but at least `batch_size`. A batch larger
+than `batch_size` is then first sent only for a single record that alone is larger.
 
 The limits are kept per connection: another leader may have another `message.max.bytes`, and the
 config may have changed while there was no connection. The config is requested when a batch could
 grow, after a refusal that the known limit does not explain, and again after `metadata_max_age`.
 
-Rejected: trying a larger batch and keeping the size that was acknowledged, because the first batch
-of each size could end in doubt. Rejected: assuming Kafka's default of `max.message.bytes` for a
-topic whose config cannot be read: the topics that refuse batches are those with another value.
+Rejected: sending ever larger batches of several records to find the limit by trial, because the
+first batch of each size could end in doubt. Rejected: assuming Kafka's default of
+`max.message.bytes` for a topic whose config cannot be read: the topics that refuse batches are
+those with another value.
 """
 
 from __future__ import annotations

@@ -477,7 +477,9 @@ class PartitionState:
             )
             self.log.accept_loss(batch, answer.base_offset)
             if attempt is not None:
-                attempt.disbelieve()  # the log may lack earlier batches, too
+                # The log may have lost earlier batches in doubt as well, so the success of this
+                # attempt does not prove that they are stored.
+                attempt.disbelieve()
         if batch.settled:
             self._note_recognised(batch, now, out)
             self.log.reach(batch, answer.base_offset)
@@ -689,9 +691,10 @@ class PartitionState:
             self.retry_at = now + self._retry.next_delay()
 
     def _stop_probing(self) -> None:
-        """End the pass of probes (batches in doubt, resent newest first): it proves nothing.
+        """Leave the rung PROBING without a result, if the partition is on it.
 
-        One of the probes got no answer, or a retriable error code.
+        A probe (a batch in doubt that is resent) got no answer or a retriable error code, so the
+        probes so far do not show whether the batches in doubt are in the log.
         """
         if self.recovery.rung is Rung.PROBING:
             self.recovery.move(RecoveryEvent.RESTART)

@@ -245,7 +245,7 @@ def test_a_table_has_medians_their_spread_and_every_client() -> None:
 
 @pytest.mark.usefixtures("scripts")
 def test_a_busy_machine_is_in_the_table() -> None:
-    """Figures that were made on a busy machine say that they are not to be quoted."""
+    """The report of a run on a busy machine says that its figures are not to be quoted."""
     from dataclasses import replace
 
     from short_link_report import markdown

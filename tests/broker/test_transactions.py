@@ -593,7 +593,7 @@ def test_a_coordinator_is_not_found_while_it_is_away(cluster: VirtualCluster) ->
 def test_the_finalised_feature_says_which_protocol(
     version: int, finalized: dict[str, int], api_version: int
 ) -> None:
-    """ApiVersions answers the cluster's level of ``transaction.version``, except for level 0."""
+    """ApiVersions names the finalised level of ``transaction.version``, but omits level 0."""
     cluster = VirtualCluster(transaction_version=version)
     request = {"client_software_name": "c", "client_software_version": "1"}
     answer = cluster.client().ask(18, api_version, request)

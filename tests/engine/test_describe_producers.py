@@ -89,9 +89,10 @@ def test_an_answer_that_names_no_batch_in_doubt_is_ignored(answer: ProducersAnsw
 
 
 def test_a_followers_lie_is_never_a_verdict() -> None:
-    """A batch that DescribeProducers names but the leader refuses stays in doubt and is probed for.
+    """If the leader refuses the batch that DescribeProducers named, the older ones are probed.
 
-    Any replica answers DescribeProducers, even one that holds what the leader lacks.
+    All of them stay in doubt meanwhile: any replica answers DescribeProducers, so the answer may
+    name a batch that the leader lacks.
     """
     rig = asked(told(0, 5))
     assert rig.sequences == [5]

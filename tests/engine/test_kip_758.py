@@ -306,7 +306,7 @@ def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
 
 
 def test_the_span_of_unresolved_records_stays_below_its_cap() -> None:
-    """No batch is sent while unresolved records span 2^29 sequences, until they are resolved."""
+    """No new batch is sent while the unresolved records together span 2^29 sequences."""
     rig, requests = pipelined(2, version=14)
     state = rig.state()
     state.ledger.next = state.unresolved[0].base + 2**29

@@ -487,7 +487,8 @@ class Schedule:
 
     def tell(self, call: Any, answer: Any) -> None:
         if isinstance(answer, ProducerIdAnswer) and not answer.error_code and not self.transactions:
-            # It was the producer's own InitProducerId that raised the epoch.
+            # The producer's own InitProducerId has succeeded, so the producer has the newest epoch,
+            # and no epoch raised earlier fences it any more.
             self.cluster.coordinator.fenced = False
         self.rig.forget_call(call.link_id)
         self.rig.core.on_answer(call, answer, self.rig.now)

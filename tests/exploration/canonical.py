@@ -149,7 +149,7 @@ class _Walk:
 
 _Way = Callable[[_Walk, Any], Any]
 
-# By class: the fields that are no part of the form.
+# The fields that the canonical form leaves out, by class.
 _LEFT_OUT = {
     # Nothing but messages and statistics depends on these.
     "PartitionState": "_failure _retry",  # every delay of a back-off is the same in a space

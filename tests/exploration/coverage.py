@@ -29,7 +29,7 @@ _TABLES: dict[str, Mapping[Any, Any]] = {
 
 
 class Coverage:
-    """The rows of tables that were taken, and the error codes that were classified."""
+    """Collects the rows of the transition tables that were used, and the classified error codes."""
 
     def __init__(self) -> None:
         self.rows: dict[str, set[tuple[enum.Enum, enum.Enum]]] = {name: set() for name in _TABLES}

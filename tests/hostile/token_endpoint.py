@@ -87,7 +87,7 @@ def _loaded() -> ClientCredentials:
 
 
 def token_endpoint(data: bytes) -> None:
-    """Ask for a token; get one, or an error that `ClientCredentials.token` documents."""
+    """Check that `ClientCredentials.token` returns a token or raises an error that it documents."""
     size = (*data[:1], 1)[0] or 1
     network = _Network(data[1:].replace(b"$", _SECRET.encode()), size)
     credentials = copy.copy(_loaded())

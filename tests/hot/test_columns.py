@@ -21,7 +21,7 @@ NOW = 1_795_250_000_000
 
 
 def binary(values: list[bytes | None], *, start: int, wide: bool, nullable: bool) -> BinaryColumn:
-    """Return values in Arrow's layout, behind `start` rows of something else."""
+    """Return a column of `values` in Arrow's layout; its buffers begin with `start` other rows."""
     rows = [b"before"] * start + values
     offsets, valid, data = array("q" if wide else "i", [0]), bytearray(len(rows) // 8 + 1), b""
     for row, value in enumerate(rows):

@@ -89,7 +89,7 @@ def test_a_slower_loop_is_noticed(
     ],
 )
 def test_the_tolerance(guard: Any, found: float, same_build: bool, verdict: str) -> None:
-    """A count may be 30 % below the recorded one, and 5 % above it, or 30 % with another build."""
+    """A count may be 30 % below the recorded one, and 5 % above it (30 % if the builds differ)."""
     table, within = guard.compare("pure", {"a": 100.0}, {"a": found}, same_build=same_build)
     assert within == (not verdict)
     assert table.splitlines()[1].endswith(verdict or "%")

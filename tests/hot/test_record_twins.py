@@ -55,7 +55,7 @@ def test_batches_are_cut_alike(
 
 
 def test_one_record_is_taken_even_if_it_does_not_fit(form: Any) -> None:
-    """A queue with a record that is too large for a batch still gets a batch of that record."""
+    """If the first record in the queue is too large for a batch, it is taken alone nevertheless."""
     queue = deque([record_of(form, 500), record_of(form, 10)])
     taken, size = form.take_fitting(queue, None, 100, 10, False)
     assert (len(taken), size, len(queue)) == (1, 500, 1)

@@ -122,9 +122,10 @@ def test_what_is_no_sequence_of_records_is_refused_alike(
 
 
 def test_records_may_come_from_an_iterator(form: Any) -> None:
-    """Records from an iterator are encoded as records from a list.
+    """Records from an iterator are encoded like records from a list.
 
-    The compiled form hands headers in a list to the pure form, which then needs all records again.
+    If a record's headers are a list, the compiled form lets the pure form encode all records, also
+    those that were already taken from the iterator.
     """
     for odd in ((), [("a", b"1")]):
         records = [Record(b"k", b"v"), Record(None, b"w", odd), Record(None, b"x")]

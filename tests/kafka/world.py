@@ -56,7 +56,7 @@ PROPERTIES: Final[Mapping[str, str | int]] = {
 
 
 class World(NamedTuple):
-    """A kind of broker: its version, and how many batches its patch retains (None: not patched)."""
+    """A kind of broker: its version, and how many batches it retains (None: not patched)."""
 
     version: str
     retain: int | None = None

@@ -121,7 +121,7 @@ def test_the_size_of_a_record_is_the_encoder_s_bound(
 
 
 def test_a_record_has_the_most_bytes_that_are_allowed_and_not_one_more() -> None:
-    """Both limits of a record's size are exact, and the error names the option that it exceeds."""
+    """Both limits of a record's size are exact, and the error names the option with the limit."""
     for options, limit, named in (
         ({"max_request_size": 1000}, 1000 - 61 - 25, "max_request_size"),
         ({"buffer_memory": 1000, "batch_size": 500}, 1000 - 25, "buffer_memory"),

@@ -88,7 +88,7 @@ class Authority:
 
 
 def token(expires: float, subject: str = "alice", **claims: Any) -> str:
-    """Make an unsigned token, as Kafka's test validator accepts; ``expires`` is in Unix seconds."""
+    """Make an unsigned token that Kafka's validator for tests accepts; `expires` is a Unix time."""
     parts = {"alg": "none"}, {"sub": subject, "iat": expires - 7200, "exp": expires, **claims}
     head, payload = (
         base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts

@@ -6,10 +6,10 @@ and then shows the records (commit) or drops them (abort). It uses neither the l
 nor the list of aborted transactions, both of which brokers compute. A run compares the two views:
 that of this reader with that of `visible_at_brokers`, which uses what the brokers computed.
 
-The judge runs `check_history` over that view, and gives each record its transaction's outcome. A
-committed transaction's records must all be visible, once, in order, at their offsets. A transaction
-that was not committed shows none of them. A transaction with an unknown outcome shows all or none.
-The same holds for the group offsets that a transaction commits.
+The judge gives each record its transaction's outcome, and runs `check_history` over the reader's
+view. A committed transaction's records must all be visible, once, in order, at their offsets. A
+transaction that was not committed shows none of them. A transaction with an unknown outcome shows
+all or none. The same holds for the group offsets that a transaction commits.
 """
 
 from __future__ import annotations

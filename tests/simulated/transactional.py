@@ -25,7 +25,7 @@ __all__ = ["FATAL", "GROUPS", "PROFILES", "draw_transactional", "kind_of"]
 
 GROUPS = ("g", "h")
 
-# The weights add up to 1000.
+# How many of 1000 schedules are drawn from each profile, on average.
 PROFILES: dict[str, int] = {
     "quiet": 60,
     "coordinators": 260,

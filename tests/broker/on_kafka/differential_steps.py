@@ -77,7 +77,8 @@ class Bench:
         self.pair = pair
         self.kafka = kafka
         self.embedded = embedded
-        # Ten minutes ago: valid within every default limit, and too old to count as "now".
+        # Most records have timestamps near this one (Unix milliseconds). It is ten minutes ago: no
+        # default limit refuses it, and the comparison does not replace it by "now".
         self.start_ms = int(time.time() * 1000) - 600_000
         self._barrier = 0
 

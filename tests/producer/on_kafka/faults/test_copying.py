@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[4]
 
 
 in_thread = anyio.to_thread.run_sync
-"""The function that runs, in a thread, each call that starts a process or reads a file."""
+"""Runs a blocking call in a thread; the tests use it to start processes and to read files."""
 
 
 class Copiers:

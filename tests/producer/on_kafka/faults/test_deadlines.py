@@ -22,8 +22,8 @@ from tests.kafka.world import (
 
 pytestmark = pytest.mark.anyio
 
-# The timeouts are short, but long enough for a busy machine: the records before and after must not
-# miss them.
+# The timeouts are short, but long enough for a busy machine: the records that a test sends before
+# and after the fault must not expire.
 SHORT = {"request_timeout": 1.0, "delivery_timeout": 4.0}
 WAITING = 10
 
