@@ -1,8 +1,9 @@
 """Every exception that aioidem raises, and every name in aiokafka's module of errors.
 
 All are subclasses of `KafkaError`. Names, ``retriable`` and ``invalid_metadata`` are aiokafka's
-wherever aiokafka has the class, so that ``except`` clauses move over with the import. An error that
-is a record's outcome says in ``status`` whether the record is NOT_WRITTEN or UNKNOWN.
+wherever aiokafka has the class, so a user of aiokafka changes the import and keeps the ``except``
+clauses. An error that is a record's outcome says in ``status`` whether the record is NOT_WRITTEN or
+UNKNOWN.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class StoredBatch:
 def _restamped(
     data: bytes | memoryview, header: BatchHeader, timestamp_type: int, max_timestamp_ms: int
 ) -> tuple[bytes, BatchHeader]:
-    """Return a copy with another timestamp type and largest timestamp, and a new checksum.
+    """Return a copy of a batch with another timestamp type, largest timestamp and checksum.
 
     The checksum covers both fields. The broker changes them for a topic with LogAppendTime, and for
     a batch in which the producer set the bit of LogAppendTime, which only a broker may set.

@@ -1,9 +1,10 @@
 """EmbeddedCluster: a Kafka cluster in this process.
 
-It is for tests and demos, not for production. Logs are in RAM and bounded: above 256 MiB per
-partition, or ``retention.bytes``, the oldest batches are deleted. Every client that may connect may
-do everything, and nothing survives the process. `ClusterState` decides what clients see;
-`ClusterServer` has the connections, and `ClusterControls` what a test can do to the cluster.
+It is for tests and demos, not for production. Logs are in RAM and bounded: if a partition's log is
+larger than ``retention.bytes`` (256 MiB by default), its oldest batches are deleted. Every client
+that may connect may do everything, and nothing survives the process. `ClusterState` decides what
+clients see; `ClusterServer` has the connections, and `ClusterControls` what a test can do to the
+cluster.
 
 Invariants
     Leaving the ``async with`` ends every connection and listener.

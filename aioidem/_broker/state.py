@@ -203,7 +203,7 @@ class ClusterState(Cluster):
         """Return whether a broker answers this request; if not, it closes the connection."""
         return serves(broker, api_key, version)
 
-    # -- changes, at the time of the last `advance` ----------------------------------------------
+    # -- changes of the cluster; each is made at the time of the last `advance` -------------------
 
     def move_leader(self, partition: Partition, broker_id: int) -> None:
         """Make a broker the leader: by election if it has a replica, else by reassignment.

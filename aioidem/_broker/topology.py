@@ -258,7 +258,7 @@ class Topology:
 
     @property
     def running(self) -> list[Broker]:
-        """Return the brokers that run, by id."""
+        """Return the running brokers, in the order of their ids."""
         return [b for b in self.brokers.values() if b.online]
 
     @staticmethod

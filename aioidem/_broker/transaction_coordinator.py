@@ -332,7 +332,7 @@ class TransactionCoordinator:
         return written
 
     def _watch(self, transaction: Transaction) -> None:
-        """Schedule a check for when the transaction has timed out, unless one is due earlier."""
+        """Schedule a check after the transaction's timeout, unless an earlier one is scheduled."""
         interval = int(self._topology.broker_config(None, _INTERVAL)) / 1000
         now = self._schedule.now
         due = next_look(now, self._seconds_left(transaction), interval)

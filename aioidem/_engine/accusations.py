@@ -19,7 +19,7 @@ __all__ = ["Accusation", "Accusations"]
 
 
 class Accusation(NamedTuple):
-    """The verdict that a partition's leader retains fewer batches than it says (KIP-1269).
+    """The verdict that a leader retains fewer batches per producer than it announces (KIP-1269).
 
     ``route`` is the partition's connection, leader and leader epoch at the time of the verdict.
     ``disproof`` has the numbers of batches that led to the verdict. ``at`` is its time, in seconds

@@ -55,7 +55,7 @@ class BatchLimit:
         Args:
             now: the time, in seconds.
             max_age: seconds after which the topic's config is requested again.
-            growth: whether a batch could be larger if the limit permits it.
+            growth: whether the next batch may become larger than the option `batch_size`.
         """
         if self._asking or not (growth or self._refused):
             return False

@@ -107,7 +107,10 @@ class BrokerInquiries:
             self._requests.add(DescribeBrokerConfig(link.link_id, token, link.node_id))
 
     def _ask_limit(self, link: Link, state: PartitionState, now: float) -> None:
-        """Ask how large a batch of a topic may be, if one could grow or was refused for size."""
+        """Ask for a topic's batch size limit, if it is needed.
+
+        It is needed if a batch may become larger than `batch_size`, or was refused for its size.
+        """
         limit = link.limits.of(state.topic)
         growth = self._config.late_sealing and state.may_outgrow(self._config.batch_size)
         if (

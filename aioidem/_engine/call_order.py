@@ -55,8 +55,8 @@ def _united(items: list[tuple[Mark, PendingRecord]]) -> Iterator[tuple[Mark, Pen
         yield items[0]
         return
     first_of: dict[tuple[object, ...], int] = {}
-    # Each record's ordinal, the number of the item it belongs to, and its row. Blocks that can be
-    # united all have the number of the first of them.
+    # For each record: its ordinal, the index of its item, and its row in a block. Blocks that can
+    # be united (parts of the same call) all get the index of the first of them.
     places: list[tuple[int, int, int]] = []
     for number, (mark, item) in enumerate(items):
         if isinstance(item, RecordBlock):

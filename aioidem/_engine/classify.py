@@ -155,9 +155,9 @@ def classify(
 
     Args:
         error_code: the partition's error code.
-        base_offset: the partition's base offset. Brokers send a two-faced code before or after
-        the append; a base offset >= 0 with it means that this leader has appended the batch,
-        which may or may not survive the change of leader.
+        base_offset: the partition's base offset. Some codes are two-faced: brokers send them
+        before as well as after the append. If a base offset >= 0 comes with such a code, this
+        leader has appended the batch, which may or may not survive the change of leader.
         trust_base_offset: False for brokers that are not Apache Kafka: two-faced codes then always
         leave the batch in doubt.
         message: the broker's error message, used only for a code without a row (KIP-467).

@@ -2,10 +2,10 @@
 
 `classify_call` looks an error code up in the tables below, as `classify` does for Produce. For a
 code without a row the kind of request (call) decides. A call that adds partitions or offsets to a
-transaction makes the transaction abortable. FindCoordinator and EndTxn are sent again if the code
-may be temporary (`unlisted.py`). Otherwise FindCoordinator fails with an error for the caller, as
-InitProducerId always does, and EndTxn ends the producer with the outcome UNKNOWN: the outcome of a
-transaction is never guessed.
+transaction makes the transaction abortable. InitProducerId raises an error to the caller.
+FindCoordinator and EndTxn are sent again if the code may be temporary (`unlisted.py`). If it is
+not, FindCoordinator raises an error to the caller, and EndTxn ends the producer with the outcome
+UNKNOWN: the outcome of a transaction is never guessed.
 """
 
 from __future__ import annotations

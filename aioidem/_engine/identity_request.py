@@ -23,8 +23,10 @@ from aioidem._protocol.producer_id import ProducerIdAnswer
 __all__ = ["IdentityRequest"]
 
 _PASSING = frozenset({ErrorCode.none, ErrorCode.unknown_server_error})
-"""Upon these codes the id is requested again: a success whose answer lacks an id, and an error
-without a stated reason.
+"""The error codes after which the producer id is requested again.
+
+NONE is one of them, for an answer that has neither an error nor a producer id. The other one states
+no reason.
 """
 
 _REFUSED = frozenset(

@@ -221,7 +221,7 @@ class PartitionState:
 
     @property
     def gate_open(self) -> bool:
-        """Whether more than the oldest unresolved batch may be in flight."""
+        """Whether several batches may be in flight, instead of only the oldest unresolved one."""
         return self.gate.is_open((self.ledger.identity, self.route))
 
     @property
@@ -721,8 +721,8 @@ class PartitionState:
         if self._transactional:
             return
         if self.recovery.rung is Rung.CLEAR and batch is self._head and self.in_doubt > 1:
-            # The leader holds the producer's state, but knows the offsets of its newest batches
-            # only. So probing follows, which begins with the newest batch in doubt.
+            # The leader holds the producer's state, but knows only the offsets of its newest
+            # batches. So the batches in doubt are resent next, beginning with the newest (probing).
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
 
     def _on_out_of_order(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:

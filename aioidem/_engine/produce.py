@@ -109,7 +109,7 @@ class ProduceRequests:
         self._accumulator.hold_back(active, now)
 
     def _send_all(self, active: list[PartitionState], now: float) -> None:
-        """Send the due batches of several partitions, by connection."""
+        """Send the due batches of several partitions, grouped by connection."""
         # Each call begins with another partition: if a connection admits only some batches, the
         # same partitions would otherwise be served each time.
         self._turn += 1

@@ -43,12 +43,13 @@ HEADER_MEMORY: Final = 128
 
 
 class RecordGroup:
-    """The object that records of one group share: their caller wants them in a batch of their own.
+    """A group of records that the caller wants in one batch, without other records.
 
-    The records are not mixed with others, and are divided only if one batch of them is too large.
+    Each of the records refers to this object. They are sent in several batches only if one batch
+    of them all would be too large.
 
     Args:
-        size: the size of one batch of all the records, before compression, in bytes with header.
+        size: the size that one batch of them all has before compression, in bytes, with its header.
     """
 
     __slots__ = ("size",)

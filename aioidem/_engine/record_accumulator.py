@@ -501,8 +501,8 @@ class RecordAccumulator:
         if any(state.partition not in view.leaders for state in states):
             # The new topic has fewer partitions, so some records need another partition. A queue
             # must be in the order of calls, because it expires from its head. So all records are
-            # assigned again in that order, also those whose partition still exists. Records that
-            # name a missing partition are refused with this Metadata answer.
+            # assigned again in that order, even those whose partition still exists. Records for
+            # which the caller chose a missing partition are refused then.
             topic = self.topics[name]
             unassigned = topic.unassigned
             self._unplaced[topic] = None

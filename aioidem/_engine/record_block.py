@@ -14,7 +14,7 @@ Invariants:
   for their partitions together. Their order is that of the call.
 - Dividing a block neither adds nor drops a record: the parts' sizes and counts add up to its own.
 - Each record of a block is settled once, as a part of some slice or by itself. The block's
-  `Receiver` is then told the record's row.
+  `Receiver` is then told the outcome and the record's row (its index in the columns).
 
 Rejected: blocks that share no batch with other records. Calls with few records would then make
 small batches, and so would the end of each large call.

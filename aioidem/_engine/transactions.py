@@ -1,9 +1,9 @@
 """Transactions: the life cycle of a producer's transactions, and the next call to a coordinator.
 
 A call is a request, such as EndTxn. One table serves both protocols. In v1 (KIP-98) partitions and
-groups are added to a transaction by requests of their own, and the epoch stays. In v2 (KIP-890) the
-first write to a partition adds it, and the end of each transaction raises the epoch. The protocol
-is chosen when a transaction begins: v2 if the cluster has finalised the feature
+consumer groups are added to a transaction by requests of their own, and the epoch stays. In v2
+(KIP-890) the first write to a partition adds it, and the end of each transaction raises the epoch.
+The protocol is chosen when a transaction begins: v2 if the cluster has finalised the feature
 `transaction.version` at level 2 or above.
 
 Invariants
@@ -435,7 +435,7 @@ class Transactions:
         """
         return offered if self.version >= V2 else min(offered, _LAST_PRODUCE_OF_V1)
 
-    # -- incidents outside of coordinator calls ----------------------------------------------------
+    # -- what happens to the records, outside of calls to coordinators -----------------------------
 
     def fail(self, error: errors.KafkaError | None) -> None:
         """Make the transaction abortable; a later error does not replace the first cause."""

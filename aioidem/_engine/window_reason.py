@@ -1,8 +1,8 @@
 """The reason for a partition's present window, in words for `statistics()`.
 
-A partition's window is the most batches from the oldest one whose outcome is not known to the
-newest one sent (KIP-1269). A user who sees a window of 5 and expected 20 learns from the reason
-what to change. This module sets no limit: the modules `windows` and `discovery` do.
+A partition's window is the largest allowed number of batches from the oldest one with an unknown
+outcome up to the newest one sent (KIP-1269). A user who sees a window of 5 and expected 20 learns
+from the reason what to change. This module sets no limit: the modules `windows` and `discovery` do.
 Its tests are in tests/producer/test_discovery.py.
 """
 

@@ -178,7 +178,7 @@ class EagerStream(ByteStream, asyncio.Protocol):
     # -- called by the transport -------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Keep more bytes from the peer."""
+        """Store bytes that came from the peer, until `receive` takes them."""
         self._chunks.append(bytes(data))  # the Proactor loop of Windows can pass a bytearray
         self._unread += len(data)
         if self._unread >= _READ_AHEAD and not self._paused:

@@ -202,7 +202,7 @@ def _checked(
 def before_too_large(
     columns: Columns, most: int, too_large: Callable[[int], errors.KafkaError]
 ) -> tuple[Columns | None, Exception]:
-    """Return the columns of all records before one that is too large, and the error of that one."""
+    """Return the columns of the records before the first too large one, and that one's error."""
     sizes: Sequence[int] = columns.sizes
     row = next(row for row in range(len(columns)) if sizes[row + 1] - sizes[row] > most)
     error = too_large(sizes[row + 1] - sizes[row])

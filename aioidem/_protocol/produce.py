@@ -241,7 +241,7 @@ def _uvarint(value: int) -> bytes:
 
 
 def _plain_alone(frame: bytes) -> tuple[int, ProduceAnswer] | None:
-    """Decode the commonest answer: one partition, appended, no error; None if it may be another.
+    """Decode the commonest answer: one partition, appended, no error. Return None for all others.
 
     This is faster than `_plain_response`, which decodes such answers for several partitions too.
     """

@@ -5,8 +5,8 @@ never depend on its producer id, epoch and sequence: ``restamp(build_batch(x, id
 build_batch(x, id2)``. A batch has the requested codec even if that makes it larger.
 
 Rejected: an incremental builder with ``append`` (the engine keeps records as objects until it seals
-a batch, because late sealing, splitting and renumbering need them); batches as mutable buffers (a
-batch could be changed while it is being written).
+a batch, because more records may join it until then, and a batch may have to be split); batches as
+mutable buffers (a batch could be changed while it is being written).
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Pass the frame on with ``data`` written over its bytes from offset ``at`` on.
+    """The verdict to forward a frame with ``data`` in place of its bytes at offset ``at``.
 
-    Offsets count from the beginning of the frame's length field.
+    Offset 0 is the first byte of the frame's length field.
     """
 
     at: int

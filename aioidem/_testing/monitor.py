@@ -238,7 +238,7 @@ class WireMonitor:
         """Return how often the answers have proved a loss."""
         return self._losses.proved
 
-    # -- writing ----------------------------------------------------------------------------------
+    # -- what the producer sends -------------------------------------------------------------------
 
     def _partition(self, topic: str, index: int) -> PartitionAccount:
         state = self._partitions.get((topic, index))

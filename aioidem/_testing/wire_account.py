@@ -199,7 +199,8 @@ class PartitionAccount:
         newest: Producer id and epoch of the newest identity.
         connection: The connection that carried the last batch.
         outstanding: How many batches are neither answered nor lost.
-        window: How many batches the leader retains, by its last answer NONE; 5 before the first.
+        window: How many batches the leader retains, as its last answer without an error says; 5
+            before the first such answer.
         era: Number of leader changes that the producer has noticed.
         gate: Whether several batches may be outstanding: the last answer was NONE, which shows that
             the leader has the producer's state.

@@ -67,7 +67,7 @@ def _class_for(ours: type[KafkaError]) -> Any:
 
 
 class AIOKafkaProducer(_AIOKafkaProducer):
-    """`aioidem.AIOKafkaProducer`, raising `aiokafka.errors` and returning `aiokafka.structs`."""
+    """`aioidem.AIOKafkaProducer` with aiokafka's own classes of exceptions and results."""
 
     _translation: ClassVar[Translation] = _ToAiokafka()
 
