@@ -1,8 +1,8 @@
 """Decode request frames as a broker does.
 
-Unlike `aioidem._protocol.messages.decode_request` this ignores bytes behind the message, as Kafka
-does: librdkafka 2.16 sends three extra bytes when it requests the metadata of all topics (v9 and
-up).
+Unlike `aioidem._protocol.messages.decode_request` this ignores bytes after the end of the message,
+as Kafka does: librdkafka 2.16 sends three extra bytes when it requests the metadata of all topics
+(v9 and up).
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Group:
         is_first: Whether the rebalance in preparation is the first one after the group was empty.
             Such a rebalance waits ``group.initial.rebalance.delay.ms`` for further members.
         grew: Whether a member joined during that delay, which is then extended.
-        given: By member id, the timers of those ids that were handed out to clients and not used in
-            a JoinGroup yet (KIP-394).
+        given: The member ids that were handed out to clients but not yet used in a JoinGroup
+            (KIP-394), each with the timer that ends its validity.
         unsynced: Ids of the members of the new generation that have not sent SyncGroup yet.
     """
 

@@ -248,7 +248,7 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget producers whose last batch is ``expiration_ms`` or more old; return their ids.
+        """Forget producers whose last batch is at least ``expiration_ms`` old; return their ids.
 
         A producer with an open transaction is not forgotten.
         """

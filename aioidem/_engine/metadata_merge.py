@@ -77,7 +77,7 @@ class MetadataMerge:
         self._brokers = update.brokers
         self._merging: list[_Merging] = []
         self._result = MergeResult()
-        # By name: if an answer describes a topic twice, the last description counts.
+        # If an answer describes a topic twice, the last description replaces the first one.
         named = {topic.name: topic for topic in update.topics}
         self.topics = [each for each in named.values() if wanted is None or each.name in wanted]
         """The descriptions of the topics to merge, one per topic."""

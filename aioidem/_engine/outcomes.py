@@ -128,7 +128,11 @@ class Outcomes:
             self._left[generation] = left
 
     def flushed(self, generation: int) -> bool:
-        """Return whether all records queued up to the end of a closed generation are settled."""
+        """Return whether all records queued before a flush are settled.
+
+        Args:
+            generation: the generation that the flush has closed.
+        """
         return all(g > generation for g in self._left)
 
     def count_for(self, flush: FlushCount) -> None:

@@ -8,9 +8,9 @@ is then written twice, and the success of a later batch proves nothing about ear
 
 The stamp of a batch is its maximum timestamp, or the log append time if the answer names one. An
 unresolved batch has no answer yet. But on a topic with LogAppendTime it can only be appended after
-the acknowledged ones. So the append time of the last acknowledged batch is a lower bound of its
-stamp, however old its records are. If a topic's timestamp type changes while a batch is in doubt,
-the type of the last answer is assumed.
+the acknowledged batches. So the unresolved batch's stamp is at least the append time of the last
+acknowledged batch, however old the records are. If a topic's timestamp type changes while a batch
+is in doubt, the type of the last answer is assumed.
 
 A partition is suspect if its oldest stamp is older than half the expiration. The stamps of its last
 acknowledged batch and of all unresolved ones count. The other half of the expiration covers

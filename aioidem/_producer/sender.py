@@ -115,9 +115,9 @@ class Alarm:
 
 
 class _Asked:
-    """A request on a connection: the engine's step that asked for it, and its answer's reader.
+    """A request on a connection: the engine's step that asked for it, and its decoder `read`.
 
-    `read` turns a frame into plain data and changes nothing, so it may run in a thread.
+    `read` turns the answer's frame into plain data and changes nothing, so it may run in a thread.
     """
 
     __slots__ = ("read", "step")

@@ -95,7 +95,7 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 """The lowest and the highest version of each API that we speak."""
 
 _TRANSACTIONS: Final = "transaction.version"
-# The requests that are new in the second part of KIP-890, with their first versions.
+# The requests that the second part of KIP-890 changes, each with the first version so changed.
 _OF_TRANSACTIONS_V2: Final = (
     (ApiKey.PRODUCE, 12),
     (ApiKey.END_TXN, 5),

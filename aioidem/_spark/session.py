@@ -6,8 +6,8 @@ Invariants:
 - pyspark, the Spark that it starts (`SPARK_HOME` may name another) and its Kafka connector have the
   same version: the connector is chosen by the installed version of pyspark.
 - `aioidem._jars` finds the connector's jars, except those that Spark has, before a JVM starts.
-- Java is the one that Spark starts (`JAVA_HOME`, else the `PATH`). It is started once with the
-  module that Spark needs, because a reduced JRE may lack that module.
+- Java is the one that Spark starts (`JAVA_HOME`, else the `PATH`). It is started once beforehand,
+  to test whether it has the module that Spark needs: a reduced JRE may lack that module.
 
 Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use); letting
 Spark resolve the connector (`spark.jars.packages`), which reads Maven's local repository first,

@@ -175,10 +175,10 @@ def _done(written: Written) -> TaskDone:
 
 
 def _task_context(options: SinkOptions) -> TaskContext:
-    """Return the task's context, after checking that the plan repeats the task with the same rows.
+    """Return the task's context, after checking that each attempt at the task gets the same rows.
 
     Raises:
-        UnsafePlanError: the plan may repeat the task with other rows.
+        UnsafePlanError: attempts at the task may get different rows, or run at the same time.
     """
     context = TaskContext.get()
     if context is None:

@@ -45,8 +45,8 @@ _U2: Final = Struct(">H")
 _U4: Final = Struct(">I")
 _I2: Final = Struct(">h")
 
-# In the constant pool, how many bytes follow the tag of a constant, by tag. Utf8 (tag 1) is left
-# out, because a constant of that kind contains its length.
+# For each tag of a constant in a Java class file: how many bytes follow the tag. Utf8 (tag 1) is
+# left out, because a constant of that kind contains its length.
 _CONSTANT_SIZES: Final = {
     **dict.fromkeys((3, 4, 9, 10, 11, 12, 17, 18), 4),
     **dict.fromkeys((5, 6), 8),

@@ -148,7 +148,7 @@ class KafkaTools:
         return {index: parse_dump(dumps.get(f"{topic}-{index}", ())) for index in indexes}
 
     async def _dump(self, replicas: Iterable[_Replica]) -> list[str]:
-        """Return the lines that DumpLogSegments prints of these replicas."""
+        """Return the lines that DumpLogSegments prints about the logs of these replicas."""
         folders = [
             self._brokers[broker].folder / f"{topic}-{partition}"
             for broker, topic, partition in replicas

@@ -73,7 +73,7 @@ class OAuthBearer:
 
 
 def _are_texts(extensions: object) -> bool:
-    """Return whether the extensions, which the user's token provider gives, map texts to texts."""
+    """Return whether the extensions from the user's token provider map strings to strings."""
     return isinstance(extensions, Mapping) and all(
         isinstance(name, str) and isinstance(value, str) for name, value in extensions.items()
     )
