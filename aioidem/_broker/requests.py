@@ -110,7 +110,7 @@ class Promised:
             self._give(self._response)
 
     def when_kept(self, give: Callable[[Entity], None]) -> None:
-        """Call ``give`` with the answer, at once if `keep` was called before."""
+        """Call ``give`` with the answer now if `keep` has been called, else when it is called."""
         self._give = give
         if self._response is not None:
             give(self._response)

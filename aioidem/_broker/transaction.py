@@ -183,7 +183,7 @@ class Transaction:
         self.targets |= targets
 
     def reset(self) -> None:
-        """Go back to EMPTY, for a producer that was just initialised; no target is left then."""
+        """Go back to EMPTY for a producer that was just initialised; no targets may be left."""
         self.step(TransactionState.EMPTY)
         self.started_ms = -1
 

@@ -200,10 +200,10 @@ class Discovery:
 
     @property
     def holds_up(self) -> bool:
-        """Whether batches wait for the answer about the broker's config.
+        """Whether batches must wait until the broker has answered the question about its config.
 
-        If the first batch were sent in v13 before that answer, its acknowledgement would not name
-        the window, which would stay at 5 for one more round trip.
+        A batch sent before the answer would have to be sent in v13. Its acknowledgement would not
+        name the window, so the window would stay at 5 batches for one more round trip.
         """
         return self.state is DiscoveryState.ASKING
 

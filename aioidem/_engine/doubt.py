@@ -50,7 +50,7 @@ _SUSPECT_WARNING = (
 
 
 class DoubtResolution:
-    """Asks leaders about batches in doubt, and disconnects deposed leaders that are silent.
+    """Asks leaders about batches in doubt, and disconnects old leaders that are silent.
 
     Args:
         config: validated options.
@@ -201,7 +201,7 @@ class DoubtResolution:
     # -- deposed leaders
 
     def silent_leaders(self, states: Iterable[PartitionState], now: float) -> Iterator[Leaving]:
-        """Yield the connections to silent deposed leaders at which batches are outstanding."""
+        """Yield connections to old leaders that owe answers to batches, but have become silent."""
         for state in states:
             if not state.outstanding:
                 continue
@@ -226,9 +226,9 @@ class DoubtResolution:
         return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
 
     def awaits(self, state: PartitionState) -> float | None:
-        """Return when a partition stops waiting for its deposed leader, if that stays silent.
+        """Return when a partition stops waiting for its old leader, if that leader stays silent.
 
         Returns:
-            The time in seconds; None if the partition waits for no deposed leader.
+            The time in seconds; None if the partition waits for no old leader.
         """
         return self._silent_at(state)[1]

@@ -240,10 +240,10 @@ class PartitionState:
         self.gate.begin(number, applies=self.idempotent and gated)
 
     def limit_span(self, sequence_cap: int | None) -> None:
-        """Limit the sequences (records) of unresolved batches, not their number (KIP-758).
+        """Limit how many records the unresolved batches may have, not how many batches (KIP-758).
 
         Args:
-            sequence_cap: the limit; None limits the number of the batches again.
+            sequence_cap: the most records; None limits the number of batches again.
         """
         self.sequence_cap = sequence_cap
 

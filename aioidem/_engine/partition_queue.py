@@ -59,7 +59,7 @@ class PartitionQueue:
         self.flushing = True
 
     def hold_back(self) -> None:
-        """Note that a batch is ready but could not be sent, so that the batch may grow."""
+        """Note that a batch is ready but cannot be sent now, so it may grow while it waits."""
         self.blocked = True
 
     def ready(self, now: float, *, linger: float, batch_size: int) -> bool:

@@ -627,7 +627,7 @@ class RecordAccumulator:
         )
 
     def missing_partition(self, topic: str, partition: int) -> errors.KafkaError:
-        """Return the error of a record whose topic is known and does not have its partition."""
+        """Return the error for a record sent to a partition that its topic does not have."""
         count = len(self._cluster.partitions(topic) or ())
         has = "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
         return errors.UnknownTopicOrPartitionError(

@@ -31,12 +31,13 @@ __all__ = [
 ]
 
 DEFAULT_BATCHES_RETAINED = 5
-"""The number of batches that every broker retains per producer id and partition
-(ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
+"""The number of batches that a stock broker remembers per producer id and partition.
+
+Kafka calls it ProducerStateEntry.NUM_BATCHES_TO_RETAIN.
 """
 
 MAX_BATCHES_RETAINED = 1000
-"""The largest window: a larger number in a broker's answer is probably an error."""
+"""The largest window in use; a larger number in a broker's answer is cut, as a likely error."""
 
 
 class PartitionWindow:

@@ -59,7 +59,7 @@ class Appender:
         self.generation = 0
 
     def append(self, topic: str, record: _Record, now: float) -> bool:
-        """Queue a record and give it a number, if it goes where the record before it went.
+        """Queue a record and number it, if it goes to the partition of the record before it.
 
         Args:
             topic: the topic's name.

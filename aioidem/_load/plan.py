@@ -53,7 +53,7 @@ DEFAULT_DURATION = 5.0
 DEFAULT_RECORD_SIZE = 1000
 DEFAULT_IN_FLIGHT = 5
 DEFAULT_RETAIN = 5
-"""The batches per producer and partition that a broker remembers.
+"""The number of batches per producer and partition that a broker remembers.
 
 It is Kafka's constant NUM_BATCHES_TO_RETAIN, and the default of KIP-1269.
 """

@@ -98,7 +98,7 @@ def add_waiter(waiting: Waiter | None) -> Waiter:
 
 
 def add_waiter_on(loop: asyncio.AbstractEventLoop, waiting: Waiter | None) -> Waiter:
-    """Do what `add_waiter` does, for a task that is known to be one of this loop of asyncio."""
+    """Do what `add_waiter` does, if the current task is known to run on this asyncio loop."""
     return loop.create_future() if waiting is None else add_waiter(waiting)
 
 

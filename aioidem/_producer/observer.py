@@ -60,7 +60,7 @@ class SettledBatch(NamedTuple):
     """How many records there are."""
 
     status: DeliveryStatus
-    """ACKED, NOT_WRITTEN or UNKNOWN; under ``acks=0`` UNKNOWN without an error."""
+    """ACKED, NOT_WRITTEN or UNKNOWN; with ``acks=0`` sent records are UNKNOWN with no error."""
 
     error: KafkaError | None
     """Why the records failed; None if they did not."""

@@ -113,7 +113,7 @@ class TopicLookup:
 
         Raises:
             KafkaTimeoutError: No broker answered within `max_block`.
-            ProducerClosed: The producer is not started or closed.
+            ProducerClosed: The producer is closed, or not started yet.
         """
         self._life.check_open()
         refreshed = self._metadata.refreshed_at

@@ -80,7 +80,7 @@ class _Budget:
 
 
 class _Message(bytes):
-    """The bytes of a message or of one of its tagged fields, with the item budget they share."""
+    """The bytes of a message or of one tagged field; ``budget`` is for the whole message."""
 
     budget: _Budget
 

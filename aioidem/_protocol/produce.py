@@ -113,7 +113,7 @@ class PartitionAnswer(NamedTuple):
 
 
 class ProduceAnswer(NamedTuple):
-    """A whole answer; ``leaders`` has the addresses of partitions' new leaders (KIP-951).
+    """The answer to a Produce request; ``leaders`` has addresses of new leaders (KIP-951).
 
     ``throttle_ms`` is in milliseconds and limited to `MAX_THROTTLE_MS`.
     """

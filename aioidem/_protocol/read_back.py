@@ -25,7 +25,7 @@ __all__ = ["MAX_VERSION", "ReadBackAnswer", "read_back_answer", "read_back_reque
 
 API_KEY = 1
 MAX_VERSION: Final = 13
-"""The highest version in use; later ones add nothing that reading back needs."""
+"""The highest version of Fetch that is used; later ones add nothing that reading back needs."""
 
 _WITH_TOPIC_IDS: Final = 13
 # The bytes to ask for in one Fetch (a page). If all batches are of the smallest size, a page has a

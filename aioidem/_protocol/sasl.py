@@ -57,7 +57,7 @@ def check_handshake(response: Any, mechanism: str) -> None:
     """Check the answer to `handshake_request`.
 
     Raises:
-        AuthenticationFailedError: The broker does not offer the mechanism, or no SASL at all.
+        AuthenticationFailedError: The broker does not offer the mechanism, or does not use SASL.
     """
     code = int(response.error_code)
     if code == ErrorCode.unsupported_sasl_mechanism:

@@ -90,7 +90,7 @@ class TaskIdentity:
 
     @property
     def name(self) -> str:
-        """The transactional id, which is also the marker's group."""
+        """The transactional id, and also the id of the group to which the marker is committed."""
         return f"{PREFIX}.{self.query}.{self.task}"
 
     def first(self) -> TaskIdentity:

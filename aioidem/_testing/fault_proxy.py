@@ -246,7 +246,8 @@ class FaultProxy:
             async with listening.listener:
                 task_status.started()
                 with listening.scope:
-                    # Connections run in the proxy's task group: `refuse` must not end them.
+                    # Connections run in the proxy's task group and not in this scope, because
+                    # `refuse` cancels this scope and must not end open connections.
                     await listening.listener.serve(self._relay, self._tasks)
         finally:
             listening.done.set()

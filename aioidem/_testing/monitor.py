@@ -235,7 +235,7 @@ class WireMonitor:
 
     @property
     def losses_proved(self) -> int:
-        """Return how often the answers have proved a loss."""
+        """Return the number of losses that the broker's answers have proved."""
         return self._losses.proved
 
     # -- what the producer sends -------------------------------------------------------------------
