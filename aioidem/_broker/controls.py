@@ -27,7 +27,7 @@ __all__ = ["ClusterControls"]
 
 
 class ClusterControls:
-    """Inspect and change a running cluster: the methods of `EmbeddedCluster`."""
+    """The methods of `EmbeddedCluster` that inspect or change a running cluster."""
 
     _state: ClusterState
     _server: ClusterServer

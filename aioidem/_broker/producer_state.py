@@ -120,7 +120,7 @@ class ProducerStates:
         return [self._entries[pid] for pid in sorted(self._entries)]
 
     def in_transaction(self, header: BatchHeader) -> bool:
-        """Return whether the producer of a batch, in its epoch, has an open transaction here."""
+        """Return whether a batch's producer, in the batch's epoch, has an open transaction here."""
         entry = self._entries.get(header.producer_id)
         return (
             entry is not None

@@ -32,7 +32,8 @@ class TransactionIndex:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
-        # First offset and marker's offset of each transaction whose marker may be uncommitted.
+        # The first offset and the marker's offset of each transaction that has ended, while the
+        # marker may not be on every in-sync replica yet.
         self._ended: list[tuple[int, int]] = []
         self._aborted: list[AbortedTransaction] = []
 

@@ -261,12 +261,12 @@ class Batch:
         # Set when the batch was refused for its size and was never appended: its records are sent
         # in smaller batches.
         self.oversized = False
-        # The batch's records, while they are being compressed and then until the batch is built;
-        # None before that and after that.
+        # The batch's records from the moment when their compression begins until the batch is
+        # built; None at any other time.
         self.draft: Draft | None = None
 
     def move(self, event: BatchEvent) -> None:
-        """Change the batch's state as the table says.
+        """Change the batch's state as `BATCH_TRANSITIONS` says.
 
         Raises:
             InternalError: the table has no such step; the state is left as it was.

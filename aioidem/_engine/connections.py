@@ -29,13 +29,15 @@ from aioidem._protocol.metadata import BrokerAddress
 __all__ = ["Connections"]
 
 _MOST_NODES = 1000
-"""Above this number of nodes, those that metadata no longer names are dropped. Without a bound, a
-broker that invents new nodes in each answer would fill the memory.
+"""The number of nodes above which those that metadata no longer names are dropped.
+
+Without a bound, a broker that invents new nodes in each answer would fill the memory.
 """
 
 _REFUSALS = 5
-"""After this many refused authentications in a row, by any brokers, the password in the
-configuration is taken as wrong.
+"""The number of refused authentications in a row after which the password is taken as wrong.
+
+Refusals by different brokers are counted together. The password is the one in the configuration.
 """
 
 
@@ -49,7 +51,7 @@ class Connections:
         self._random = random
         self._next_link_id = 1
         self._refused = 0
-        # Whether a connection may lead to another cluster than that of the producer.
+        # Whether a connection may lead to a cluster that is not the producer's.
         self.astray = False
         self.links: dict[int, Link] = {}
         self.nodes: dict[int, Node] = {}

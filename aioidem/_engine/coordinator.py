@@ -68,7 +68,7 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
     (
         CallKind.INIT,
         ErrorCode.invalid_producer_epoch,
-    ): Verdict.FATAL,  # old brokers' PRODUCER_FENCED
+    ): Verdict.FATAL,  # old brokers send it for PRODUCER_FENCED
     (CallKind.INIT, ErrorCode.transactional_id_authorization_failed): Verdict.REFUSED,
     # Within a transaction INVALID_PRODUCER_EPOCH is fatal for EndTxn only. In answers to earlier
     # calls it makes the transaction abortable, because it can also mean that the transaction timed

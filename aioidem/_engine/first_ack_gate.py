@@ -26,8 +26,10 @@ SentAs = tuple[ProducerIdentity | None, Route | None]
 """What a batch is sent under: producer id and epoch; connection, leader and leader epoch."""
 
 _FRESH = 1.0
-"""Seconds for which error NONE proves that the leader holds the producer's state, if record
-timestamps are so old that the leader may drop the state soon (KIP-854).
+"""How many seconds the gate stays open after error NONE if records have old timestamps.
+
+With timestamps that old, the leader may soon drop the producer's state (KIP-854), so error NONE
+proves only for a short time that the leader holds the state.
 """
 
 
@@ -49,8 +51,8 @@ class FirstAckGate:
         self._heard: SentAs | None = None
         self._heard_at = 0.0
         self._transaction = 0
-        # Whether an error code that is not in the table of `classify` came since the last NONE. The
-        # leader may then have lost the producer's state, so that NONE proves nothing any more.
+        # Whether an error code that `classify` does not know has come since the last error NONE. If
+        # so, the leader may have lost the producer's state after it answered that NONE.
         self.questioned = False
 
     def begin(self, transaction: int, *, applies: bool) -> None:
@@ -98,7 +100,7 @@ class FirstAckGate:
         self._heard_at = now
 
     def hear_of_state(self) -> None:
-        """Note OUT_OF_ORDER or DUPLICATE: only a leader with the producer's state answers so."""
+        """Note OUT_OF_ORDER or DUPLICATE: only a leader with the producer's state sends them."""
         self.questioned = False
 
     def question(self) -> None:

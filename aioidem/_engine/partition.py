@@ -176,7 +176,7 @@ class PartitionState:
         # if no batch did. A leader that holds the producer's state refuses every later sequence,
         # so one that appends a later batch had lost the state.
         self._skipped: int | None = None
-        # The last failed attempt since the last success, for the error of records that expire.
+        # Why the last attempt failed, for the error of records that expire; None after a success.
         self._failure: errors.KafkaError | str | None = None
         self._retry = retry
         self._pause = pause
@@ -636,7 +636,7 @@ class PartitionState:
             batch.go_astray()
         match disposition.action:
             case Action.OUT_OF_ORDER:
-                self.gate.hear_of_state()  # only a leader with the producer's state answers so
+                self.gate.hear_of_state()  # only a leader with the producer's state sends this code
                 self._on_out_of_order(batch, error, out)
             case Action.SPLIT:
                 self._on_too_large(batch, error, out)

@@ -70,8 +70,9 @@ def _by_keys(
     rows: dict[int, array[int]] = {}
     for number, row in enumerate(block.chosen):
         place = hashed[row]
-        # The partition of a record without a key is chosen here, among the records with keys, and
-        # not for a run of such records: so the records of one partition keep their order.
+        # Each record without a key gets its partition at its own place in the block. If records
+        # without a key were placed together, later or earlier than the records with keys, the
+        # records of a partition would not keep their order.
         index = everything[place] if place >= 0 else sticky.choose(block.size_of(number), topic)
         if index in rows:
             rows[index].append(row)

@@ -72,7 +72,7 @@ class PartitionWindow:
         self.heard = False
 
     def admits(self, span: int) -> bool:
-        """Return whether a batch may be sent that makes the span `span` batches long."""
+        """Return whether a batch may be sent if the span, with that batch, is `span` batches."""
         return span <= self.limit
 
     def observe(self, span: int) -> None:

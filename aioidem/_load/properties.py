@@ -129,7 +129,7 @@ def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> di
 
 
 def without_values(message: str, argv: Sequence[str]) -> str:
-    """Remove from a parser's message the values of the properties in the command line."""
+    """Replace property values from the command line by "..." in an option parser's message."""
     for word in argv:
         name, equals, value = word.partition("=")
         if value:

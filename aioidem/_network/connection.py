@@ -474,7 +474,7 @@ class Connection:
         return address(self.host, self.port)
 
     def _end(self, cause: Cause) -> Cause:
-        """Accept no more requests; keep and return the cause, or an earlier one if there is one."""
+        """Stop accepting requests; keep the first cause of the connection's end, and return it."""
         if self._cause is None:
             self._cause = cause
         return self._cause

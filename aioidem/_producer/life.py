@@ -26,7 +26,7 @@ __all__ = ["ProducerLife"]
 logger = logging.getLogger("aioidem")
 
 _NO_LOOP: Final = object()
-"""The value of `open_loop` that equals no event loop, so that `usable_here` is False."""
+"""Stands for "no event loop" in `open_loop`; it makes `usable_here` return False."""
 
 _open: weakref.WeakSet[ProducerLife] = weakref.WeakSet()
 """The producers of this process that are open."""

@@ -90,7 +90,7 @@ class RetentionFace:
         return f"<RetentionFace default={self._default} topics={self._own}>"
 
     def set(self, topic: str | None, batches: int) -> None:
-        """Change the number of batches of a topic; None: of all topics without their own number.
+        """Change a topic's number of batches, or with None that of topics without their own number.
 
         Numbers below 5 are accepted here, though a broker refuses them: clients must tolerate them.
 
