@@ -28,6 +28,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from aioidem._hot import BudgetFields
+
 __all__ = ["COPIES_SHARE", "ByteBudget", "MemoryWaiter"]
 
 COPIES_SHARE: Final = 3
@@ -55,7 +57,7 @@ class MemoryWaiter:
         self.abandoned = False
 
 
-class ByteBudget:
+class ByteBudget(BudgetFields):
     """The `buffer_memory` of one producer, and a FIFO queue of the callers that wait for room.
 
     It counts the records without an outcome, and the encoded copies of batches in flight.
@@ -77,18 +79,14 @@ class ByteBudget:
         "_waiters",
         "capacity",
         "copies",
-        "limit",
-        "used",
-        "waiting",
     )
 
     def __init__(self, capacity: int, reserve: int = 0) -> None:
+        super().__init__()
         self.capacity = capacity
         self._reserve = reserve
-        self.used = 0
         self.copies = 0
         self.limit = capacity - reserve
-        self.waiting = 0
         self._waiters: deque[MemoryWaiter] = deque()
         # The one waiter that was granted room and has not claimed it yet.
         self._granted: MemoryWaiter | None = None

@@ -17,7 +17,7 @@ from operator import attrgetter
 from aioidem._engine.draft import Draft
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import BLOCK, RecordBlock, RecordRuns, count_of, items_of
-from aioidem._hot import squeeze, take_fitting, total_size
+from aioidem._hot import QueueFields, squeeze, take_fitting, total_size
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 
 __all__ = ["PartitionQueue"]
@@ -27,15 +27,18 @@ _size_of = attrgetter("size")
 _stamp_of = attrgetter("timestamp_ms")
 
 
-class PartitionQueue:
-    """Records of one partition that are not in a batch yet."""
+class PartitionQueue(QueueFields):
+    """Records of one partition that are not in a batch yet.
 
-    __slots__ = ("blocked", "bytes", "draft", "flushing", "records")
+    `QueueFields` has the records and the sum of their sizes.
+    """
+
+    __slots__ = ("blocked", "draft", "flushing")
+
+    records: deque[PendingRecord]
 
     def __init__(self) -> None:
-        # Single records, and blocks of them.
-        self.records: deque[PendingRecord] = deque()
-        self.bytes = 0
+        super().__init__()
         # Whether a batch was ready but could not be sent (too many are in flight, for instance).
         # Then the records that pile up may be sent as one batch larger than `batch_size`.
         self.blocked = False

@@ -11,11 +11,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from aioidem._engine.topic_view import TopicView
+from aioidem._hot import StickyFields
 
 __all__ = ["StickyPartitioner"]
 
 
-class StickyPartitioner:
+class StickyPartitioner(StickyFields):
     """The partition that gets one topic's records without a key at present.
 
     Args:
@@ -23,14 +24,14 @@ class StickyPartitioner:
         random: returns uniform numbers from [0, 1).
     """
 
-    __slots__ = ("_random", "current", "left", "switch_after")
+    __slots__ = ("_random", "current", "switch_after")
 
     def __init__(self, switch_after: int, random: Callable[[], float]) -> None:
+        # `left` is how many bytes the current partition gets before another is drawn.
+        super().__init__()
         self.switch_after = switch_after
         self._random = random
         self.current: int | None = None
-        # Bytes that the current partition gets before another is drawn.
-        self.left = 0
 
     def choose(self, size: int, topic: TopicView) -> int:
         """Choose the partition for a record of `size` bytes; the topic must have a partition."""

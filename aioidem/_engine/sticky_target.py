@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.sticky import StickyPartitioner
+from aioidem._hot import TargetFields
 
 __all__ = ["StickyTarget"]
 
 
-class StickyTarget:
-    """The sticky partitioner of a topic, and the state of the partition that it has chosen."""
+class StickyTarget(TargetFields):
+    """The sticky partitioner of a topic, and the state and queue of the partition it has chosen."""
 
-    __slots__ = ("state", "sticky")
+    __slots__ = ()
 
     def __init__(self, state: PartitionState, sticky: StickyPartitioner) -> None:
-        self.state = state
-        self.sticky = sticky
+        super().__init__(state, sticky)

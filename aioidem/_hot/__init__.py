@@ -1,6 +1,6 @@
 """The hot path: what is done with every record, compiled if a compiled module is installed.
 
-Everything here exists twice: in pure Python (`encoding`, `columns`, `hashing`, `record`,
+Everything here exists twice: in pure Python (`encoding`, `columns`, `hashing`, `record`, `fields`,
 `queueing`, `settling`), and under the same name in ``_compiled.pyx``, which Cython compiles. Both
 forms give the same results and raise the same errors. The compiled module is used if it is
 installed and ``AIOIDEM_NO_EXTENSIONS`` is not set. `WHY_PURE` is None then, and otherwise the
@@ -35,6 +35,7 @@ from aioidem._hot.encoding import (
     payload_size,
     record_size,
 )
+from aioidem._hot.fields import BudgetFields, QueueFields, StickyFields, TargetFields
 from aioidem._hot.hashing import murmur2, partitions_of
 from aioidem._hot.queueing import Appender, PlainSends, squeeze, take_fitting
 from aioidem._hot.record import DeliveryFields, RecordFields
@@ -45,10 +46,14 @@ __all__ = [
     "WHY_PURE",
     "Appender",
     "BinaryColumn",
+    "BudgetFields",
     "DeliveryFields",
     "NewRecord",
     "PlainSends",
+    "QueueFields",
     "RecordFields",
+    "StickyFields",
+    "TargetFields",
     "encode_columns",
     "encode_records",
     "measure_columns",
@@ -68,9 +73,13 @@ _compiled, WHY_PURE = load_compiled()
 # Type checkers see the pure functions, whose types the compiled ones share.
 if not TYPE_CHECKING and _compiled is not None:
     Appender = _compiled.Appender
+    BudgetFields = _compiled.BudgetFields
     DeliveryFields = _compiled.DeliveryFields
     PlainSends = _compiled.PlainSends
+    QueueFields = _compiled.QueueFields
     RecordFields = _compiled.RecordFields
+    StickyFields = _compiled.StickyFields
+    TargetFields = _compiled.TargetFields
     encode_columns = _compiled.encode_columns
     encode_records = _compiled.encode_records
     measure_columns = _compiled.measure_columns

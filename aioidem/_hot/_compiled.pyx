@@ -24,6 +24,8 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from collections import deque
+
 from aioidem._hot import columns as _columns
 from aioidem._hot import encoding as _encoding
 from aioidem._hot import hashing as _hashing
@@ -329,6 +331,67 @@ cdef int run_callback(DeliveryFields delivery, object callback) except -1:
 
 
 @cython.auto_pickle(False)
+cdef class QueueFields:
+    """The records of a partition that are not in a batch yet.
+
+    See `fields.QueueFields`.
+    """
+
+    __slots__ = ("bytes", "records")
+
+    cdef public object records
+    cdef public int64_t bytes
+
+    def __init__(self):
+        self.records = deque()
+
+
+@cython.auto_pickle(False)
+cdef class StickyFields:
+    """The partition that gets the records without a key.
+
+    See `fields.StickyFields`.
+    """
+
+    __slots__ = ("left",)
+
+    cdef public int64_t left
+
+
+@cython.auto_pickle(False)
+cdef class TargetFields:
+    """Where the next record without a key goes.
+
+    See `fields.TargetFields`.
+    """
+
+    __slots__ = ("queue", "state", "sticky")
+
+    cdef public object state
+    cdef public StickyFields sticky
+    cdef public QueueFields queue
+
+    def __init__(self, state, StickyFields sticky not None):
+        self.state = state
+        self.sticky = sticky
+        self.queue = state.queue
+
+
+@cython.auto_pickle(False)
+cdef class BudgetFields:
+    """The memory for records.
+
+    See `fields.BudgetFields`.
+    """
+
+    __slots__ = ("limit", "used", "waiting")
+
+    cdef public int64_t limit
+    cdef public int64_t used
+    cdef public int64_t waiting
+
+
+@cython.auto_pickle(False)
 cdef class Appender:
     """Numbers records, and queues those that go where the record before them went.
 
@@ -374,24 +437,21 @@ cdef void number_record(Appender appender, RecordFields record, double now) noex
 cdef bint append_record(
     Appender appender, object topic, RecordFields record, double now
 ) except -1:
-    cdef object target, sticky, queue, state, records
-    cdef int64_t left
-    target = appender._targets.get(topic)
-    if target is None or record.key is not None or record.partition is not None:
+    cdef object found = appender._targets.get(topic)
+    cdef TargetFields target
+    cdef QueueFields queue
+    if found is None or record.key is not None or record.partition is not None:
         return False
-    sticky = target.sticky
-    left = sticky.left
-    if left <= 0:
+    target = <TargetFields?> found
+    if target.sticky.left <= 0:
         return False
     number_record(appender, record, now)
-    sticky.left = left - record.size
-    state = target.state
-    queue = state.queue
-    records = queue.records
-    if not records:
-        appender._wake(state)
+    target.sticky.left -= record.size
+    queue = target.queue
+    if not queue.records:
+        appender._wake(target.state)
     record.queued_at = now
-    records.append(record)
+    queue.records.append(record)
     queue.bytes += record.size
     return True
 
@@ -403,13 +463,14 @@ cdef class PlainSends:
     See `queueing.PlainSends`.
     """
 
-    cdef object _make, _context, _running_loop, _wall_clock, _life, _budget, _append, _wakeup
+    cdef object _make, _context, _running_loop, _wall_clock, _life, _release, _append, _wakeup
+    cdef BudgetFields _budget
     cdef dict _topics
     cdef Appender _appender
     cdef int64_t _most, _empty, _memory
 
     def __init__(
-        self, make, context, running_loop, wall_clock, life, budget, append,
+        self, make, context, running_loop, wall_clock, life, BudgetFields budget not None, release, append,
         Appender appender not None, dict topics not None, wakeup, most, empty, memory,
     ):
         if not issubclass(make, DeliveryFields):
@@ -420,6 +481,7 @@ cdef class PlainSends:
         self._wall_clock = wall_clock
         self._life = life
         self._budget = budget
+        self._release = release
         self._append = append
         self._appender = appender
         self._topics = topics
@@ -432,7 +494,8 @@ cdef class PlainSends:
         """See `queueing.PlainSends.queue`."""
         cdef int64_t size, charge, used
         cdef DeliveryFields record
-        cdef object life = self._life, budget = self._budget, now
+        cdef object life = self._life, now
+        cdef BudgetFields budget = self._budget
         try:
             if self._running_loop() is not life.open_loop or topic not in self._topics:
                 return None
@@ -445,10 +508,9 @@ cdef class PlainSends:
             return None
         size += self._empty if size < 64 else self._empty + 1
         charge = size + self._memory
-        used = budget.used
-        used += charge
+        used = budget.used + charge
         if (
-            used > <int64_t> budget.limit
+            used > budget.limit
             or budget.waiting
             or self._appender._effects.fatal_error is not None
         ):
@@ -465,7 +527,7 @@ cdef class PlainSends:
             if not append_record(self._appender, topic, record, now):
                 self._append(topic, record, now)
         except BaseException:
-            budget.release(charge)
+            self._release(charge)
             raise
         if not self._wakeup.raised:
             self._wakeup.set()

@@ -8,11 +8,12 @@ so; the caller then takes the general way, which decides.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
 from aioidem._hot.encoding import record_size
+from aioidem._hot.fields import BudgetFields, TargetFields
 
 __all__ = ["Appender", "PlainSends", "squeeze", "take_fitting"]
 
@@ -38,7 +39,7 @@ class Appender:
     Args:
         timeout: how many seconds after its append a record expires.
         effects: its `fatal_error` is not None once the producer has ended.
-        targets: for topics with such a partition, the partition's state and its sticky partitioner.
+        targets: for topics with such a partition, where the next record goes.
         wake: called with the state of a partition whose first record is being queued.
 
     Attributes:
@@ -49,7 +50,11 @@ class Appender:
     __slots__ = ("_effects", "_targets", "_timeout", "_wake", "generation", "ordinal")
 
     def __init__(
-        self, timeout: float, effects: Any, targets: dict[str, Any], wake: Callable[[Any], object]
+        self,
+        timeout: float,
+        effects: Any,
+        targets: Mapping[str, TargetFields],
+        wake: Callable[[Any], object],
     ) -> None:
         self._timeout = timeout
         self._effects = effects
@@ -78,7 +83,7 @@ class Appender:
         self.number(record, now)
         size = record.size
         sticky.left -= size
-        queue = target.state.queue
+        queue = target.queue
         if not queue.records:
             self._wake(target.state)
         record.queued_at = now
@@ -113,6 +118,7 @@ class PlainSends:
         wall_clock: returns the time in seconds since the epoch.
         life: has the event loop on which the producer may be used now, and its clock.
         budget: the memory for records.
+        release: gives bytes of it back.
         append: the general way to queue a record; called with topic, record and time.
         appender: queues records whose partition need not be chosen.
         topics: the topics that were used before.
@@ -133,6 +139,7 @@ class PlainSends:
         "_make",
         "_memory",
         "_most",
+        "_release",
         "_running_loop",
         "_topics",
         "_wakeup",
@@ -146,7 +153,8 @@ class PlainSends:
         running_loop: Callable[[], object],
         wall_clock: Callable[[], float],
         life: Any,
-        budget: Any,
+        budget: BudgetFields,
+        release: Callable[[int], object],
         append: Callable[[str, Any, float], None],
         appender: Appender,
         topics: dict[str, Any],
@@ -161,6 +169,7 @@ class PlainSends:
         self._wall_clock = wall_clock
         self._life = life
         self._budget = budget
+        self._release = release
         self._append = append
         self._appender = appender
         self._topics = topics
@@ -203,7 +212,7 @@ class PlainSends:
             if not self._appender.append(topic, record, now):
                 self._append(topic, record, now)
         except BaseException:
-            budget.release(charge)
+            self._release(charge)
             raise
         if not self._wakeup.raised:
             self._wakeup.set()

@@ -106,6 +106,7 @@ class RecordIntake:
             time.time,
             life,
             self._budget,
+            self._budget.release,
             self._accumulator.append,
             self._accumulator.appender,
             self._topics,

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from aioidem._hot import columns, encoding, hashing, queueing, record, settling
+from aioidem._hot import columns, encoding, fields, hashing, queueing, record, settling
 
 # This object has only the names in `__all__`. Hypothesis prints it, and the modules' other names
 # include long tables.
-_MODULES = (encoding, columns, hashing, queueing, record, settling)
+_MODULES = (encoding, columns, fields, hashing, queueing, record, settling)
 PURE: Any = SimpleNamespace(
     **{name: getattr(module, name) for module in _MODULES for name in module.__all__}
 )

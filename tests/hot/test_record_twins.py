@@ -243,18 +243,19 @@ class Queueing:
         self.appended: list[Any] = []
         self.refusal: Exception | None = None
         self.effects = SimpleNamespace(fatal_error=None)
-        self.queue = SimpleNamespace(records=deque(), bytes=0)
-        self.target = SimpleNamespace(
-            sticky=SimpleNamespace(left=300), state=SimpleNamespace(queue=self.queue)
-        )
+        self.queue = form.QueueFields()
+        sticky = form.StickyFields()
+        sticky.left = 300
+        self.target = form.TargetFields(SimpleNamespace(queue=self.queue), sticky)
         self.targets: dict[str, Any] = {"t": self.target}
         self.appender = form.Appender(120.0, self.effects, self.targets, self.woken.append)
         self.life = SimpleNamespace(open_loop=None, clock=lambda: 50.0)
-        self.budget = SimpleNamespace(used=10, limit=10_000, waiting=0, release=self._release)
+        self.budget = form.BudgetFields()
+        self.budget.used, self.budget.limit = 10, 10_000
         self.wakeup = SimpleNamespace(raised=False, set=self._raise)
         self.sends = form.PlainSends(
             self.made, SimpleNamespace(home=Home()), asyncio.get_running_loop,
-            time.time, self.life, self.budget, self._append,
+            time.time, self.life, self.budget, self._release, self._append,
             self.appender, {"t": None, "u": None}, self.wakeup, most=400, empty=22, memory=100,
         )  # fmt: skip
 
