@@ -41,6 +41,7 @@ from aioidem._hot.queueing import Appender, PlainSends, squeeze, take_fitting
 from aioidem._hot.record import DeliveryFields, RecordFields
 from aioidem._hot.settling import settle_each, total_overhead, total_size
 
+_ALIKE = ("MAX_RECORD_OVERHEAD", "WHY_PURE", "BinaryColumn", "NewRecord")
 __all__ = [
     "MAX_RECORD_OVERHEAD",
     "WHY_PURE",
@@ -68,27 +69,10 @@ __all__ = [
     "total_size",
 ]
 
-_compiled, WHY_PURE = load_compiled()
+# Which names have a compiled form.
+_TWINS = [name for name in __all__ if name not in _ALIKE]
+_compiled, WHY_PURE = load_compiled(_TWINS)
 
 # Type checkers see the pure functions, whose types the compiled ones share.
 if not TYPE_CHECKING and _compiled is not None:
-    Appender = _compiled.Appender
-    BudgetFields = _compiled.BudgetFields
-    DeliveryFields = _compiled.DeliveryFields
-    PlainSends = _compiled.PlainSends
-    QueueFields = _compiled.QueueFields
-    RecordFields = _compiled.RecordFields
-    StickyFields = _compiled.StickyFields
-    TargetFields = _compiled.TargetFields
-    encode_columns = _compiled.encode_columns
-    encode_records = _compiled.encode_records
-    measure_columns = _compiled.measure_columns
-    murmur2 = _compiled.murmur2
-    partitions_of = _compiled.partitions_of
-    payload_size = _compiled.payload_size
-    record_size = _compiled.record_size
-    settle_each = _compiled.settle_each
-    squeeze = _compiled.squeeze
-    take_fitting = _compiled.take_fitting
-    total_overhead = _compiled.total_overhead
-    total_size = _compiled.total_size
+    globals().update({name: getattr(_compiled, name) for name in _TWINS})

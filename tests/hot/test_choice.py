@@ -15,8 +15,7 @@ import aioidem._hot as hot
 from aioidem._hot import encoding
 
 _MODULE = "aioidem._hot._compiled"
-_ALIKE = {"MAX_RECORD_OVERHEAD", "WHY_PURE", "BinaryColumn", "NewRecord"}
-_TWINS = set(hot.__all__) - _ALIKE
+_TWINS = hot._TWINS  # noqa: SLF001 - the names that have two forms
 
 
 def chosen() -> dict[str, Any]:
@@ -76,6 +75,14 @@ def test_a_compiled_module_that_cannot_be_loaded_is_not_used(
     monkeypatch.setattr(hot, "__path__", [str(tmp_path)])
     why = chosen()["WHY_PURE"]
     assert why.startswith("the compiled module cannot be loaded: ")
+
+
+def test_a_compiled_module_of_another_version_is_not_used(installed: SimpleNamespace) -> None:
+    """A module that lacks one of the names makes the pure form run, and the reason says so."""
+    del installed.take_fitting
+    names = chosen()
+    assert names["WHY_PURE"].startswith("the compiled module is of another version of aioidem")
+    assert names["encode_records"] is encoding.encode_records
 
 
 def test_a_loop_is_documented_and_named_alike_in_both_forms(compiled: Any, pure: Any) -> None:
