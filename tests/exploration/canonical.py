@@ -39,7 +39,7 @@ __all__ = ["digest"]
 
 def digest(world: World) -> bytes:
     """Return 16 bytes that two worlds share only if the same things can follow from them."""
-    form = _Walk(world.now).form(world)
+    form = _Walk(world.now, timed=world.space.timed).form(world)
     return hashlib.blake2b(marshal.dumps(form, 2), digest_size=16).digest()
 
 
@@ -48,12 +48,14 @@ class _Walk:
 
     Args:
         now: the time in that world, in seconds.
+        timed: whether all times matter, also those that are far away.
     """
 
-    __slots__ = ("_links", "_met", "_now")
+    __slots__ = ("_links", "_met", "_now", "_timed")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, *, timed: bool) -> None:
         self._now = now
+        self._timed = timed
         self._met: dict[int, int] = {}
         self._links: dict[int, int] = {}
 
@@ -102,7 +104,11 @@ class _Walk:
         if at is None:
             return -1.0
         left = at - self._now
-        return 0.0 if left <= 0 else left if left <= SOON else 2 * SOON
+        return 0.0 if left <= 0 else left if left <= SOON or self._timed else 2 * SOON
+
+    def since(self, at: float | None) -> float:
+        """Describe how long ago something happened, where that matters."""
+        return self._now - at if self._timed and at is not None else -1.0
 
     def link(self, number: int | None) -> int:
         """Return the number of a connection in this form: the first one met has number 0."""
@@ -139,7 +145,7 @@ class _Walk:
             self.link(thing.link_id),
             thing.broker,
             thing.open,
-            tuple([_plain(batches) for _, batches in thing.requests]),
+            tuple([_plain(request[1:]) for request in thing.requests]),
             self.form([entries for _, entries in thing.answers]),
         )
 
@@ -153,18 +159,17 @@ _Way = Callable[[_Walk, Any], Any]
 _LEFT_OUT = {
     # Nothing but messages and statistics depends on these.
     "PartitionState": "_failure _retry",  # every delay of a back-off is the same in a space
-    "Batch": "attempts doubted_at",
+    "Batch": "attempts",
     "PartitionWindow": "max_span",
     "Node": "last_error",
     "Discovery": "_told _finding reason",
     "BrokerMemory": "_told _backoff",
     "Counters": "batches_sent batches_retried batches_split bytes_acked",
     "IdentityLedger": "bumps",
-    # When something happened. Request timeouts and the patience with a deposed leader are far from
-    # every delay in a space, so they only matter to a broker that is silent, which is an action.
+    # When something happened, and how long it took.
     "Attempt": "sent_at",
-    "Outstanding": "sent_at delivered_at_send token",
-    "Link": "rtt last_progress answered_at goodput",
+    "Outstanding": "delivered_at_send token",
+    "Link": "rtt goodput",
     "FirstAckGate": "_heard_at",
     "PendingRecord": "queued_at",
     "HomeCluster": "_heard_at",
@@ -177,7 +182,7 @@ _LEFT_OUT = {
     "RequestLedger": "_next_token _steps",
     "ProducerCore": "wake_at config counters",
     # The parts of a world that do not decide what may follow.
-    "World": "space complaints now ids_granted",
+    "World": "space complaints now ids_granted queued",
 }
 
 # The names by which the engine's parts refer to one another. Each part is walked from the core.
@@ -200,6 +205,12 @@ _WAYS: dict[str, _Way] = {
     "RetentionEvidence._recognised": _Walk.by_link,
     "RetentionEvidence._refused": _Walk.by_link,
     "Recovery._probed": _Walk.batches,
+    # Request timeouts, deadlines and the patience with a deposed leader are far from every delay,
+    # so in most spaces these only matter to a broker that is silent, which is an action.
+    "Batch.doubted_at": _Walk.since,
+    "Outstanding.sent_at": _Walk.since,
+    "Link.last_progress": _Walk.since,
+    "Link.answered_at": _Walk.since,
     "ProduceRequests._turn": _Walk.parity,  # each poll begins with another of two partitions
     "World.written": _Walk.sorted_items,
 }

@@ -8,6 +8,7 @@ Each promise has a name, so that a space can say which ones hold in it (`Space.h
 - *not written*: a record that is NOT_WRITTEN is not in the log. As later states are judged too, it
   never gets there.
 - *no alarm*: the engine reports no data loss. In the worlds here nothing committed is ever lost.
+- *in time*: a record has its outcome within the delivery timeout and one request timeout.
 - *all acked*: at the end every record is ACKED.
 
 Whatever a space says, no batch breaks a rule of the wire (`World.complaints`), and the engine does
@@ -36,26 +37,37 @@ def wrong(world: World, *, ended: bool) -> str | None:
 def _wrongs(world: World, ended: bool) -> Iterator[str]:
     holds = world.space.holds
     yield from world.complaints
-    for log in world.logs:
+    everything: list[int] = []
+    for log in (*world.deleted, *world.logs):
         written = [number for _, batch in log.entries for number in batch.numbers]
-        if written != sorted(set(written)):
-            if len(set(written)) < len(written) and "once" in holds:
-                yield f"a record is written twice: {written}"
-            if "in order" in holds:
-                yield f"records are out of order: {written}"
+        everything += written
+        if written != sorted(written) and "in order" in holds:
+            yield f"records are out of order: {written}"
+    if len(set(everything)) < len(everything) and "once" in holds:
+        yield f"a record is written twice: {everything}"
     yield from _untrue_outcomes(world, holds)
     if "no alarm" in holds and world.core.counters.data_loss_events:
         yield "the engine reports a loss, and nothing was lost"
+    if "in time" in holds:
+        yield from _late_outcomes(world)
     if ended and not world.settled:
         yield f"the engine waits for ever: {_described(world)}"
     if ended and "all acked" in holds and any(status != "acked" for status, _ in world.outcomes):
         yield f"not every record is acknowledged: {_described(world)}"
 
 
+def _late_outcomes(world: World) -> Iterator[str]:
+    config = world.space.config
+    longest = config.delivery_timeout + config.request_timeout
+    for number, (status, _) in enumerate(world.outcomes):
+        if status == "pending" and world.now > world.queued[number] + longest:
+            yield f"record {number} has no outcome after {world.now - world.queued[number]:g} s"
+
+
 def _untrue_outcomes(world: World, holds: frozenset[str]) -> Iterator[str]:
     places: dict[int, set[int]] = {}
     committed = set()
-    for log in world.logs:
+    for log in (*world.deleted, *world.logs):
         for offset, batch in log.entries:
             for place, number in enumerate(batch.numbers):
                 places.setdefault(number, set()).add(offset + place)

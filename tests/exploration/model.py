@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 __all__ = [
     "INVALID_EPOCH",
+    "INVALID_TIMESTAMP",
     "MESSAGE_TOO_LARGE",
     "NONE",
     "NOT_ENOUGH_REPLICAS",
@@ -32,6 +33,7 @@ __all__ = [
     "OUT_OF_ORDER",
     "REQUEST_TIMED_OUT",
     "STORAGE_ERROR",
+    "UNKNOWN_TOPIC_ID",
     "Answer",
     "PartitionLog",
     "Sent",
@@ -45,7 +47,9 @@ MESSAGE_TOO_LARGE = 10
 NOT_ENOUGH_REPLICAS = 19
 OUT_OF_ORDER = 45
 INVALID_EPOCH = 47
+INVALID_TIMESTAMP = 32
 STORAGE_ERROR = 56
+UNKNOWN_TOPIC_ID = 100
 
 _SEQUENCES = 2**31
 _HEADER = struct.Struct(">qiiBIhiqqqhii")
@@ -128,12 +132,13 @@ class PartitionLog:
         batches = (*earlier, (batch.sequence, batch.last, offset))
         self.remembered[batch.producer_id] = _Remembered(batch.epoch, batches[-self.retains :])
 
-    def lead(self, broker: int, *, losing: bool) -> None:
+    def lead(self, broker: int, *, losing: bool = False, bare: bool = False) -> None:
         """Make another broker the leader.
 
         Args:
             broker: the new leader.
             losing: whether it lacks the batches that are not committed.
+            bare: whether it has forgotten all producers.
         """
         self.leader = broker
         self.leader_epoch += 1
@@ -144,6 +149,8 @@ class PartitionLog:
             for offset, batch in self.entries:
                 self._remember(batch, offset, self.remembered.get(batch.producer_id))
         self.committed = self.end
+        if bare:
+            self.forget()
 
     def restart(self) -> None:
         """Restart the leader: it remembers the newest batch of each producer, and no other."""
@@ -160,6 +167,12 @@ class PartitionLog:
         """Append records of somebody else."""
         self.end += records
         self.committed = self.end
+
+    def usurp(self) -> None:
+        """Append a record of another client that uses the same producer ids, under newer epochs."""
+        for producer_id, known in self.remembered.items():
+            self.remembered[producer_id] = _Remembered(known.epoch + 1, ((0, 0, self.end),))
+        self.fill(1)
 
     def state(self) -> tuple[object, ...]:
         """Return everything that the future depends on, as plain values."""

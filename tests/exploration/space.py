@@ -49,6 +49,8 @@ class Space:
     """How DescribeProducers is answered: "denied", "granted" or "lies"."""
     holds: frozenset[str] = EXACTLY_ONCE
     """What must hold in every state, or at the end."""
+    timed: bool = False
+    """Whether records reach their deadlines: then all times tell worlds apart."""
     options: tuple[tuple[str, Any], ...] = ()
     """Options of the producer that differ."""
 

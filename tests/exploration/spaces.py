@@ -7,11 +7,14 @@ space further than its own bound.
 
 from __future__ import annotations
 
-from .space import EXACTLY_ONCE, Space
+from .space import Space
 
 __all__ = ["EVERYDAY", "SPACES"]
 
 _USUAL = frozenset({"cut", "silence", "refuse", "unsure", "move"})
+
+_TRUE = frozenset({"once", "in order", "acked", "not written", "no alarm"})
+"""What must hold where records may end UNKNOWN, or NOT_WRITTEN for good."""
 
 _ALL = [
     Space(
@@ -40,11 +43,12 @@ _ALL = [
         frozenset({"cut", "unwritten", "refuse"}),
         retains=1,
         faults=3,
+        in_flight=2,
     ),
     Space(
         "no word",
         "is a code that does not say whether the batch was appended taken for doubt?",
-        frozenset({"cut", "fail", "unsure"}),
+        frozenset({"cut", "fail", "crash", "depose"}),
         retains=1,
     ),
     Space(
@@ -93,7 +97,7 @@ _ALL = [
         retains=1,
         # A batch in doubt that is refused for its size ends UNKNOWN where nothing shows that the
         # leader holds the producer's state.
-        holds=EXACTLY_ONCE - {"all acked"},
+        holds=_TRUE,
     ),
     Space(
         "wrap of sequences",
@@ -101,6 +105,52 @@ _ALL = [
         _USUAL,
         retains=1,
         next_sequence=2**31 - 2,
+    ),
+    Space(
+        "refused for good",
+        "do sequences begin again after a refused batch, and keep those in doubt their numbers?",
+        frozenset({"cut", "reject", "refuse", "unsure"}),
+        late=1,
+        holds=_TRUE,
+    ),
+    Space(
+        "last epoch",
+        "does a new producer id follow the last epoch?",
+        frozenset({"cut", "reject"}),
+        late=1,
+        epoch=32767,
+        # The new producer id does not fence the old one.
+        holds=_TRUE - {"in order"},
+    ),
+    Space(
+        "usurped",
+        "is a producer id given up that another client uses?",
+        frozenset({"cut", "usurp", "refuse"}),
+        late=1,
+        holds=_TRUE,
+    ),
+    Space(
+        "a leader without state",
+        "does one batch go to a new leader until it acknowledges one?",
+        frozenset({"cut", "bare", "fill", "refuse", "unsure"}),
+        holds=frozenset({"acked", "not written"}),
+    ),
+    Space(
+        "deadlines",
+        "does each record end in time, and none in doubt as NOT_WRITTEN?",
+        frozenset({"cut", "silence", "refuse", "unsure"}),
+        records=2,
+        timed=True,
+        holds=_TRUE | {"in time"},
+        # Half a second after a request has timed out.
+        options=(("delivery_timeout", 128.5),),
+    ),
+    Space(
+        "recreated",
+        "does a record that may be in a deleted topic never get into the topic that follows?",
+        frozenset({"cut", "recreate", "unsure", "refuse"}),
+        late=1,
+        holds=_TRUE,
     ),
     Space(
         "forgotten",

@@ -18,11 +18,19 @@ from .search import explore, replay
 from .spaces import EVERYDAY, SPACES
 from .world import World
 
+# By mutant: a space that kills it within a second or so, and the faults that this takes.
 KILLS = {
-    # By mutant: a space that kills it within a second or so, and the faults that this takes.
     "lost request taken for unwritten": (EVERYDAY, 1),
     "no implicit ack": (EVERYDAY, 1),
     "out of order ends doubt": (EVERYDAY, 1),
+    "timed out taken for a rejection": (EVERYDAY, 1),
+    "unknown code taken for a rejection": ("no word", 1),
+    "no bump after giving up": ("refused for good", 1),
+    "epoch past its end": ("last epoch", 1),
+    "epoch raised when fenced": ("usurped", 1),
+    "connection window ignored": ("unwritten", 0),
+    "wrap skips zero": ("wrap of sequences", 0),
+    "acked from describe producers alone": ("asking the leader", 2),
 }
 
 
@@ -47,7 +55,10 @@ def test_one_fault_in_every_other_space(name: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", KILLS)
 def test_a_broken_rule_is_noticed(mutant: str) -> None:
-    """With a rule of the engine broken, the exploration finds a violation."""
+    """With a rule of the engine broken, the exploration finds a violation.
+
+    `python -m tests.exploration --mutants` tries the other rules.
+    """
     space, faults = KILLS[mutant]
     assert broken(mutant, space, faults=faults).violation is not None
 

@@ -42,3 +42,13 @@ def test_a_broker_that_forgets_the_producer_early(path: str, promise: str, what:
     """A leader forgets the producer, though no record is old enough for that."""
     space = dataclasses.replace(SPACES["forgotten"], holds=frozenset({promise}))
     assert replay(space, tuple(path.split("; "))) == what
+
+
+def test_an_epoch_that_is_used_up() -> None:
+    """A new producer id does not fence the old one: a late copy is appended after later records."""
+    space = dataclasses.replace(SPACES["last epoch"], holds=frozenset({"in order"}))
+    path = (
+        "serve 2; serve 2; deliver 2; deliver 2; cut 2; send; wait; reject 4; deliver 4; serve 4;"
+        " serve 2"
+    )
+    assert replay(space, tuple(path.split("; "))) == "records are out of order: [0, 1, 2, 4, 3]"

@@ -17,12 +17,18 @@ The other actions are faults. A world has a budget of them:
 - *silence*: nothing happens until a timer fires that only a broker's silence lets fire, such as
   the request timeout.
 - *refuse*: the broker takes a request, and refuses it for a reason that passes.
+- *reject*: as *refuse*, for good.
 - *fail*: as *refuse*, with an error code that does not say whether the batch was appended.
+- *crash*: as *fail*, and the batch was appended.
 - *unsure*: the broker appends the batch, and answers REQUEST_TIMED_OUT: not all replicas have it.
-- *move*: another broker becomes the leader. With *losing*, it lacks what is not committed.
+- *depose*: as *unsure*, and the broker loses the leadership before it answers NOT_LEADER.
+- *move*: another broker becomes the leader. With *losing*, it lacks what is not committed; with
+  *bare*, it remembers no producer.
 - *restart*: the leader restarts, and remembers one batch of the producer.
 - *forget*: the leader forgets the producer, though no record is old enough for that.
+- *recreate*: the topic is deleted, and created again with another id.
 - *fill*: somebody else writes a record.
+- *usurp*: somebody else writes a record under the engine's producer id and a newer epoch.
 - *too large*: the broker refuses a batch of several records for its size.
 
 Everything that does not concern batches (connecting, metadata, producer ids, configs) is answered
@@ -32,7 +38,7 @@ passed since: the engine relies on that between two passes of probes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from aioidem._engine import ProducerCore, steps
@@ -58,11 +64,19 @@ or if a broker is silent, which is a fault."""
 
 _START = 1000.0
 _TOPIC = "t"
-_TOPIC_ID = UUID(int=1)
 _PRODUCER_ID = 7
 _DEFAULT_RETAINED = 5
 _PENDING = ("pending", -1)
-Request = tuple[int, tuple[tuple[int, Sent], ...]]
+_ANSWERS = ("refuse", "reject", "fail", "crash", "unsure", "depose", "too large")
+"""The faults of a broker that takes a request and answers it otherwise."""
+
+
+class Request(NamedTuple):
+    """A Produce request: its token, the id of its topic, and a batch for each partition."""
+
+    token: int
+    topic: int
+    batches: tuple[tuple[int, Sent], ...]
 
 
 def half() -> float:
@@ -102,9 +116,13 @@ class World:
         self.now = _START
         self.core = ProducerCore(space.config, random=half)
         self.logs = [PartitionLog(space.retains) for _ in range(space.partitions)]
+        # The id of the topic, and the logs of the topics of that name that were deleted.
+        self.topic = 1
+        self.deleted: list[PartitionLog] = []
         self.pipes: list[Pipe] = []
         # The outcome of each record, by its number: a status and an offset, which is -1 if unknown.
         self.outcomes: list[tuple[str, int]] = []
+        self.queued: list[float] = []
         # What the engine ever sent, by partition: producer id, epoch and sequence belong to the
         # same records for ever, unless the batch was refused for its size.
         self.written: dict[tuple[int, int, int, int], Sent] = {}
@@ -152,6 +170,7 @@ class World:
         record = PendingRecord(None, value, (), 0, partition, size)
         assert self.core.budget.try_take(record.charge())
         self.outcomes.append(_PENDING)
+        self.queued.append(self.now)
         self.core.accumulator.append(_TOPIC, record, self.now)
 
     # -- what may happen ---------------------------------------------------------------------------
@@ -188,7 +207,7 @@ class World:
     def _serves(self, pipe: Pipe) -> bool:
         # A zombie at a broker that leads nothing changes nothing, and nobody gets its answer.
         return pipe.open or any(
-            self.logs[partition].leader == pipe.broker for partition, _ in pipe.requests[0][1]
+            self.logs[partition].leader == pipe.broker for partition, _ in pipe.requests[0].batches
         )
 
     def _find_timers(self, found: list[str], kinds: frozenset[str]) -> None:
@@ -205,7 +224,10 @@ class World:
     def _stale(self) -> bool:
         """Whether metadata would tell the engine something new, and is not requested yet."""
         view = self.core.cluster
-        return not self.core.metadata.wanted and any(
+        known_topic = view.topics[_TOPIC].topic_id
+        if self.core.metadata.wanted:
+            return False
+        return known_topic != UUID(int=self.topic) or any(
             (known := view.leader_of(_TOPIC, partition)) is not None
             and known.leader_epoch < log.leader_epoch
             for partition, log in enumerate(self.logs)
@@ -216,7 +238,7 @@ class World:
             if pipe.requests and self._serves(pipe):
                 found.extend(
                     f"{kind} {pipe.link_id}"
-                    for kind in ("refuse", "fail", "unsure", "too large")
+                    for kind in _ANSWERS
                     if kind in kinds and self._makes_sense(kind, pipe)
                 )
             if pipe.open and (pipe.requests or pipe.answers) and "cut" in kinds:
@@ -228,18 +250,20 @@ class World:
                 found.append(f"move {partition}")
                 if log.committed < log.end:
                     found.append(f"move {partition} losing")
-            if "forget" in kinds and log.remembered:
-                found.append(f"forget {partition}")
+            if "bare" in kinds:
+                found.append(f"move {partition} bare")
+            if log.remembered:
+                found.extend(f"{each} {partition}" for each in ("forget", "usurp") if each in kinds)
             if "fill" in kinds:
                 found.append(f"fill {partition}")
-        if "restart" in kinds:
-            found.append("restart")
+        found.extend(each for each in ("restart", "recreate") if each in kinds)
 
     def _makes_sense(self, kind: str, pipe: Pipe) -> bool:
         """Return whether a fault differs from what the broker would do by itself."""
         if kind == "too large":
-            return all(len(batch.numbers) > 1 for _, batch in pipe.requests[0][1])
-        return all(self.logs[part].leader == pipe.broker for part, _ in pipe.requests[0][1])
+            return all(len(batch.numbers) > 1 for _, batch in pipe.requests[0].batches)
+        leaders = [self.logs[partition].leader for partition, _ in pipe.requests[0].batches]
+        return leaders == [pipe.broker] * len(leaders)
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -263,17 +287,22 @@ class World:
                 self._queue(len(self.outcomes) % self.space.partitions)
             case "cut":
                 self._cut(self._pipe(which), unwritten=how == "unwritten")
-            case "refuse" | "fail" | "unsure" | "too large":
-                self._serve(self._pipe(which), kind)
             case "move":
-                leader = self.logs[which].leader % self.space.brokers + 1
-                self.logs[which].lead(leader, losing=how == "losing")
+                self._move(self.logs[which], how)
             case "forget":
                 self.logs[which].forget()
+            case "usurp":
+                self.logs[which].usurp()
             case "fill":
                 self.logs[which].fill(1)
             case "restart":
                 self._restart()
+            case "recreate":
+                self.deleted += self.logs
+                self.logs = [PartitionLog(self.space.retains) for _ in self.logs]
+                self.topic += 1
+            case _ if kind in _ANSWERS:
+                self._serve(self._pipe(which), kind)
             case _:
                 raise ValueError(action)
         if kind not in ("serve", "deliver", "wait", "told", "send"):
@@ -281,20 +310,29 @@ class World:
         self._run_engine()
         self.pipes = [pipe for pipe in self.pipes if pipe.open or pipe.requests]
 
+    def _move(self, log: PartitionLog, how: str = "") -> None:
+        leader = log.leader % self.space.brokers + 1
+        log.lead(leader, losing=how == "losing", bare=how == "bare")
+
     def _pipe(self, link_id: int) -> Pipe:
         return next(pipe for pipe in self.pipes if pipe.link_id == link_id)
 
     def _serve(self, pipe: Pipe, fault: str = "") -> None:
-        token, batches = pipe.requests.pop(0)
+        request = pipe.requests.pop(0)
         answers = []
-        for partition, batch in batches:
+        for partition, batch in request.batches:
             log = self.logs[partition]
-            answer = _answered(log, batch, pipe.broker, fault)
+            if request.topic != self.topic:
+                answer = Answer(model.UNKNOWN_TOPIC_ID)
+            else:
+                answer = _answered(log, batch, pipe.broker, fault)
+            if fault == "depose":
+                self._move(log)
             moved = answer.code == model.NOT_LEADER
             answers.append(
                 PartitionAnswer(
                     None,
-                    _TOPIC_ID,
+                    UUID(int=request.topic),
                     partition,
                     answer.code,
                     answer.offset,
@@ -306,7 +344,7 @@ class World:
         if fault == "too large":
             self.divided = True
         if pipe.open:
-            pipe.answers.append((token, tuple(answers)))
+            pipe.answers.append((request.token, tuple(answers)))
 
     def _deliver(self, pipe: Pipe) -> None:
         token, entries = pipe.answers.pop(0)
@@ -323,7 +361,7 @@ class World:
         self.now = at
 
     def _cut(self, pipe: Pipe, *, unwritten: bool) -> None:
-        never = [pipe.requests.pop()[0]] if unwritten else []
+        never = [pipe.requests.pop().token] if unwritten else []
         self._close(pipe)
         self.core.on_link_lost(pipe.link_id, KafkaConnectionError("cut"), self.now, never)
 
@@ -412,7 +450,7 @@ class World:
             PartitionUpdate(index, log.leader, log.leader_epoch)
             for index, log in enumerate(self.logs)
         )
-        topic = TopicUpdate(_TOPIC, _TOPIC_ID, 0, partitions)
+        topic = TopicUpdate(_TOPIC, UUID(int=self.topic), 0, partitions)
         return MetadataUpdate("cluster", brokers, (topic,))
 
     def _producers(self, partition: int) -> ProducersAnswer:
@@ -432,24 +470,43 @@ class World:
     def _write(self, step: steps.SendProduce) -> None:
         pipe = self._pipe(step.link_id)
         batches = []
-        for topic in step.topics:
-            for partition, data in topic.partitions:
-                batch = model.read_batch(data)
-                self._check(partition, batch)
-                batches.append((partition, batch))
-        pipe.requests.append((step.token, tuple(batches)))
+        (topic,) = step.topics
+        assert topic.topic_id is not None
+        for partition, data in topic.partitions:
+            batch = model.read_batch(data)
+            self._check(partition, batch)
+            batches.append((partition, batch))
+        pipe.requests.append(Request(step.token, topic.topic_id.int, tuple(batches)))
         if len(pipe.requests) + len(pipe.answers) > self.space.in_flight:
             self.complaints.append("a connection has more requests in flight than it may have")
 
     def _check(self, partition: int, batch: Sent) -> None:
         """Note what a batch does against the rules of the wire."""
         key = (partition, batch.producer_id, batch.epoch, batch.sequence)
+        if key not in self.written:
+            self._check_span(partition, batch)
         known = self.written.setdefault(key, batch)
         if known != batch and not self.divided:
             self.complaints.append(f"{batch} has the numbers of {known}")
         older = [k for k in self.written if k[0] == partition and k[1:3] > key[1:3]]
         if older:
             self.complaints.append(f"{batch} is sent after a batch of a newer epoch")
+
+    def _check_span(self, partition: int, new: Sent) -> None:
+        """Note a new batch that the leader could let push an unresolved one out of its memory."""
+        sent = [
+            batch
+            for (where, *_), batch in self.written.items()
+            if where == partition and batch[:2] == new[:2]
+        ]
+        pending = (
+            place
+            for place, batch in enumerate(sent)
+            if any(self.outcomes[number] == _PENDING for number in batch.numbers)
+        )
+        span = len(sent) + 1 - next(pending, len(sent))
+        if span > max(self.logs[partition].retains, _DEFAULT_RETAINED) and not self.divided:
+            self.complaints.append(f"{new} makes a span of {span} batches")
 
 
 def _answered(log: PartitionLog, batch: Sent, broker: int, fault: str) -> Answer:
@@ -459,11 +516,20 @@ def _answered(log: PartitionLog, batch: Sent, broker: int, fault: str) -> Answer
         return Answer(model.NOT_LEADER)
     if fault == "refuse":
         return Answer(model.NOT_ENOUGH_REPLICAS)
+    if fault == "reject":
+        return Answer(model.INVALID_TIMESTAMP)
     if fault == "fail":
         return Answer(model.STORAGE_ERROR)
     answer = log.append(batch, replicated=fault != "unsure")
-    if fault == "unsure" and answer.code == model.NONE:
-        return Answer(model.REQUEST_TIMED_OUT)
+    if answer.code != model.NONE:
+        return answer
+    match fault:
+        case "unsure":
+            return Answer(model.REQUEST_TIMED_OUT)
+        case "crash":
+            return Answer(model.STORAGE_ERROR)
+        case "depose":
+            return Answer(model.NOT_LEADER, answer.offset)
     return answer
 
 
