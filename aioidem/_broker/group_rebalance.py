@@ -116,7 +116,7 @@ class Rebalances:
         assignments: Mapping[str, bytes],
         promised: Promised,
     ) -> None:
-        """Serve SyncGroup: return a member's assignment; the leader's request has all assignments.
+        """Serve SyncGroup: give a member its assignment; the leader's request has all assignments.
 
         ``protocol`` is the protocol's type and name, None where the request has none.
         ``promised`` takes the answer, at once or when the leader has sent the assignments.

@@ -181,7 +181,8 @@ class TransactionCoordinator:
         """Check that a target takes part in the transaction (KIP-890, first part).
 
         Raises:
-            RefusedError: As by `add`; TRANSACTION_ABORTABLE if the target does not take part.
+            RefusedError: The same codes as in `add`, and TRANSACTION_ABORTABLE if the target does
+                not take part.
         """
         transaction = self._of(name, identity)
         if transaction.ending:

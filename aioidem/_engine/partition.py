@@ -796,7 +796,7 @@ class PartitionState:
         batch.refuse_size()
 
     def replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """Replace a batch that was never appended by other batches with its records.
+        """Put other batches with the same records in the place of a batch that was never appended.
 
         The parts of a batch that was too large share its sequence numbers. That is safe because
         every attempt at the whole batch was refused, so none can be appended later. Later batches

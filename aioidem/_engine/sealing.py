@@ -229,7 +229,7 @@ class Sealer:
         return _part(batch, left, batch.base, batch.ordinal) if left else None
 
     def build(self, state: PartitionState, batch: Batch) -> bool:
-        """Build the bytes of a part of a divided batch, which is to be sent now.
+        """Build the bytes of a batch that is part of a divided one, when it is about to be sent.
 
         If its compression takes long, this method begins a draft instead.
 

@@ -538,9 +538,9 @@ class Transactions:
             case TransactionState.DECIDING:
                 return Call(CallKind.END, self.coordinator, commit=True)
             case TransactionState.ABORTING if quiet:
-                # After a change of the producer id, InitProducerId is answered as fenced until the
-                # previous transaction is completed. So EndTxn is sent before it, even if the
-                # coordinator has no transaction to abort.
+                # After a change of the producer id, the coordinator answers InitProducerId with a
+                # fencing error until the previous transaction is completed. So EndTxn is sent
+                # before InitProducerId, even if the coordinator has no transaction to abort.
                 if self._begun or (self._rotated and self._renew):
                     return Call(CallKind.END, self.coordinator, commit=False)
                 self._finish(committed=False)

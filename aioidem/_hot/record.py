@@ -208,7 +208,7 @@ class DeliveryFields(RecordFields):
                     self._failed(error)
 
     if TYPE_CHECKING:
-        # What the class that inherits from this one does.
+        # Methods that the subclass defines.
 
         def _look(self) -> None: ...
         def _failure(self) -> Any: ...

@@ -454,7 +454,7 @@ class Sender:
             frame: The request.
             correlation_id: The id in the frame.
             token: The engine's id of the request.
-            limit: How long its answer may be; None if there will be no answer.
+            limit: The most bytes that the answer may have; None if there will be no answer.
         """
         try:
             if channel.connection.write(

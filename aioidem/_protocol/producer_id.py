@@ -41,7 +41,7 @@ class TransactionalIdentity(NamedTuple):
 
 
 class ProducerIdAnswer(NamedTuple):
-    """The broker's answer; id and epoch are -1 if the broker assigned none."""
+    """The answer to InitProducerId; id and epoch are -1 if the broker assigned none."""
 
     error_code: int
     producer_id: int

@@ -101,7 +101,7 @@ class RelayOwner(Protocol):
 
 
 class JitteryLane:
-    """Computes when bytes arrive, by the delay, jitter and bandwidth that are set at that time.
+    """Computes when bytes arrive, from the delay, jitter and bandwidth set when they are read.
 
     Args:
         proxy: The proxy that has the delay, jitter and bandwidth.

@@ -156,7 +156,10 @@ def _answered(body: bytes, version: int) -> bool | None:
 
 
 def response_head(data: bytes, at: int, size: int) -> tuple[int, int] | None:
-    """Return a response's correlation id (-1: it has none) and size; None if bytes are missing."""
+    """Return a response's correlation id and size; None if the id has not arrived yet.
+
+    The id is -1 if the response is too short to have one.
+    """
     if size < 4:
         return -1, size
     if len(data) - at < 4:
