@@ -313,9 +313,9 @@ class Rebalances:
             group.join_timer.set(group.patience, lambda: self._complete(group))
 
     def _wait_for_first(self, group: Group, delay: float, left: float) -> None:
-        """Wait ``delay`` seconds for members of a new group, and again if one joined meanwhile.
+        """Wait ``delay`` seconds for members of a new group, and repeat while members join.
 
-        ``left`` is how many seconds the further waits may take together.
+        ``left`` is how many seconds the repeated waits may take together.
         """
 
         def look() -> None:

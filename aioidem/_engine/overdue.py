@@ -42,7 +42,7 @@ def overdue(
 
 
 def batch_progress(batch: Batch, now: float) -> str:
-    """Return how often a batch was sent, and whether an attempt is still unanswered."""
+    """Say in words how often a batch was sent, and whether an attempt is still unanswered."""
     if batch.attempt is None:
         return "never sent"
     times = "sent once" if batch.attempts == 1 else f"sent {batch.attempts} times"

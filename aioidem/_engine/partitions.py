@@ -103,9 +103,9 @@ class Partitions:
         state.begin_transaction(self._transaction, gated=self._gated)
 
     def active(self) -> list[PartitionState]:
-        """Return the states that have something to do, without retired ones.
+        """Return the states that have something to do, except those of deleted topics.
 
-        The states that have nothing to do cease to be `busy`.
+        States that have nothing to do are removed from `busy`.
         """
         active = [state for state in self.busy if state.active]
         if len(active) < len(self.busy):

@@ -81,7 +81,7 @@ class PendingRecord(RecordFields):
         return self.size + self.memory + len(self.headers) * HEADER_MEMORY
 
     def overhead(self) -> int:
-        """Return the part of the charge that is not the `size`."""
+        """Return the bytes that the record takes in memory besides its `size`."""
         return self.memory + len(self.headers) * HEADER_MEMORY
 
     def settle(self, outcome: Outcome, place: int) -> None:

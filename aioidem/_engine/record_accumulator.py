@@ -383,10 +383,10 @@ class RecordAccumulator:
         return self._transactions.admits(state.topic, state.partition)
 
     def prepare(self, link: Link, states: Collection[PartitionState], now: float) -> None:
-        """Begin to compress new batches, while the connection has too many requests outstanding.
+        """Begin to compress new batches before the connection admits the next request.
 
-        Without this each request would carry only the batch that was compressed last, and on a
-        connection with a long round trip few batches would be under way.
+        If batches were compressed only then, each request would carry just the one batch that is
+        ready, and on a connection with a long round trip few batches would be in flight.
 
         Args:
             link: the connection.

@@ -131,7 +131,7 @@ class RetentionEvidence:
 
     @property
     def none(self) -> bool:
-        """Whether no retry is unanswered, and none was refused: there is nothing to judge."""
+        """Whether there is nothing to judge: no retry is unanswered, and no retry was refused."""
         return not (self._awaited or self._refused)
 
     def clear(self) -> None:

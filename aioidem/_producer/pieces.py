@@ -63,8 +63,8 @@ def pieces_of(
         timestamp_ms: The timestamp of the records that have none of their own, in milliseconds
             since the epoch; None is now.
         most: The most bytes that one record may take.
-        too_large: Returns the error of a record that takes so many bytes.
-        asks: Whether a partitioner of the user's is asked for each record.
+        too_large: Returns the error for a record that takes the given number of bytes.
+        asks: Whether the user's own partitioner is called for each record.
 
     Raises:
         TypeError: A part of a record has a wrong type.

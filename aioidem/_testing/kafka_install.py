@@ -44,8 +44,8 @@ __all__ = [
 MINIMUM_JAVA: Final = 17
 
 _JAVA_SECONDS: Final = 30
-# Environment variables that add options to every Java process. They are read by any JVM, by the
-# launcher, by HotSpot and by OpenJ9 (the last two).
+# Environment variables that add options to every Java process. Any JVM reads the first, the `java`
+# launcher the second, HotSpot the third, and OpenJ9 the last two.
 _FOR_EVERY_JAVA: Final = frozenset(
     {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
     | {"OPENJ9_JAVA_OPTIONS", "IBM_JAVA_OPTIONS"}

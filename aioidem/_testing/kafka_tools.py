@@ -95,7 +95,7 @@ class KafkaTools:
         return stdout
 
     async def _run(self, command: Sequence[str]) -> tuple[int, bytes, bytes]:
-        """Run a command as `anyio.run_process` does, in a process group that the guard watches."""
+        """Run a command as `anyio.run_process` does, in a process group that the guard ends."""
         guard = self._java.guard
         printed: tuple[list[bytes], list[bytes]] = ([], [])
         process = await anyio.open_process(

@@ -134,7 +134,7 @@ class SaslClient:
 
 
 def _usable(given: object) -> bool:
-    """Return whether `given`, or the text in a `Secret`, is not empty and UTF-8 can encode it."""
+    """Return whether `given` is a text, plain or in a `Secret`, not empty and legal in UTF-8."""
     text = given.reveal() if isinstance(given, Secret) else given
     return isinstance(text, str) and bool(text) and in_utf8(text)
 
