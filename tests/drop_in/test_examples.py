@@ -272,7 +272,7 @@ async def run(package: str, name: str, cluster: EmbeddedCluster, tls: dict[str, 
 @pytest.mark.parametrize("package", ["aiokafka", "aioidem"])
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "ssl"])
 async def test_a_documented_example_runs(name: str, package: str, cluster: EmbeddedCluster) -> None:
-    # An example that fails does not close its producer: the documentation's examples do not either.
+    # If an example fails, its producer stays open, as with the examples of the documentation.
     await run(package, name, cluster, {})
 
 

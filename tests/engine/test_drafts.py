@@ -343,7 +343,7 @@ def test_an_abort_ends_drafts_and_a_commit_waits_for_them() -> None:
 
 @pytest.mark.parametrize("partitions", [2, 1])
 def test_a_recreated_topic_gets_the_records_of_drafts(partitions: int) -> None:
-    """The records go to the new topic; the result for the old one is ignored."""
+    """A draft's records go to the recreated topic, and its bytes for the old topic are ignored."""
     made = rig(partitions=2)
     made.send(40, partition=0)
     late = drafts(made)[0]

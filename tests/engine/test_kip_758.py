@@ -256,7 +256,7 @@ def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
 
 
 def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
-    """OUT_OF_ORDER in range mode ends in UNKNOWN after two passes of probes.
+    """In range mode, batches that stay OUT_OF_ORDER end UNKNOWN after two passes of probes.
 
     At a true gap in the log, plain retries would be refused for ever.
     """

@@ -121,7 +121,7 @@ def test_with_and_without_targets_each_record_goes_to_the_same_place(
 
 
 def test_a_target_serves_until_its_partition_had_a_batch_s_worth() -> None:
-    """After `batch_size` bytes a target names another partition, as the partitioner would."""
+    """A target changes to another partition after `batch_size` bytes, as the partitioner would."""
     rig = Rig(partitions=2, linger=60.0).start()
     send(rig)
     first = targets(rig)[T].state

@@ -481,7 +481,7 @@ class World:
             self.complaints.append("a connection has more requests in flight than it may have")
 
     def _check(self, partition: int, batch: Sent) -> None:
-        """Note what a batch does against the rules of the wire."""
+        """Note a complaint for each rule about sequences and epochs that a sent batch violates."""
         key = (partition, batch.producer_id, batch.epoch, batch.sequence)
         if key not in self.written:
             self._check_span(partition, batch)

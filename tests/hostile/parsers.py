@@ -325,7 +325,8 @@ def sasl(data: bytes) -> None:
         return
     with declared():
         mechanism = made[chosen]()
-        # 2 is AwsMskIam: its first message would be signed with this machine's credentials.
+        # AwsMskIam (2) would sign its first message with this machine's credentials, so that is
+        # left out.
         if chosen != 2:
             mechanism.first()
         for challenge in _pieces(data[1:], 1):

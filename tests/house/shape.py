@@ -123,7 +123,7 @@ def _imports(source: Source, names: set[str]) -> set[str]:
 
 
 def circles(files: list[Source]) -> Iterator[str]:
-    """Yield each circle of files of one package that import one another, even for types alone."""
+    """Yield each import cycle among the files of one package; imports only for types count too."""
     names = {source.module for source in files}
     graph = {source.module: _imports(source, names) for source in files}
     reach = {name: _reachable(graph, name) for name in graph}
@@ -157,7 +157,7 @@ def _hidden(files: Iterable[Source]) -> Iterator[str]:
 
 
 def two_levels_in(files: Iterable[Source]) -> Iterator[str]:
-    """Yield each `core.part.name` in library files: a use of a part of the engine's core."""
+    """Yield each place in a library file that reaches into a part of the core: `core.part.name`."""
     for source in files:
         if source.path.parts[0] != "aioidem":
             continue

@@ -256,7 +256,7 @@ async def test_a_stream_that_fails_ends_the_connection_and_the_request_is_in_dou
 
 
 async def test_a_peer_that_hangs_up_leaves_what_was_sent_in_doubt() -> None:
-    """A request that was sent directly has started, also if the connection is lost at once."""
+    """A request that was sent directly counts as started, even if the connection ends at once."""
     async with running() as peer:
         only, _ = peer.directly()
         await peer.far.aclose()

@@ -78,7 +78,7 @@ UNUSABLE = {
 async def test_credentials_that_fail_are_an_authentication_that_failed(
     options: Mapping[str, Any],
 ) -> None:
-    """Credentials of which no message can be made raise AuthenticationFailedError only."""
+    """Credentials from which no SASL message can be made raise only AuthenticationFailedError."""
     ear = Ear()
     config = ProducerConfig.build("h", **options)
     with ear.listening():

@@ -169,7 +169,7 @@ def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Faul
 
 
 def test_no_broker_is_accused_while_it_still_serves_what_a_lost_connection_brought() -> None:
-    """The producer accuses no broker of a small window while a lost connection's requests wait.
+    """No smaller window is inferred while a broker still serves a lost connection's requests.
 
     Seeds 50601 and 50848: the window shrinks to 5, and a slow broker serves the requests of the
     lost connection while the same batches are resent on the next connection. If a resend was served

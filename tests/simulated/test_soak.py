@@ -29,7 +29,7 @@ from .whole import draw_whole
 from .world import run
 
 ROOT = Path(__file__).parents[2]
-EVERYDAY = 200  # seeds that `make check` runs; `make test` runs the rest of 2000 too
+EVERYDAY = 200  # how many of the 2000 seeds `make check` runs; `make test` runs all of them
 
 # One seed in ten runs the whole producer, whose ResourceWarnings are no failure here.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")

@@ -148,7 +148,7 @@ class Bench:
         version: int | None = None,
         label: str = "",
     ) -> Step:
-        """Make a Metadata request by name, by id or of ``everything``.
+        """Make a Metadata request for topics by name or id, or for all topics (``everything``).
 
         With ``operations``, it asks for the authorized operations (KIP-430).
         """
