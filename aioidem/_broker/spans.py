@@ -134,11 +134,11 @@ class PartitionSpans:
             self._proven[key].answered(sequence, verdict, proves_below=True)
 
     def span(self) -> int:
-        """Return the largest span that any producer has now in its newest epoch."""
+        """Return the largest present span: of each producer, only its newest epoch counts."""
         return max((len(self._strict[key].order) for key in self._newest.items()), default=0)
 
     def max_span(self) -> int:
-        """Return the largest span that any producer ever had."""
+        """Return the largest span that any producer ever had, in any epoch."""
         return max((w.maximum for w in self._strict.values()), default=0)
 
     def unproven_span(self) -> int:

@@ -185,9 +185,10 @@ class DoubtResolution:
     def on_producers(
         self, link: Link, state: PartitionState, answer: ProducersAnswer, now: float
     ) -> None:
-        """Record the last sequence that a leader has of the producer id.
+        """Record the last sequence that a leader has stored for the producer id.
 
-        After a permanent refusal, DescribeProducers is not sent on this connection again.
+        If the leader answers with a permanent error, DescribeProducers is not sent on this
+        connection again.
         """
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:

@@ -312,8 +312,8 @@ class Node:
         self.memory = BrokerMemory(random)
         self.retry_at = 0.0
         self.last_error: Exception | None = None
-        # The id of another cluster, if the broker that was reached last at this address named it.
-        # None if that broker named the producer's cluster, or no cluster.
+        # The cluster id that the last connection to this address found, if it is not the id of the
+        # producer's cluster. None if the broker named the producer's cluster, or no cluster.
         self.misrouted_to: str | None = None
         # Whether the last connection ended before DescribeProducers was answered, perhaps because
         # the answer was larger than the client accepts. If so, DescribeProducers is not sent on the

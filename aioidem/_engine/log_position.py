@@ -50,7 +50,12 @@ class LogPosition:
         return batch.ordinal < self.ordinal or base_offset > self.offset + newer
 
     def accept_loss(self, batch: Batch, base_offset: int) -> None:
-        """Take this batch as the end of the log, so that the loss before it is reported once."""
+        """Set the end of the log to the end of this batch, so that its loss is reported only once.
+
+        Args:
+            batch: the batch whose offset showed that earlier records were lost.
+            base_offset: the offset at which the batch was appended.
+        """
         self.offset = base_offset + batch.count - 1
         self.note_loss(batch)
 

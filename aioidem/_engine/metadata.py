@@ -40,7 +40,10 @@ class MetadataRefresher:
         self.refreshed_at: float | None = None
 
     def want(self) -> None:
-        """Have metadata requested as soon as back-off allows: it is stale or incomplete."""
+        """Ask for new metadata, because the known metadata is stale or incomplete.
+
+        The request becomes due as soon as the back-off allows it.
+        """
         self.wanted = True
 
     def due(self, now: float) -> bool:

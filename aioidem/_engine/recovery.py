@@ -107,11 +107,11 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
 
 
 class Recovery:
-    """How far one partition has come in finding out which batches in doubt are in the log.
+    """The progress of finding out which of one partition's batches in doubt are in the log.
 
-    A batch is in doubt if an attempt to send it is over, and the broker may have appended it. A
-    probe is a batch in doubt that is resent to learn whether it is stored; a pass probes each such
-    batch once, newest first.
+    A batch is in doubt if an attempt to send it has ended, and it is unknown whether the broker
+    wrote it. A probe is a batch in doubt that is resent to learn whether it is stored. A pass
+    probes each batch in doubt once, newest first.
     """
 
     __slots__ = (

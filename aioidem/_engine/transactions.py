@@ -123,8 +123,8 @@ TRANSACTION_TRANSITIONS: dict[tuple[TransactionState, TransactionEvent], Transac
 class Call(NamedTuple):
     """A request that is due: one to a coordinator, or one that finds a coordinator.
 
-    `coordinator` is the one that gets the request. For FIND (FindCoordinator, which any broker
-    answers) it is the coordinator to be found.
+    The request is sent to `coordinator`. Only FIND (FindCoordinator) is sent to any broker; then
+    `coordinator` is the coordinator to be found.
     """
 
     kind: CallKind

@@ -206,19 +206,20 @@ def encode_columns(
 
     Args:
         values: The values.
-        keys: The keys, or the key of all records.
-        headers: The headers of each record, or those of all of them.
-        stamps: The timestamps, or that of all records, in milliseconds since the epoch.
+        keys: The keys, or one key that all records have.
+        headers: A list of each record's headers, or the headers that all records have.
+        stamps: The timestamps, or one timestamp that all records have, in milliseconds since the
+            epoch.
         rows: The rows in their order; None means all rows, in order.
-        begin: The index among `rows` at which the encoded records begin.
-        end: The index at which they end.
-        first_offset: The offset delta of the first of them; the others follow it.
+        begin: The index in `rows` of the first record to encode.
+        end: The index in `rows` after the last record to encode.
+        first_offset: The offset delta of the first encoded record; each later one is higher by 1.
         first_ms: The timestamp of the batch's first record, in milliseconds since the epoch.
 
     Raises:
         TypeError: A part of a record has a wrong type.
         ValueError: `first_offset` is negative, or a header key cannot be encoded in UTF-8.
-        IndexError: There are not so many rows, or a column lacks one.
+        IndexError: `begin` or `end` is outside of the rows, or a column has no entry for a row.
         OverflowError: A timestamp is too far from the first one.
     """
     if first_offset < 0:

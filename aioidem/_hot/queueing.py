@@ -1,8 +1,8 @@
-"""Queue single records: the way that most of them take, and nothing that is out of the ordinary.
+"""The fast path that queues single records, and handles only the most frequent case.
 
-These are the pure-Python forms of the names in ``_compiled.pyx``. Where something is out of the
-ordinary (a full buffer, a topic that is new, a partition to be chosen), they queue nothing and say
-so; the caller then takes the general way, which decides.
+The classes and functions are the pure-Python versions of those in ``_compiled.pyx``. In any other
+case (the buffer is full, the topic is new, a partition must be chosen) they queue nothing and tell
+the caller so. The caller then uses the slower path, which handles all cases.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Appender:
 
 
 class PlainSends:
-    """Queues records that have nothing but a value, if nothing is out of the ordinary.
+    """Queues records that have only a value: no key, headers, timestamp or given partition.
 
     Args:
         make: the class of the deliveries, which inherits from `DeliveryFields`.
@@ -181,9 +181,10 @@ class PlainSends:
     def queue(self, topic: str, value: bytes | None) -> Any:
         """Queue a record, and return its delivery; None if nothing was queued.
 
-        It needs an open producer, called on its asyncio event loop; a short value; a topic that was
-        used before; and room in the buffer. With None the caller takes the general way, which
-        queues the record or raises the error that says why not.
+        This method only queues a record if the producer is open and is called on its asyncio event
+        loop, the value is short, the topic was used before, and the buffer has room. If the result
+        is None, the caller uses the slower path, which queues the record or raises the error that
+        says why not.
 
         Raises:
             Exception: what `append` has raised; nothing was queued.

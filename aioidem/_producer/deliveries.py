@@ -90,7 +90,8 @@ class _Run:
 class Deliveries(Sequence[Delivery]):
     """The outcomes of one call with several records: `Delivery` objects in the records' order.
 
-    `ranges`, `counts` and `failures()` tell the same without an object for each record.
+    `ranges`, `counts` and `failures()` give the same outcomes without creating an object for each
+    record.
     """
 
     __slots__ = (

@@ -1,12 +1,12 @@
-"""RecordIntake: make records of the arguments of a send, and queue them in the engine.
+"""RecordIntake: make records from the arguments of a send, and queue them in the engine.
 
 `RecordIntake` checks the arguments, waits for room in `buffer_memory`, and queues the record.
 `Producer` uses it for its own sends. So does the `send` of the drop-in for aiokafka's producer,
 which must return before the record has its outcome.
 
-Invariants: bad arguments raise before a record exists; a call that is cancelled while it waits for
-room has queued nothing; between the end of a wait and the queueing nothing is awaited, so that
-records are queued in the order of the calls.
+Invariants: bad arguments raise before a record exists. A call that is cancelled while it waits for
+room has queued nothing. A call that has waited for room queues its record without another await, so
+that records are queued in the order of the calls.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class RecordIntake:
         self._config = config
         self._most = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
         self._observer = observer
-        # Queues a record that has nothing but a value, if nothing is out of the ordinary. If it
-        # returns None, the general way has to be taken (`record` and `queue`).
+        # The fast path for a record that has nothing but a value. It handles the most frequent case
+        # only; if it returns None, the slower path (`record` and `queue`) must be used.
         self.queue_plain: Callable[[str, bytes | None], QueuedDelivery | None] = PlainSends(
             QueuedDelivery,
             self.context,

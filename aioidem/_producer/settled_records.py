@@ -68,7 +68,7 @@ class SettledRecords:
         self.at_once = self._left = AT_ONCE
 
     def begin_turn(self) -> None:
-        """Begin another turn of the loop: it may deliver `at_once` outcomes."""
+        """Begin a turn of the event loop, in which up to `at_once` outcomes may be delivered."""
         self._left = self.at_once
 
     def all_at_once(self) -> None:

@@ -238,7 +238,8 @@ class NumberedRecords:
     def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
         """Return a record's value, and its timestamp in seconds since the epoch.
 
-        The value contains producer, topic and number, by which an audit recognises it.
+        The value contains the producer's name, the topic and the number. An audit recognises the
+        record by these.
         """
         identity = ValueId(self._ledger.producer, self._ledger.topic, -1, number)
         return make_value(identity, self._size), _microseconds(sent_at) // 1000 / 1000

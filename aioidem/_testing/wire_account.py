@@ -161,7 +161,12 @@ class Identity:
         self.gaps.append((known.base, known.base + known.count))
 
     def fill_gap(self, base: int, end: int) -> bool:
-        """Take sequences from the gap that begins at ``base``; return whether it exists."""
+        """Remove sequences from the gap that begins at ``base``; return whether there is such a gap.
+
+        Args:
+            base: The first sequence to remove.
+            end: The sequence after the last one to remove.
+        """
         for position, (first, last) in enumerate(self.gaps):
             if first == base and end <= last:
                 self.gaps[position : position + 1] = [(end, last)] if end < last else []
