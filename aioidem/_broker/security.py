@@ -77,8 +77,8 @@ class BrokerSecurity:
         if self.tls is None:
             return stream
         with anyio.move_on_after(_HANDSHAKE_SECONDS), suppress(ssl.SSLError, *_STREAM_ENDED):
-            # Not `standard_compatible`: closing the stream then sends no close_notify, which would
-            # have to wait for the task that reads from the stream.
+            # With `standard_compatible=True`, closing the stream would send a close_notify, and
+            # that would have to wait for the task that reads from the stream.
             return await TLSStream.wrap(
                 stream, server_side=True, ssl_context=self.tls, standard_compatible=False
             )

@@ -1,7 +1,8 @@
 """The names of options (aioidem's, Java's, aiokafka's), and the errors about names and values.
 
-Every option has a native name, which is aioidem's own. An option that Java or aiokafka has too also
-has Java's or aiokafka's name. Error messages use the name that the caller wrote.
+Every option has a native name, which is aioidem's own. If Java's producer or aiokafka has the same
+option, it can also be given by the name used there. Error messages use the name that the caller
+wrote.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Finding(NamedTuple):
 
     text: str
     warning: bool
-    """Whether the user should act on it; a broker that does not offer v14 is no warning."""
+    """Whether the user should act on the message; not if the broker merely does not offer v14."""
 
 
 class Discovery:

@@ -104,7 +104,7 @@ class FirstAckGate:
         self.questioned = False
 
     def question(self) -> None:
-        """Note an error code without a row in `classify`: the leader may have lost the state."""
+        """Note an error code that `classify` does not list: the leader may have lost the state."""
         self.questioned = True
 
     def has_heard(self, sent_as: SentAs) -> bool:

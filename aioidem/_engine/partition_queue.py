@@ -94,11 +94,11 @@ class PartitionQueue(QueueFields):
         return head.first_size if isinstance(head, RecordBlock) else head.size
 
     def cut(self, limit: int, max_records: int) -> Sequence[PendingRecord]:
-        """Take records from the head for one batch, at least one.
+        """Take at least one record from the head of the queue, for one batch.
 
-        The cut ends before the batch would exceed `limit` bytes (header included) or `max_records`,
-        or where another `RecordGroup` begins. Only `max_records` divides a group that has at most
-        `limit` bytes.
+        The batch has at most `limit` bytes (header included), unless its only record is larger; at
+        most `max_records` records; and no records of two `RecordGroup`s. A group that has at most
+        `limit` bytes is divided only if it has more than `max_records` records.
         """
         room = limit - BATCH_OVERHEAD
         records = self.records

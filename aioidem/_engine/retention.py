@@ -190,8 +190,8 @@ class RetentionEvidence:
     def verdict(self, said: int) -> Disproof | None:
         """Return the proof that the broker retains fewer batches than it says; None without one.
 
-        There is no proof before every retry is answered. A call that judges the answered retries
-        also forgets them.
+        While a retry is unanswered, the result is None. Once all retries are answered, this call
+        judges them, and also forgets them.
 
         Args:
             said: the number of batches that the broker says it retains now.

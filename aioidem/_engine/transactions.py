@@ -505,7 +505,8 @@ class Transactions:
         self.cause = copy.copy(error)
         asked = self._calling is not None and self._calling.commit
         if self.in_transaction and (asked or self._decision_in_doubt):
-            # Even if the fatal error came from a later abort: the commit may have been carried out.
+            # The coordinator may have carried out the commit, even if the fatal error was the
+            # answer to a later abort.
             self.cause.status = DeliveryStatus.UNKNOWN
         elif self.state in (TransactionState.COMMITTING, TransactionState.DECIDING):
             self.cause.status = DeliveryStatus.NOT_WRITTEN

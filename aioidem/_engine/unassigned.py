@@ -84,7 +84,10 @@ class UnassignedRecords:
         self._waiting.append(Unassigned(until, asked, record))
 
     def follow(self, until: float, asked: int, record: PendingRecord) -> None:
-        """Put a new record behind the due ones, to keep call order."""
+        """Put a new record behind the records in `due`, to keep call order.
+
+        `until` and `asked` are those of `Unassigned`.
+        """
         self.due.append(Unassigned(until, asked, record))
 
     def make_due(self) -> None:

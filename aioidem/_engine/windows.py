@@ -61,7 +61,11 @@ class PartitionWindow:
         self.max_span = 0
 
     def learn(self, retained: int | None) -> None:
-        """Set the limit to the number in a successful answer; `retained` is None if it has none."""
+        """Set the limit to the number of retained batches that a successful answer names.
+
+        Args:
+            retained: that number; None if the answer names none, which implies the default.
+        """
         value = DEFAULT_BATCHES_RETAINED if retained is None else retained
         self.limit = self.said = max(1, min(value, MAX_BATCHES_RETAINED))
         self.heard = True

@@ -359,8 +359,8 @@ class Connection:
             limit: How many bytes the response may have; None means `max_frame_bytes` of `open`.
 
         Returns:
-            True if the kernel has the whole request. Then the caller reports the progress itself;
-            otherwise `run` passes it to its `on_progress`.
+            True if the kernel has the whole request: then the caller must report the progress
+            itself. False if `run` will report the progress, by calling its `on_progress`.
 
         Raises:
             KafkaConnectionError: The connection has ended; no byte of the frame was or will be

@@ -64,9 +64,9 @@ async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
 
 
 async def speaks(connector: Connector, host: str, port: int) -> str | None:
-    """Return the protocol to which a silent peer answers in two seconds: "TLS", "HTTP" or None.
+    """Return the protocol in which the peer answers a probe: "TLS", "HTTP" or None.
 
-    If it answers both, the protocol of the first answer is returned.
+    The peer has two seconds. If it answers both probes, the protocol of the first answer counts.
     """
     found: list[str] = []
 

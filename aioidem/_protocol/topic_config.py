@@ -1,9 +1,9 @@
 """DescribeConfigs of a topic, to learn whether the broker knows KIP-1269's config `RETAIN_CONFIG`.
 
-That config sets how many batches per producer id a broker remembers for each partition of a topic.
-A broker that does not know a config leaves it out of the answer. If an administrator has set a
-config that the broker does not know, the answer has its name with a null value. So a broker knows
-the config only if the answer has a value for it.
+`RETAIN_CONFIG` sets how many batches per producer id a broker remembers for each partition of a
+topic. A broker that does not know this config leaves it out of the answer, or, if an administrator
+has set it nevertheless, answers its name with a null value. So a broker knows the config only if
+the answer has a value for it.
 """
 
 from __future__ import annotations

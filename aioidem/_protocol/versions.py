@@ -88,7 +88,7 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
         ApiKey.DESCRIBE_CLUSTER: (0, 2),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
-        # The API exists since Kafka 3.0 (KIP-664).
+        # Brokers have had this API since Kafka 3.0 (KIP-664).
         ApiKey.LIST_TRANSACTIONS: (0, 0),
     }
 )

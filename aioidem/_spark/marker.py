@@ -100,7 +100,7 @@ class TaskIdentity:
 
 @dataclass(slots=True)
 class RowSum:
-    """A digest of rows that does not depend on their order, which a repeated shuffle may change."""
+    """A digest of rows that is the same in any order: a repeated shuffle may reorder the rows."""
 
     rows: int = 0
     digest: int = 0

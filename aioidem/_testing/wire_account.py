@@ -161,7 +161,7 @@ class Identity:
         self.gaps.append((known.base, known.base + known.count))
 
     def fill_gap(self, base: int, end: int) -> bool:
-        """Remove sequences from the gap that begins at ``base``; return whether there is such a gap.
+        """Remove sequences from the gap that begins at ``base``; return whether that gap exists.
 
         Args:
             base: The first sequence to remove.
