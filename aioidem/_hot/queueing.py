@@ -109,7 +109,10 @@ class Appender:
 
 
 class PlainSends:
-    """Queues records that have only a value: no key, headers, timestamp or given partition.
+    """Queues records that have nothing but a value, if nothing is out of the ordinary.
+
+    Such a record has no key, no headers, no timestamp and no partition of the caller's. `queue`
+    says what must hold for it.
 
     Args:
         make: the class of the deliveries, which inherits from `DeliveryFields`.
