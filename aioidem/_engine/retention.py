@@ -85,9 +85,9 @@ class Disproof(NamedTuple):
     said: int
     """The number of batches that the broker says it retains."""
     proved: int
-    """The largest distance from the newest batch at which a retry was recognised."""
+    """The distance from the newest batch to the oldest one of which a retry was recognised."""
     refused: int
-    """The smallest distance from the newest batch, above `proved`, at which one was refused."""
+    """The smallest distance above `proved` from the newest batch to one whose retry was refused."""
 
 
 class _Retry(NamedTuple):

@@ -182,7 +182,8 @@ class FindCoordinator(NamedTuple):
 class InitTransactions(NamedTuple):
     """The InitProducerId request of a transactional id, for a producer id and epoch.
 
-    With `existing`, it asks for the epoch that follows that identity (KIP-360).
+    If `existing` (the present producer id and epoch) is given, the request asks the coordinator to
+    raise this epoch (KIP-360).
     """
 
     link_id: int

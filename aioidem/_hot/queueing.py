@@ -36,6 +36,8 @@ class _Record(Protocol):
 class Appender:
     """Numbers records, and queues those that go where the record before them went.
 
+    These are the records for which the sticky partitioner has already chosen a partition.
+
     Args:
         timeout: how many seconds after its append a record expires.
         effects: its `fatal_error` is not None once the producer has ended.
@@ -43,7 +45,7 @@ class Appender:
         wake: called with the state of a partition whose first record is being queued.
 
     Attributes:
-        ordinal: how many records were to be queued so far, which is also the number of the last.
+        ordinal: the number of the last numbered record; the first record has number 1.
         generation: how many flushes have begun.
     """
 

@@ -442,9 +442,8 @@ class Producer(TransactionCalls):
             table: A `pyarrow.Table` or `pyarrow.RecordBatch`, or an object with
                 `__arrow_c_stream__`, such as a data frame.
             value: The name of the column of payloads, binary or string; null is a tombstone.
-            key: The name of the column of keys, binary or string, or as bytes the key of every
-                record. A null key, like None, leaves the choice of the partition to the
-                partitioner.
+            key: A str is the name of the column of keys, binary or string; bytes are the key of
+                every record. For a null key, as for None, the partitioner chooses the partition.
             headers: The name of the column of headers, lists of (name, value) structs or maps of
                 string to binary; or the headers of every record.
             partition: The partition's number; None lets the key or the partitioner decide.
@@ -458,8 +457,9 @@ class Producer(TransactionCalls):
             PartialDeliveryError: Some records failed, or the call had to stop before the last one
                 (no room within `max_block`, a row that is too large). The error's `deliveries` has
                 the outcome of each record that was queued.
-            RecordError: The table lacks a column, or as for `send`; nothing was queued.
-            KafkaError: As for `send`; nothing was queued.
+            RecordError: The table lacks a column, or an argument is illegal (see `send`); nothing
+                was queued.
+            KafkaError: For the same reasons as in `send`; nothing was queued.
             TypeError: An argument or a column has the wrong type; nothing was queued.
             ImportError: pyarrow is not installed.
         """

@@ -94,10 +94,13 @@ class ProduceResponseV14(ProduceResponse):
 
 
 def tagged_retained(batches: int, struct: Literal["partition", "topic"]) -> int | None:
-    """Return the value of KIP-1269's tagged field in a ``struct`` of an answer.
+    """Return what a broker writes into KIP-1269's tagged field; None if it leaves the field out.
 
-    The broker that answers retains ``batches`` batches. The result None means that it leaves the
-    field out: it writes the field into one kind of struct only (`RETAINED_TAG_IN`), and only if it
-    does not retain the default number.
+    The broker writes the field only into the topics or only into the partitions of an answer, as
+    `RETAINED_TAG_IN` says, and only if it does not retain the default number of batches.
+
+    Args:
+        batches: How many batches the broker retains.
+        struct: The part of the answer that may have the field.
     """
     return batches if struct == RETAINED_TAG_IN and batches != DEFAULT_RETAINED else None

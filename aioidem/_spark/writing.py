@@ -327,7 +327,7 @@ class ExactlyOnceWriter(TaskWriter):
 async def read_marker(
     config: ProducerConfig, task: TaskIdentity, place: TopicPartition, timeout: float
 ) -> Marker | None:
-    """Return a task's marker, the offset that says which rows are written; None if it has none.
+    """Return a task's marker (the offset that says which rows it wrote); None without a marker.
 
     Raises:
         MarkerError: the group's offset is not a marker.

@@ -12,13 +12,14 @@ variable tables, stack map frames.
 
 Invariants
     The class file is parsed by the rules of its format (JVM specification, chapter 4), never
-    searched for byte patterns. A class that is not exactly as described above is refused with a
-    `BrokerPatchError` that says what was found, because tests with a wrongly patched broker would
-    prove nothing. Patching back to the former constant gives the former bytes.
+    searched for byte patterns. A class that does not have the code described above is refused with
+    a `BrokerPatchError` that says what was found, because tests with a wrongly patched broker would
+    prove nothing. If a patched class is patched again with the former constant, it has the former
+    bytes.
 
 Rejected
     An instrumentation agent: it would be Java code to compile, for one constant. A library for
-    class files: the little that is needed of one is below.
+    class files: this module needs only a small part of one, and has it.
 """
 
 from __future__ import annotations
