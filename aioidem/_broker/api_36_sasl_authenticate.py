@@ -1,4 +1,4 @@
-"""SaslAuthenticate (v0 to v2): pass one message of the SASL mechanism, and return the reply."""
+"""SaslAuthenticate (v0 to v2): pass one message to the SASL mechanism, and return its reply."""
 
 from __future__ import annotations
 

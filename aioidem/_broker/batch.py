@@ -130,7 +130,7 @@ def sequence_after(sequence: int, records: int) -> int:
 def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
     """Return the header of a partition's batch; Produce v3 and up allows exactly one batch in v2.
 
-    Bytes behind the batch are ignored if they are too few for another batch. The checksum is
+    Bytes after the batch are ignored if they are too few for another batch. The checksum is
     verified later, by `check_crc`.
 
     Raises:

@@ -105,7 +105,7 @@ class Cluster:
             self.wake(partition)
 
     def wake(self, partition: Partition) -> None:
-        """After a change of a partition, retry waiting requests and missing transaction markers."""
+        """Retry requests and transaction markers that wait for a change of this partition."""
         self.purgatory.wake(partition)
         if self.transactions.waits_for_partitions:
             self.schedule.later(0.0, lambda _now: self.transactions.write_markers())

@@ -241,7 +241,7 @@ class Discovery:
         self._move(event)
         self.reason = f"{self._broker} has not answered in Produce v14 yet"
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- events on the broker's connections ------------------------------------------------------
 
     def opened(self, produce_version: int) -> None:
         """Note that a connection to the broker is up.

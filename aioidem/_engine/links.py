@@ -188,10 +188,10 @@ class Link:
         self.plain_version = plain_version
 
     def move(self, event: LinkEvent) -> None:
-        """Change the connection's state as the table says.
+        """Change the connection's state as `LINK_TRANSITIONS` says.
 
         Raises:
-            InternalError: the table has no such step.
+            InternalError: the event is not allowed in the present state.
         """
         self.state = transition(LINK_TRANSITIONS, self.state, event, f"link {self.link_id}")
 

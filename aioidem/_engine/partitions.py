@@ -176,10 +176,11 @@ class Partitions:
                 state.abort(error, doubt, self._effects)
 
     def assume_sequence_range(self) -> None:
-        """Limit a new partition's unresolved batches to a broker's default range of sequences.
+        """Limit how many sequences unresolved batches may span, if `broker_dedup` is "range".
 
-        The limit applies only with the option `broker_dedup="range"` (KIP-758), and to partitions
-        that are used for the first time after this call. Without the option there is no limit.
+        The limit is the range of sequences that brokers deduplicate by default (KIP-758). It
+        applies to partitions that are used for the first time after this call. With any other value
+        of the option there is no limit.
         """
         self._sequence_cap = _SEQUENCE_RANGE if self._config.broker_dedup == "range" else None
 

@@ -43,7 +43,7 @@ MAX_BATCHES_RETAINED = 1000
 class PartitionWindow:
     """The limit on a partition's span.
 
-    The span is the number of batches from the oldest one whose outcome is not known to the newest
+    The span is the number of batches from the oldest one with an unknown outcome up to the newest
     one sent, both included.
     """
 

@@ -2,7 +2,7 @@
 
 The runs differ in the limit on requests in flight. Each run reports rates, latencies, and a
 partition's span and window, which are numbers of batches. The *span* counts the batches from the
-oldest one whose outcome is not known to the newest one sent, both included. The *window* is the
+oldest one with an unknown outcome up to the newest one sent, both included. The *window* is the
 limit on the span; the producer learns the window from the broker's answers (KIP-1269).
 
 Invariants:

@@ -36,7 +36,7 @@ class Screen(Protocol):
         """Show that a run starts; `total` is its records or its seconds, None if not known."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Show an interval; `done` is how far the run has come, in the unit of `total`."""
+        """Show the figures of one interval; `done` is how much of `total` (see `begin`) is done."""
 
     def end(self, name: str, result: RunResult) -> None:
         """Show that the run is over."""

@@ -22,5 +22,7 @@ class RecordSection:
         Timestamps are in milliseconds since the epoch.
 
         Raises:
-            TypeError: A record has a wrong type; ValueError, OverflowError: a wrong value.
+            TypeError: A part of a record has a wrong type.
+            ValueError: A part of a record has an illegal value.
+            OverflowError: A timestamp does not fit 64 bits.
         """

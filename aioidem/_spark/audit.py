@@ -336,7 +336,7 @@ def judged(records: DataFrame) -> DataFrame:
 
 
 def summary_of(records: DataFrame) -> DataFrame:
-    """Return one row of counts: of the records by outcome, and of their anomalies by kind.
+    """Return one row that counts the records by outcome, and their anomalies by kind.
 
     `records` are rows of `judged`.
     """
