@@ -125,11 +125,11 @@ class Refuse:
 class AfterAppend:
     """Append the batches of a Produce request, but answer it with an error code.
 
-    Beside the error code the answer has the batches' base offsets.
+    The answer has the batches' base offsets too.
 
     Attributes:
         code: The error code.
-        only: Answer the error only for these (topic, partition); None: for all.
+        only: The (topic, partition) pairs that get the error; None: all of them.
     """
 
     code: ErrorCode

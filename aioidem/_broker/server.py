@@ -88,7 +88,7 @@ class ClusterServer:
 
     @property
     def connector(self) -> Connector:
-        """Return how clients reach the brokers: in memory, or by plain TCP."""
+        """Return the connector with which clients reach the brokers: in memory, or by plain TCP."""
         if self._transport == "memory":
             return MemoryConnector(self._accept_in_memory)
         return TcpConnector()

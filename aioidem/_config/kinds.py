@@ -290,7 +290,7 @@ class Function(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """A callable, an object with a certain method, or None. No property can express such a value.
+    """A callable, an object with a certain method, or None. No text can express such a value.
 
     Args:
         allowed: The legal values in words.

@@ -97,7 +97,7 @@ _FINAL = frozenset({_S.ACKED, _S.NOT_WRITTEN, _S.UNKNOWN, _S.SPLIT})
 
 
 class Persistence(Named):
-    """What the attempts that have ended show about the batch's bytes in the log."""
+    """Whether the batch is in the log, as far as the ended attempts to send it show."""
 
     NEVER_SENT = "never sent"
     REJECTED = "rejected"

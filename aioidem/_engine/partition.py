@@ -161,9 +161,9 @@ class PartitionState:
         self.log = LogPosition()
         self.suspicion = Suspicion()
         self._evidence = RetentionEvidence()
-        # The most records that all unresolved batches may have together, with the option
-        # `broker_dedup="range"` (KIP-758): then the window does not limit the number of batches.
-        # None without the option.
+        # The most records that all unresolved batches may have together, if `broker_dedup` is
+        # "range" (KIP-758). This limit then replaces the window, which limits the number of
+        # batches. None if the option has another value.
         self.sequence_cap = sequence_cap
         self._resend = resend
         # In a transaction, batches in doubt are neither probed (resent newest first, `recovery`)

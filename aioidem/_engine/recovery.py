@@ -177,7 +177,7 @@ class Recovery:
         self.refusal = error
 
     def search(self, *, wanted: bool) -> None:
-        """Set whether a pass also probes batches before the one that DescribeProducers names."""
+        """Set whether batches older than the one that DescribeProducers names are probed too."""
         self.searches = wanted
 
     def hint(self, batch: Batch | None) -> None:

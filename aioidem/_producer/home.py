@@ -4,8 +4,9 @@ The engine (`aioidem._engine`) is plain functions that one event loop calls. A s
 call the engine in the middle of a decision, and a task of another loop would wait for a signal that
 never reaches it.
 
-Every call of the producer checks that it comes from this loop, so the check must be cheap. It looks
-up the running loop only (40 ns): if that is the producer's loop, the thread is the producer's too.
+Every call of the producer checks that it comes from this loop, so the check must be cheap. The
+check only looks up the running loop (40 ns): if this is the producer's loop, the thread is the
+producer's too.
 """
 
 from __future__ import annotations

@@ -33,7 +33,10 @@ __all__ = [
 ]
 
 _SHORTEST, _LONGEST = 0.1, 30 * 86400.0
-"""The range of session lifetimes in seconds; a shorter one would mean constant authentication."""
+"""The bounds, in seconds, to which a broker's session lifetime is clamped.
+
+A shorter lifetime would mean constant authentication.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -395,7 +395,7 @@ def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
 
     Returns:
         The contents of the JSON result: sums, anomalies by kind with a few examples, and the
-        throughput and latency of each pair of a partition and a limit of requests in flight.
+        throughput and latency of each partition with each limit on requests in flight.
     """
     committed = read_topic(spark, plan.bootstrap, plan.topic, committed=True, options=plan.options)
     uncommitted = read_topic(
