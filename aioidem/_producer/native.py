@@ -311,7 +311,7 @@ class Producer(TransactionCalls):
             RecordError: An argument has an illegal value; nothing was queued.
             MessageSizeTooLargeError: The record exceeds `max_request_size`; nothing was queued.
             TypeError: An argument has the wrong type; nothing was queued.
-            ProducerClosed: The producer is closed, or was not started; nothing was queued.
+            ProducerClosed: The producer is closed, or not started yet; nothing was queued.
             WrongLoopError: The call comes from another thread or event loop; nothing was queued.
         """
         if key is None and partition is None and timestamp is None and not headers:
@@ -528,7 +528,7 @@ class Producer(TransactionCalls):
 
         Raises:
             KafkaTimeoutError: Some records have no outcome after `timeout` seconds.
-            ProducerClosed: The producer is closed, or was not started.
+            ProducerClosed: The producer is closed, or not started yet.
         """
         self._life.check_open()
         with anyio.move_on_after(timeout) as scope:
