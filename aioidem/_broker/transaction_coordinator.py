@@ -111,10 +111,10 @@ class TransactionCoordinator:
     # -- what producers ask ------------------------------------------------------------------------
 
     def check_timeout(self, broker: Broker, timeout_ms: int) -> None:
-        """Check a transaction timeout.
+        """Check that a transaction timeout is positive and not above the broker's limit.
 
         Raises:
-            RefusedError: INVALID_TRANSACTION_TIMEOUT.
+            RefusedError: INVALID_TRANSACTION_TIMEOUT, because it is not.
         """
         longest = int(self._topology.broker_config(broker, _LONGEST))
         if not 0 < timeout_ms <= longest:

@@ -101,7 +101,7 @@ class Persistence(Named):
 
     NEVER_SENT = "never sent"
     REJECTED = "rejected"
-    """Every attempt that was written was answered with a code that precedes the append."""
+    """Every attempt that was written was answered with an error, and none was appended."""
     IN_DOUBT = "in doubt"
     """An attempt may have been appended."""
     STORED = "stored"

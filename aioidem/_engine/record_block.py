@@ -510,5 +510,5 @@ def items_of(records: Sequence[PendingRecord]) -> Sequence[PendingRecord]:
 
 
 def count_of(items: Iterable[PendingRecord]) -> int:
-    """Return how many records the items are; a block counts as all of its records."""
+    """Return how many records are in `items`; a block counts as all of its records."""
     return sum(map(_count_of, items))

@@ -209,10 +209,10 @@ class RetentionEvidence:
 
 
 class BrokerMemory:
-    """The limit on the window of one broker that was seen to retain fewer batches than it says.
+    """The limit on one broker's window, set if the broker retains fewer batches than it says.
 
-    The window is the most batches in flight per partition. The limit ends after some time, and
-    outlasts the broker's connections. Usually there is none.
+    The window is the most batches in flight per partition. Usually there is no limit. Once set, it
+    applies to every later connection to the broker too, until a back-off has ended.
     """
 
     __slots__ = ("_backoff", "_told", "_until", "limit")

@@ -102,9 +102,10 @@ def require_java() -> Path:
 
 
 def job_failure(error: Exception) -> str:
-    """Return the reason for a job's failure in one line: its task's Python exception, if any.
+    """Return the reason for a job's failure in one line.
 
-    Spark reports the failure of a task as pages of Java stack traces that contain the exception.
+    Spark reports the failure of a task as pages of Java stack traces. If they contain the traceback
+    of a Python exception, the reason is that exception, else the first line of the report.
     """
     _, traceback, told = str(error).rpartition(_TRACEBACK)
     # The exception follows the traceback's indented lines.
