@@ -53,7 +53,7 @@ class BrokerPlan:
 
 
 def parse_topic(text: str) -> TopicPlan:
-    """Parse `name` (of one partition) or `name:partitions`.
+    """Parse the value of `--topic`: `name:partitions`, or `name` for a topic with one partition.
 
     Raises:
         UsageError: the name is not legal for a topic, or the number is out of range.

@@ -102,7 +102,7 @@ class Coordination:
         """Begin a transaction, in the protocol version that the cluster has finalised.
 
         Raises:
-            KafkaError: as `Transactions.begin`.
+            KafkaError: for the reasons that `Transactions.begin` names.
         """
         self._transactions.begin(self._finalised)
         self._partitions.begin_transaction(gated=self._transactions.gated)
@@ -111,10 +111,10 @@ class Coordination:
         """Begin to commit: first deliver the queued records, then end the transaction.
 
         Returns:
-            The outcome to wait for, as `Transactions.commit`.
+            The outcome to wait for, which `Transactions.commit` returns.
 
         Raises:
-            KafkaError: as `Transactions.commit`.
+            KafkaError: for the reasons that `Transactions.commit` names.
         """
         outcome = self._transactions.commit()
         self._accumulator.begin_flush()
@@ -127,7 +127,7 @@ class Coordination:
             The outcome to wait for, which `Transactions.abort` returns.
 
         Raises:
-            KafkaError: as `Transactions.abort`.
+            KafkaError: for the reasons that `Transactions.abort` names.
         """
         outcome = self._transactions.abort()
         self.follow()

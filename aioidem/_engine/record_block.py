@@ -233,7 +233,7 @@ class RecordBlock(PendingRecord):
         self.ordinal = ordinal
 
     def row(self, index: int) -> int:
-        """Return the row of one record; `index` counts the block's records from 0."""
+        """Return a record's row in the columns; `index` counts the block's records from 0."""
         index += self.begin
         return index if self.rows is None else self.rows[index]
 

@@ -1,8 +1,9 @@
-"""The attributes of a record on its way and of its delivery, and what is done with each single one.
+"""Base classes of a record that waits for its outcome, and of the delivery that has the outcome.
 
-`RecordFields` and `DeliveryFields` are base classes: the engine's `PendingRecord` and the
-producer's `QueuedDelivery` inherit from them. These are the pure-Python forms of the classes of the
-same names in ``_compiled.pyx``, whose numbers are numbers of C: 64 bits, and no objects.
+They hold the attributes, and the methods that run once for each record. The engine's
+`PendingRecord` and the producer's `QueuedDelivery` inherit from them. These are the pure-Python
+versions of the classes with the same names in ``_compiled.pyx``, which store numbers as 64-bit C
+integers instead of Python objects.
 
 Invariant: a delivery that is settled refers neither to its payload nor to the other records of its
 batch.

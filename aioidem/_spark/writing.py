@@ -268,7 +268,7 @@ class ExactlyOnceWriter(TaskWriter):
         return await read_marker(config, task, self._place, config.transaction_timeout)
 
     def look_at(self, rows: Sequence[SinkRow]) -> None:
-        """Add the rows to the digest."""
+        """Add the rows to the digest that the task's marker contains."""
         self._sum.add(rows)
 
     async def write(self, rows: Sequence[SinkRow]) -> None:

@@ -5,8 +5,8 @@
         ...                                # any Kafka client, at cluster.bootstrap_servers
         assert cluster.max_span("t", 0) <= 20
 
-``max_span`` is how far a producer was ever ahead: the largest number of batches from its oldest one
-without a definite answer to its newest one.
+``max_span`` returns the largest span that any producer ever had: the number of batches from its
+oldest one without a definite answer to its newest one, both counted.
 `ThreadedCluster` runs the cluster in a thread of its own, for clients that block; `ClusterState` is
 the cluster without sockets, tasks and clock. `BrokerSecurity` adds TLS and SASL.
 """
