@@ -1,4 +1,4 @@
-"""`benchmarks/compression.py`, which measures how long compression holds up the loop, runs.
+"""`benchmarks/compression.py` runs; it measures how long compression blocks the event loop.
 
 Its figures are not checked, because that would take a quiet machine.
 """

@@ -398,9 +398,9 @@ def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
 
 
 def test_what_was_refused_below_what_is_not_found_is_sent_again() -> None:
-    """A refused batch below one that is not found in the log is sent again under a new epoch.
+    """If a batch is not found in the log, an earlier refused one is resent under a new epoch.
 
-    The new epoch fences copies of the batch not found, which may still wait in the broker.
+    The new epoch fences copies of the missing batch, which may still wait in the broker.
     """
     rig, (first, _) = dated(2)
     rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)

@@ -164,7 +164,7 @@ def test_the_back_off_is_skipped_when_the_leader_has_moved() -> None:
     rig.send()
     rig.fail(
         rig.outstanding()[0], NOT_LEADER, leader_id=2, leader_epoch=1
-    )  # KIP-951 names the new one
+    )  # the answer names the new leader (KIP-951)
     assert [r.link.host for r in rig.outstanding()] == ["b2"]
     assert rig.core.counters.batches_retried == 1
 

@@ -29,7 +29,7 @@ ACKED = DeliveryStatus.ACKED
 
 
 class Told:
-    """A receiver of outcomes, which notes each settled row and the place of its record."""
+    """Receives outcomes, and notes each settled row's place among the records of its outcome."""
 
     def __init__(self) -> None:
         self.places: dict[int, int] = {}

@@ -205,7 +205,8 @@ class World:
         return found
 
     def _serves(self, pipe: Pipe) -> bool:
-        # A zombie at a broker that leads nothing changes nothing, and nobody gets its answer.
+        # Requests of a closed connection are served only by a leader. Elsewhere they would change
+        # nothing, and nobody would get the answer.
         return pipe.open or any(
             self.logs[partition].leader == pipe.broker for partition, _ in pipe.requests[0].batches
         )

@@ -290,7 +290,7 @@ def queueing(form: Any) -> Queueing:
 
 
 def test_a_plain_record_goes_where_the_one_before_it_went(queueing: Queueing) -> None:
-    """It is numbered, stamped and queued, its bytes are taken, and the sender is woken."""
+    """A plain record gets a number and deadline, takes memory, is queued, and wakes the sender."""
     first, second = queueing.send(), queueing.send(value=b"v" * 100)
     assert list(queueing.queue.records) == [first, second]
     assert (first.size, second.size, queueing.queue.bytes) == (72, 123, 195)

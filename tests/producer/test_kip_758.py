@@ -54,7 +54,7 @@ def answer(client: VirtualClient, sequence: int, count: int = 1) -> tuple[ErrorC
 
 
 def test_only_the_next_sequence_is_appended() -> None:
-    """A range broker appends a batch only if it begins at the next sequence."""
+    """A broker with `sequence_range` appends a batch only if it begins at the next sequence."""
     _, client = broker()
     assert answer(client, 0, 3) == (NONE, 0)
     assert answer(client, 4) == (OUT_OF_ORDER, -1)

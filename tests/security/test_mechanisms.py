@@ -206,7 +206,7 @@ def test_scram_goes_on_after_nothing() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_from_a_scram_server_are_refused_or_answered(data: bytes) -> None:
-    """SCRAM refuses random bytes in the place of the server's first message."""
+    """SCRAM refuses random bytes in place of the server's first message."""
     with pytest.raises(AuthenticationFailedError):
         _scram().next(data)
 
@@ -217,7 +217,7 @@ def test_any_bytes_from_a_scram_server_are_refused_or_answered(data: bytes) -> N
 def test_any_attributes_from_a_scram_server_are_refused_or_answered(
     attributes: list[tuple[str, str]],
 ) -> None:
-    """SCRAM refuses random attributes in the place of the server's first message."""
+    """SCRAM refuses random attributes in place of the server's first message."""
     message = ",".join(f"{name}={value}" for name, value in attributes)
     with pytest.raises(AuthenticationFailedError):
         _scram().next(message.encode())

@@ -532,7 +532,7 @@ class Drawer:
         """
         v, counts = self.values, dict(self.values["topics"])
         if any(v.get(name) for name in ("noticed", "wide_at_end", "small_limit", "bad_records")):
-            return  # such a schedule tests one thing, and no other cluster
+            return  # such a schedule tests something else, so its cluster stays the same
         if any((call.partition or 0) >= counts[call.topic] for call in v["calls"]):
             return  # a schedule with missing partitions tests only those
         self.r = random.Random(self.seed ^ 0xC1)

@@ -315,7 +315,7 @@ def test_windows_are_judged_after_a_time_that_suffices_and_is_quiet(seed: int, s
 
 
 def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> None:
-    """Refused batches that were never stored accuse no broker of forgetting them (seed 53340).
+    """A refusal of never stored batches is no proof that a broker forgot them (seed 53340).
 
     Of twelve batches in doubt the newest were never stored, and the broker recognised only older
     ones. The producer had concluded from the refusals that the broker had forgotten the newest.

@@ -424,7 +424,7 @@ class Whole:
         # The values of `send_many` that may have been queued after those of later calls.
         self._read_ahead: set[ValueId] = set()
         self.monitor = WireMonitor(
-            outcome=self._outcome,  # the producer may find a batch in doubt by reading the log
+            outcome=self._outcome,  # a batch may also be acknowledged because the log contains it
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=schedule.options.get("trust_base_offset", True),
             first_sequences={

@@ -123,8 +123,8 @@ class Transactions:
 
     @staticmethod
     async def _kept_busy(side: Side, step: Step) -> Answer:
-        # CONCURRENT_TRANSACTIONS also means that markers are being written, but that takes less
-        # time. A coordinator that is loading answers with another code.
+        # Brokers also answer CONCURRENT_TRANSACTIONS while markers are written, but that takes less
+        # than `_FOR_A_WHILE`. A coordinator that is loading answers with another code.
         deadline = anyio.current_time() + _FOR_A_WHILE
         while True:
             [answer] = await side.run([step])
