@@ -46,7 +46,7 @@ _READ_SECONDS: Final = 60
 
 
 class JarsUnavailableError(KafkaError):
-    """Jars could not be had: jgo or the network is missing, or no such version was published."""
+    """The jars could not be fetched: there is no jgo, no network, or no such published version."""
 
 
 def jar_folder() -> Path:

@@ -25,7 +25,7 @@ _MESSAGES: Final = {
 
 
 def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Return the coordinator of one key (up to v3) or several: group ids or transactional ids."""
+    """Return each key's coordinator; a key is a group or transactional id (one key up to v3)."""
     key_type = getattr(request, "key_type", 0)
     if context.api_version < _FIRST_WITH_KEYS:
         values = _coordinator(cluster, request.key, key_type)

@@ -227,7 +227,7 @@ class ClusterControls:
             connection.link.set_rtt(seconds)
 
     def set_bandwidth(self, bytes_per_second: float | None) -> None:
-        """Set the bandwidth of every connection and direction, for bytes sent from now on."""
+        """Set the bandwidth of every connection in each direction, for bytes sent from now on."""
         self._state.bandwidth = bytes_per_second
         for connection in self._state.connections:
             connection.link.set_bandwidth(bytes_per_second)

@@ -104,8 +104,8 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # The lowest sequence that has arrived from each producer, by producer id. An entry is kept
-        # until the producer's transaction begins in this partition.
+        # By producer id: the lowest sequence that has arrived while the coordinator is being asked
+        # whether the producer's transaction may begin here. Kept until the transaction begins.
         self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:

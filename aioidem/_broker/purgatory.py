@@ -52,7 +52,7 @@ class Purgatory:
         self._schedule.push(delayed.deadline, self._expire, delayed)
 
     def wake(self, partition: Partition) -> None:
-        """Schedule an event, due now, that tries every request that waits for this partition."""
+        """Schedule a try, due now, of every request that waits for this partition."""
         for delayed in self._waiting.get(partition, ()):
             self._schedule.push(self._schedule.now, self._try, delayed)
 

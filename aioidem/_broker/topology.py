@@ -253,7 +253,7 @@ class Topology:
         return ErrorCode.none if here else ErrorCode.not_coordinator
 
     def group_error(self, group_id: str, broker: Broker) -> ErrorCode:
-        """Return `coordinator_error` for a group; INVALID_GROUP_ID if the group has no name."""
+        """Return what `coordinator_error` says of a group; INVALID_GROUP_ID if it has no name."""
         return self.coordinator_error(group_id, broker) if group_id else ErrorCode.invalid_group_id
 
     @property

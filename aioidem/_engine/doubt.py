@@ -35,9 +35,10 @@ from aioidem.errors import KafkaConnectionError
 __all__ = ["DoubtResolution"]
 
 _OLD_LEADER_SILENCE = 2.0
-"""A deposed leader is disconnected after this many seconds without a byte from it, or after three
-round trips if they take longer. The new leader gets no batches until the old one has answered or is
-disconnected.
+"""How many seconds a partition's old leader may send nothing before it is disconnected.
+
+The limit is three round trips if they take longer. The new leader gets no batches until the old one
+has answered or is disconnected.
 """
 
 _SUSPECT_WARNING = (

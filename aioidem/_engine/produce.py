@@ -147,8 +147,8 @@ class ProduceRequests:
             # for the answer, because the batch is split into parts that the limit allows.
             return None
         if state.unresolved and state.in_doubt and self._inquiries.awaits_memory(link):
-            # The broker was asked for how long it keeps a producer's state. If it may have dropped
-            # the state, a resend could be appended twice.
+            # The broker was asked how long it keeps a producer's state. Wait for the answer: if the
+            # broker may have dropped the state, a resent batch could be appended a second time.
             return None
         return None if link.discovery.holds_up else link
 

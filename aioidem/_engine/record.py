@@ -70,7 +70,7 @@ class PendingRecord(RecordFields):
     __slots__ = ()
 
     memory: ClassVar[int] = RECORD_MEMORY
-    """The bytes that a record takes in memory besides those of its parts."""
+    """The bytes that a record takes in memory besides its key, value and headers."""
 
     def charge(self) -> int:
         """Return the bytes that the record takes from the memory budget.

@@ -131,16 +131,16 @@ class RunLabel:
 class RunResult:
     """One row of results: what was run, and its outcome.
 
-    `steady_records_per_sec` is the steady rate: that after the run's first batch.
+    `steady_records_per_sec` is the steady rate: the rate after the run's first batch.
 
     `max_span` is the largest number of batches from a partition's oldest unresolved one to its
     newest sent one, and `window` is the limit on that number; both are the maximum over all
     partitions.
 
     `None` stands for an unknown value: a steady rate without an acknowledgement after the first
-    batch, a window that the client does not report, a span that was not counted. `seconds` lasts
-    from the start of the run to the last outcome or commit. MB are 2**20 bytes, as in Kafka's own
-    tool. `timeline` counts the acknowledgements in each interval of `timeline_step` seconds.
+    batch, a window that the client does not report, a span that was not counted. `seconds` is the
+    time from the start of the run to the last outcome or commit. MB are 2**20 bytes, as in Kafka's
+    own tool. `timeline` counts the acknowledgements in each interval of `timeline_step` seconds.
     `curve` has pairs of a percentile and the latency there, in milliseconds.
     """
 

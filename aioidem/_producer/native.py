@@ -517,14 +517,15 @@ class Producer(TransactionCalls):
     async def flush(self, timeout: float | None = None) -> DeliveryCounts:
         """Wait until every record that was queued before this call has its outcome.
 
-        Their batches are sent without waiting for `linger`. Failed records raise nothing here.
+        These records are sent without waiting for `linger`. Failed records raise nothing here.
 
         Args:
             timeout: How many seconds to wait; None waits until the last record's
                 `delivery_timeout`.
 
         Returns:
-            A count for each status, of the records that had no outcome when the call began.
+            How many of the records without an outcome at the beginning of the call ended with each
+            status.
 
         Raises:
             KafkaTimeoutError: Some records have no outcome after `timeout` seconds.

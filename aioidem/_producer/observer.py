@@ -33,7 +33,7 @@ class SentBatch(NamedTuple):
     """How many records the batch has."""
 
     size: int
-    """The batch's bytes after compression."""
+    """The batch's size in bytes, after compression."""
 
     attempt: int
     """1 for the first time that the batch is sent, and one more for each retry."""

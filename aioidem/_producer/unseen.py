@@ -81,7 +81,7 @@ class UnseenFailures:
 
     @property
     def due_at(self) -> float | None:
-        """When the next line is due, on the event loop's clock; None if no failure is new."""
+        """When the next log line is due, on the event loop's clock; None if no failure is new."""
         return self._next_at if self._new else None
 
     def report(self, now: float) -> None:

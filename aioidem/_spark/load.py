@@ -151,7 +151,7 @@ def perf_on_spark(load: SparkLoad) -> int:
 
 
 def run_load_on_spark(spark: SparkSession, load: SparkLoad, screen: Screen) -> list[RunResult]:
-    """Make one run with all tasks for each limit of requests in flight (the plan's `in_flight`)."""
+    """Make one run, in which all tasks take part, for each number in the plan's `in_flight`."""
     results = []
     for in_flight in load.plan.in_flight:
         name = f"{in_flight} in flight, {load.tasks} tasks"

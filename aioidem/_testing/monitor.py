@@ -337,7 +337,7 @@ class WireMonitor:
         return self._renumbers or outcomes is None or Outcome.PENDING not in outcomes
 
     def _take_in_what_was_read(self, identity: Identity, base: int) -> None:
-        """Count those batches in doubt as proved that the producer has found by reading the log."""
+        """Count batches in doubt as proved if the producer has found them by reading the log."""
         for before in identity.order:
             sent = identity.batches[before]
             if before < base and sent.ambiguous and not sent.outstanding:
