@@ -84,7 +84,7 @@ class Log:
 
         Args:
             offset: Offset of the first record wanted.
-            below: Offset that every returned batch ends below.
+            below: Only batches that end before this offset are returned.
             max_bytes: The most bytes to return.
             at_least_one: Return the first batch even if it is larger, so that a reader always
                 advances (KIP-74).

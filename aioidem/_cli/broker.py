@@ -96,7 +96,7 @@ def plan_broker(
 
 
 def serve(plan: BrokerPlan) -> int:
-    """Run the cluster until a signal.
+    """Run the cluster until SIGINT or SIGTERM comes.
 
     Returns:
         The exit status: 0.

@@ -369,8 +369,8 @@ class Discovery:
         Args:
             text: what the user reads.
             warning: whether the user should act on it.
-            told: what is compared with the last text instead of `text`, for texts that differ in a
-            number only.
+            told: the text without its changing numbers, if it has any; it is compared with the last
+            text in place of `text`.
         """
         key = told or text
         if key != self._told:

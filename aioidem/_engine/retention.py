@@ -1,8 +1,9 @@
 """Whether a broker retains as many batches as it says (KIP-1269), judged by its answers.
 
-A broker says N; a retry of a batch at most N batches back must then be recognised (error NONE and
-its offset). A broker that retains fewer loses no record: its OUT_OF_ORDER_SEQUENCE_NUMBER is
-resolved by probing. But that costs offsets and round trips at every lost connection. So such a
+If a broker says that it retains N batches, it must recognise a retry of each of the last N batches
+as a duplicate (and answer error NONE with the batch's offset). A broker that retains fewer answers
+some retries with OUT_OF_ORDER_SEQUENCE_NUMBER. No record is lost, because the producer then probes
+which batches are stored, but that costs offsets and round trips at every lost connection. So such a
 broker is detected and reported once, and its window (the most batches in flight per partition) is
 limited to what it was seen to deduplicate.
 

@@ -810,7 +810,7 @@ class Transactions:
             self.die(error)
 
     def _wrong_state(self, call: Call, error: errors.KafkaError) -> None:
-        """Handle an answer to EndTxn: no transaction can be committed or aborted as requested."""
+        """Handle INVALID_TXN_STATE from EndTxn: there is no transaction to commit or to abort."""
         if call.commit and self.version >= V2:
             # If the transaction had been committed, a repeated EndTxn would have been answered with
             # success. So the coordinator has aborted it, because it timed out (KIP-588).

@@ -321,7 +321,7 @@ class Tally:
             self._first_batch_over = True
 
     def state(self) -> dict[str, Any]:
-        """Return the tally as JSON values for `merged`, without commits and current interval."""
+        """Return the tally as JSON values for `merged`; commits and interval are left out."""
         return {
             **{name: getattr(self, name) for name in _STATE},
             "_histogram": self._histogram.encode().decode(),

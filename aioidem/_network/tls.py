@@ -241,7 +241,8 @@ def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError 
 class OneAtATime(ByteStream):
     """A stream that carries out one `send` at a time.
 
-    TLS may have to send a message of its own while another task writes a request.
+    Two tasks may send at once: one that writes a request, and one that reads and for which TLS has
+    to send a message of its own.
     """
 
     def __init__(self, stream: ByteStream) -> None:

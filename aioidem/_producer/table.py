@@ -168,7 +168,7 @@ def _binary(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _header_pairs(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of headers: lists of pairs of a name and bytes, or maps of names to bytes."""
+    """Check that a column has headers, as lists of (name, bytes) or as maps, and return it."""
     is_a, kind = _pyarrow().types, column.type
     pair = None
     if is_a.is_map(kind):

@@ -269,7 +269,7 @@ def _unlogged(name: str, url: str) -> Iterator[None]:
     """Drop those log records of the logger `name` that mention this URL."""
 
     def of_another(record: logging.LogRecord) -> bool:
-        # The client's URL objects compare equal to the text of the same URL.
+        # The HTTP client logs URL objects of its own, which compare equal to the text of the URL.
         return not isinstance(record.args, tuple) or url not in record.args
 
     logger = logging.getLogger(name)
