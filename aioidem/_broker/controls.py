@@ -353,7 +353,7 @@ class ClusterControls:
         Args:
             group: Name of the group.
             generation: Generation of the group.
-            members: Group instance id (None: a dynamic member) by member id.
+            members: The group instance id of each member id; None for a dynamic member.
         """
         self._server.pump()
         self._state.groups.set_members(group, generation, members)

@@ -41,7 +41,10 @@ class ProducerExpiry:
         return int(self._topology.broker_config(broker, "producer.id.expiration.ms"))
 
     def check(self, now: float) -> None:
-        """Make the last check that was due by ``now``, if one was due."""
+        """Forget the expired producers, if a check for them is due.
+
+        If several checks are overdue, only the last one is made.
+        """
         if self._next_check is None or now < self._next_check:
             return
         interval = self._interval()

@@ -4,9 +4,9 @@ Invariants:
 
 - `import aioidem._cli` needs only the standard library. Typer, rich and hdrhistogram belong to the
   extra `cli` and are imported by `main`; if they are missing, one line says so.
-- `main` returns the exit status and raises nothing that a user can cause: 0 success, 1 a
-  record was not acknowledged, the audit found an anomaly or the command could not run, 2 bad usage,
-  128 + signal if interrupted. Every message about usage is one line on standard error.
+- `main` turns every error that a user can cause into an exit status. The status is 0 for success; 1
+  if a record was not acknowledged, the audit found an anomaly, or the command could not run; 2 for
+  bad usage; 128 + signal if interrupted. Every message about usage is one line on standard error.
 
 Rejected: Typer's standalone mode. It prints usage errors as a box of several lines, which scripts
 cannot match and which does not fit a log.

@@ -53,16 +53,16 @@ def add_section(documented: type, heading: str, body: Callable[[], str]) -> None
 
 
 def native_help(names: Iterable[str] = OPTIONS) -> str:
-    """Describe options under `ProducerConfig`'s names, as the body of a docstring's section."""
+    """Return the body of a docstring's section about options of `ProducerConfig`."""
     return "\n".join(line for name in names for line in _native(name))
 
 
 def keyword_help(names: Iterable[str], defaults: Mapping[str, str]) -> str:
-    """Describe options as arguments of `AIOKafkaProducer`, as the body of a docstring's section.
+    """Return the body of a docstring's section about the arguments of `AIOKafkaProducer`.
 
     Args:
         names: Arguments of aioidem's `AIOKafkaProducer`, which replaces aiokafka's.
-        defaults: In words, the defaults that are not those of `ProducerConfig`.
+        defaults: The defaults that differ from those of `ProducerConfig`, in words.
     """
     return "\n".join(line for name in names for line in _keyword(name, defaults))
 

@@ -2,10 +2,10 @@
 
 ``org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";``
 
-Supported are Kafka's login modules, the JDK's for Kerberos, and AWS's for MSK. A module is
-recognised by its class name alone, in any package. Of a module's options, those that have a
-counterpart in `ProducerConfig` are read. Any other text is refused, and no error message quotes it,
-because it may hold a password.
+The login modules of Kafka, of the JDK (for Kerberos) and of AWS (for MSK) are supported. A module
+is recognised by its class name alone, in any package. Its options are read if `ProducerConfig` has
+a counterpart. Any other text is refused, and no error message quotes it, because it may hold a
+password.
 
 Rejected: entries with several modules (Kafka refuses them too).
 """

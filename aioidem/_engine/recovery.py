@@ -181,11 +181,11 @@ class Recovery:
         self.searches = wanted
 
     def hint(self, batch: Batch | None) -> None:
-        """Begin to probe, first the batch that DescribeProducers named as the newest appended.
+        """Begin to probe, starting with the newest appended batch that DescribeProducers named.
 
         Args:
-            batch: that batch; None if the answer named no batch in doubt, so that the probing
-            begins with the newest one.
+            batch: that batch; None if the answer named no batch in doubt. Then probing starts with
+            the newest batch in doubt.
         """
         self.move(RecoveryEvent.ANSWERED)
         self._hinted = batch

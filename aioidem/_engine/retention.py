@@ -97,7 +97,7 @@ class _Retry(NamedTuple):
     link: int
     """The one connection on which the batch may have been appended before."""
     distance: int
-    """How many batches back it was, from the newest sent one, when it was resent (newest: 1)."""
+    """The batch's distance from the newest batch sent, when it was resent; the newest one has 1."""
 
 
 class Witness(NamedTuple):

@@ -51,8 +51,9 @@ _MAX_RECORDS = SEQUENCE_CAP // 4
 class Sealer:
     """The builder of one producer's batches, which applies its size and compression options.
 
-    To seal a batch is to take its records from the queue, number them and build the batch. A draft
-    (`Draft`) is records that are compressed before that, because it takes long.
+    To seal a batch is to take its records from the queue, number them and build the batch. A
+    `Draft` holds records that are compressed before they are sealed, because compressing them takes
+    long.
     """
 
     def __init__(self, config: ProducerConfig) -> None:

@@ -11,7 +11,7 @@ findings), `anomalies` (one row per finding) and `latency`.
 Invariants:
 
 - The audit consists of DataFrame expressions and window functions, which run in the JVM and can
-  spill to disk. The driver collects only sums, one row per partition and limit of requests in
+  spill to disk. The driver collects only sums, one row per partition and limit on requests in
   flight, and a few examples.
 - The findings are about the records that a reader with `read_committed` gets. An aborted record
   counts as absent, and is distinguished from a lost one.
@@ -361,7 +361,7 @@ def summary_of(records: DataFrame) -> DataFrame:
 def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
     """Return throughput and latency (in ms) of acknowledged records that are in the topic.
 
-    Each row is for one partition, one limit of requests in flight (the column `in_flight`), and one
+    Each row is for one partition, one limit on requests in flight (the column `in_flight`), and one
     interval of `bucket` seconds. A record counts in the interval of its acknowledgement. If
     `bucket` is None, there is one interval for all records.
     """

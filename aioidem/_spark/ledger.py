@@ -96,7 +96,7 @@ class Ledger:
         folder: an absolute path, or a URI that pyarrow knows (`s3://`, `hdfs://`, `gs://`).
         producer: the sender's name, unique among the ledgers of a folder.
         topic: the topic that is written to.
-        in_flight: the producer's limit of requests in flight; written as a column, because the runs
+        in_flight: the producer's limit on requests in flight; written as a column, because the runs
             of a load differ in this limit.
     """
 

@@ -106,8 +106,8 @@ class Identity:
         producer_id: The producer id.
         frontier: The sequence after the highest one that was sent, not wrapped.
         batches: The batches by their first sequence.
-        order: First sequences of the oldest batch that is not proved and of all later ones, in
-            ascending order.
+        order: First sequences, ascending, of the oldest batch that no answer has proved stored, and
+            of all later batches.
         gaps: Ranges of sequences whose batch was refused as too large; smaller batches fill them.
         disowned: Whether the leader has said that it does not know the producer id.
     """
