@@ -169,7 +169,7 @@ class SaslSession:
 class _Server(ABC):
     """The broker's side of one SASL exchange; ``principal`` is set when the exchange is over.
 
-    ``lifetime`` is for how many seconds the credentials are still valid; None: for ever.
+    ``lifetime`` is the number of seconds for which the credentials stay valid; None: for ever.
     """
 
     def __init__(self) -> None:

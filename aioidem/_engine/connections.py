@@ -1,12 +1,12 @@
 """Connections: decides which brokers to connect to, and which connection a request uses.
 
 A connection to a leader is opened when there is something to send to it. A request that any broker
-can answer goes to the connection with the fewest outstanding requests. If there is no connection,
-a new one is opened, and likewise if every connection is still being opened to an address that
-failed before. Its address is drawn at random among those that failed least often. Bootstrap
-addresses are always included, so that the cluster is found again even if all its brokers have moved
-(KIP-899). After a failed or lost connection its address waits for an exponential back-off with
-jitter.
+can answer goes to the connection with the fewest outstanding requests. A new connection is opened
+for it if there is none, or if every connection is still being opened to an address that failed
+before. The address of the new connection is drawn at random among those that failed least often.
+Bootstrap addresses are always included, so that the cluster is found again even if all its brokers
+have moved (KIP-899). After a connection failed or was lost, its address is not used again until an
+exponential back-off with jitter has passed.
 
 Invariants: there is at most one link (connection) per node (address) at a time; when a link is
 dropped, its outstanding requests are returned exactly once.

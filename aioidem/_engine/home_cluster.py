@@ -35,6 +35,8 @@ _RESOLVE_AGAIN = (
 class HomeCluster:
     """The cluster that one producer writes to.
 
+    A move means that the producer goes over to another cluster.
+
     Args:
         config: validated options.
         cluster: the view of the cluster.

@@ -350,8 +350,8 @@ class RecordAccumulator:
             link: the connection to its leader.
             now: seconds.
             room: the bytes left in the request, into which the batch must fit.
-            alone: whether the request is empty so far; a batch to be resent, or of one record, may
-            then exceed `room`.
+            alone: whether the request is empty so far. If so, a resent batch may exceed `room`, and
+            so may a new batch with a single record.
         """
         batch = state.next_resend(now)
         if batch is not None:

@@ -70,10 +70,10 @@ from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED
 __all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "Witness", "earlier_link"]
 
 _WITNESSES = 2
-"""How many batches after a refused one must be recognised as duplicates to make the refusal count.
+"""A refusal counts only if this many later batches were recognised as duplicates before it.
 
-The newest stored batch is not among them. With so many, the refusal cannot come from a restart of
-the broker.
+The newest stored batch is not one of them. A broker that has restarted recognises fewer batches, so
+such a refusal does not come from a restart.
 """
 
 _FIRST_DOUBT = 600.0

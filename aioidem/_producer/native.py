@@ -317,7 +317,8 @@ class Producer(TransactionCalls):
         if key is None and partition is None and timestamp is None and not headers:
             plain = None if may_be_cancelled() else self._intake.queue_plain(topic, value)
             if plain is not None:
-                # This is `await plain`, where a task of the producer's loop is known to wait.
+                # This does what `await plain` does, without a check that is not needed here: the
+                # current task is known to run on the producer's loop.
                 waiter = plain.begin_wait()
                 try:
                     await waiter
