@@ -688,6 +688,10 @@ class Whole:
             for _ in range(3 if call.size else 12):
                 row, value = self._row(call)
                 row.outcome = Outcome.UNKNOWN
+                if made and "buffer_memory" in self.schedule.options:
+                    # `send_many` reads several values before it queues them. If the buffer has no
+                    # room for this one, records of later calls may be queued before it.
+                    self._read_ahead.add(row.value)
                 made.append(row)
                 yield value
 
@@ -704,10 +708,6 @@ class Whole:
             settled += error.deliveries
         except errors.KafkaError:
             settled.clear()
-        if "buffer_memory" in self.schedule.options:
-            # `send_many` reads several values before it queues them. If the buffer had no room for
-            # the second value, records of later calls may have been queued before it.
-            self._read_ahead |= {row.value for row in made[1:]}
         for row, delivery in zip(made, settled, strict=False):
             self._settle(row, delivery)
         for row in made[len(settled) :]:
