@@ -55,11 +55,11 @@ BrokerDedup = Literal["window", "range"]
 
 
 class Option(NamedTuple):
-    """One option.
+    """One option of the producer: its values, its meaning and its names.
 
     Args:
         kind: The values that the option accepts.
-        text: What the option means, for users. Other options appear under their native names.
+        text: What the option means, for users. The text calls other options by their native names.
         java: The name of the property; None if a property cannot express the value.
         aiokafka: The name of the argument of aiokafka's producer; None if aiokafka has none.
         own: True if Java's producer has no such property: `java` is our name, in Java's style.

@@ -153,7 +153,10 @@ class Sealer:
         return _batch(built, records, identity, base, state.next_ordinal)
 
     def prepare(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> None:
-        """Have a partition's next batch compressed ahead (a `Draft`) if that would take long."""
+        """Begin a `Draft` of a partition's next batch, if the batch takes long to compress.
+
+        A thread compresses the draft before the batch can be sent.
+        """
         limit = self.limit(state, link, self.most(topic, link, now))
         self._begin_draft(state, int(limit / self._ratio(topic)))
 

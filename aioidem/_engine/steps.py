@@ -59,10 +59,10 @@ class CloseLink(NamedTuple):
 
 
 class Compress(NamedTuple):
-    """The step to encode and compress records without holding up anything else, as in a thread.
+    """The step to encode and compress records in a thread, or in another way that blocks nothing.
 
-    The Sender calls `build_body` with these arguments and reports `on_compressed`, at any later
-    time, but not before it has performed the other steps that the same `poll` returned.
+    The Sender calls `build_body` with these arguments, and passes the result to `on_compressed`. It
+    may do so at any time after it has performed the other steps that the same `poll` returned.
     """
 
     token: int
@@ -104,7 +104,7 @@ class AskCluster(NamedTuple):
 
 
 class FetchMetadata(NamedTuple):
-    """The request for the metadata of brokers and ``topics``, which is empty for brokers alone."""
+    """The request for the metadata of the brokers and of ``topics``, which may be empty."""
 
     link_id: int
     token: int

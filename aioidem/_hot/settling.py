@@ -41,8 +41,8 @@ def settle_each(
 
     Args:
         records: the records.
-        outcome: what they have in common.
-        begin: the place of the first one among the records that share the outcome.
+        outcome: the outcome that all of them get.
+        begin: the place of the first one among all records that share the outcome.
         told: called at the end, also if an error ends the loop early, with the place after the last
         record that was given the outcome.
     """

@@ -130,11 +130,11 @@ class ApiVersionTable(NamedTuple):
 
     @property
     def transaction_version(self) -> int:
-        """The version of the transaction protocol to use: 2 is KIP-890's second part.
+        """The version of the transaction protocol to use; version 2 is the second part of KIP-890.
 
         The value is the cluster's finalized ``transaction.version``, but at most 1 if this broker
-        lacks one of the requests of v2: the feature is the cluster's, and this broker may not be
-        upgraded yet.
+        lacks one of the requests of v2. This is possible because the version is that of the whole
+        cluster, and this broker may not be upgraded yet.
         """
         level = self.features.get(_TRANSACTIONS, 0)
         whole = all(self.supports(key, version) for key, version in _OF_TRANSACTIONS_V2)

@@ -1,3 +1,3 @@
-"""The inside of `aioidem.testing`, which is what users import."""
+"""The implementation of `aioidem.testing`; users import only that public module."""
 
 from __future__ import annotations
