@@ -82,7 +82,7 @@ def _answer(
 
 
 def _find(partition: Partition, timestamp: int, *, stable: bool) -> tuple[int, int, int]:
-    """Return (timestamp, offset, leader epoch) for a time or position; -1 for a missing one."""
+    """Return (timestamp, offset, leader epoch) for a time or position; -1 for an unknown number."""
     log = partition.replicas[partition.leader].log
     end = partition.last_stable_offset if stable else partition.high_watermark
     if timestamp == _LATEST:

@@ -109,7 +109,10 @@ class Member:
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Return the member's favourite among ``candidates``, which all members speak."""
+        """Return which of the protocols ``candidates`` the member prefers.
+
+        All members, and so this one too, support every candidate.
+        """
         return next(name for name, _ in self.protocols if name in candidates)
 
     def answer_join(self, values: Mapping[str, Any]) -> bool:

@@ -98,7 +98,10 @@ class Broker:
 
 
 class Topology:
-    """Brokers 0, 1, ... and what they have in common; see `ClusterState` for the parameters."""
+    """The brokers of a simulated cluster, and its topics, configs and ids.
+
+    Broker ids are 0, 1, ...; `ClusterState` describes the parameters.
+    """
 
     def __init__(
         self,

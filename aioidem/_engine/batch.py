@@ -105,8 +105,8 @@ class Persistence(Named):
     IN_DOUBT = "in doubt"
     """An attempt may have been appended."""
     STORED = "stored"
-    """The batch is in the log: error NONE came for the batch itself or for a later one that implies
-    it, or the batch was read back from the log.
+    """The batch is in the log: error NONE came for the batch itself, or for a later batch whose
+    success proves that this one is stored, or the batch was read back from the log.
     """
 
 
@@ -122,8 +122,8 @@ class Evidence(Named):
     answer does not say whether the append took place.
     """
     PROVED = "proved"
-    """Error NONE, for the batch itself or for a later one that implies it; or the batch was read
-    back from the log.
+    """The batch is in the log: error NONE came for the batch itself, or for a later batch whose
+    success proves that this one is stored, or the batch was read back from the log.
     """
     FORSAKEN = "forsaken"
     """Not an answer: the batch gets new numbers although it is in doubt, because the option

@@ -183,7 +183,10 @@ class RecordAccumulator:
     def _append(
         self, topic_name: str, record: PendingRecord, now: float, block_until: float | None
     ) -> None:
-        """Queue a record on its partition; or with its topic, if the partition is not known yet."""
+        """Queue a record on its partition, or among the topic's unassigned records.
+
+        A record is unassigned until its partition is known.
+        """
         self._transactions.need_open()
         topic = self.topic(topic_name)
         behind = topic.unassigned.due

@@ -721,8 +721,8 @@ class Transactions:
     def _has_nothing(self, error_code: int) -> bool:
         """Return whether an error code means that the coordinator has no transaction to abort.
 
-        In v2 the code may be PRODUCER_FENCED. That is the answer to EndTxn for a transaction that
-        the coordinator does not know, while it still completes the previous transaction.
+        In v2 the code may be PRODUCER_FENCED: if EndTxn is about a transaction that the coordinator
+        does not know, it answers so while it is still completing the previous transaction.
         """
         if self._decision_in_doubt or self.finishing(error_code):
             return False

@@ -280,7 +280,7 @@ class BulkDeliveries(Deliveries):
         self._pending += count
 
     def settle(self, positions: Sequence[int], outcome: Outcome, place: int) -> None:
-        """Set the outcome of some records, and wake the task that waits after the last one.
+        """Set the outcome of some records; if it is the call's last one, wake the waiting tasks.
 
         Args:
             positions: The positions of the records in the call, rising.

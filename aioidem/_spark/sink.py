@@ -119,7 +119,7 @@ class AioidemDataSource(DataSource):
 
 
 class AioidemArrowWriter(DataSourceArrowWriter):
-    """Writes a batch DataFrame."""
+    """Writes the rows of a batch DataFrame to Kafka."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
