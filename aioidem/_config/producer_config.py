@@ -180,8 +180,8 @@ class ProducerConfig:
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """Return the configuration for Java's properties: strings, with times in milliseconds.
 
-        ``{"bootstrap.servers": "h:9092", "linger.ms": "5"}``. Options that Java lacks have names
-        in its style: ``late.sealing``, ``window.discovery``.
+        An example is ``{"bootstrap.servers": "h:9092", "linger.ms": "5"}``. Options that Java lacks
+        have names in its style: ``late.sealing``, ``window.discovery``.
 
         Args:
             properties: Java's names and the values as text; sizes are bytes.

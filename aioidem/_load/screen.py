@@ -33,7 +33,7 @@ class Screen(Protocol):
     interval: float
 
     def begin(self, name: str, total: float | None) -> None:
-        """Show that a run starts; `total` is its records or its seconds, None if not known."""
+        """Show that a run starts; `total` counts its records or its seconds, None if unknown."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
         """Show the figures of one interval; `done` is how much of `total` (see `begin`) is done."""

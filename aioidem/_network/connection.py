@@ -553,7 +553,7 @@ class Connection:
         raise KafkaConnectionError(f"the session was not renewed within {self._setup_timeout:g} s")
 
     def _start_next(self) -> bytes:
-        """Take at least one queued frame, as many as fit into one write, and mark them started."""
+        """Take the queued frames that fit into one write, but at least one; mark them started."""
         queue = self._queue
         first = self._start(queue.popleft())
         if not queue:

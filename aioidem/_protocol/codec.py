@@ -59,11 +59,11 @@ __all__ = [
 E = TypeVar("E", bound="Entity")
 
 MAX_ITEMS: Final = 500_000
-"""The most items that a message may have; a producer's real messages stay far below this."""
+"""The most array elements and tagged fields (items) in a message; real ones have far fewer."""
 
 
 class _Budget:
-    """The number of items that a message may still have."""
+    """The number of items (array elements, tagged fields) that a message may still have."""
 
     __slots__ = ("left",)
 

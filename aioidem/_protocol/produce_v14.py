@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 DEFAULT_RETAINED: Final = 5
-"""The batches per producer id and partition that a broker remembers if it sends no number."""
+"""How many batches per producer id and partition a broker remembers if it sends no number."""
 
 RETAINED_TAG_IN: Final[Literal["partition", "topic"]] = "partition"
 """The struct in which the embedded broker sends the number; clients look for it in both structs."""

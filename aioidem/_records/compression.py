@@ -132,8 +132,8 @@ def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
 def quick_bytes(codec: Codec, level: int | None) -> float:
     """Return how many bytes can be compressed on an event loop without delaying its other tasks.
 
-    That takes about half a millisecond. Handing the bytes to a thread takes a fifth of that, so
-    only longer work is worth a thread.
+    Compressing so many takes about half a millisecond. Handing them to a thread takes a fifth of
+    that time, so only longer work is worth a thread.
 
     Args:
         codec: The codec.

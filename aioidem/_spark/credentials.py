@@ -81,7 +81,7 @@ def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, s
 
 
 def look_up_named(named: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that references name, from this process's environment or local files.
+    """Replace references by their values: environment variables or contents of local files.
 
     Reading a file blocks.
 

@@ -294,10 +294,10 @@ def _check_order(
         place = places[0]
         if value in expect.may_reorder:
             continue
-        # A partition has several logs if its topic was recreated or the cluster changed. Values
-        # whose caller named the partition must be in order across all its logs (`None` in the key).
-        # The producer may have chosen another partition for other values in an earlier log, so
-        # these must be in order only within each log.
+        # A partition has several logs if its topic was recreated or the cluster changed. If the
+        # caller named the partition, its values must be in order across all logs (the key with
+        # `None`). If the producer chose it, it may have chosen another one in an earlier log, so
+        # the values must be in order only within each log.
         logs = [place.log] if value.partition < 0 else [place.log, None]
         keys = [(value.producer, place.topic, place.partition, log) for log in logs]
         before = [latest[key] for key in keys if key in latest and latest[key].call > value.call]

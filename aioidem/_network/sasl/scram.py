@@ -33,7 +33,7 @@ __all__ = ["MAX_ITERATIONS", "Scram"]
 T = TypeVar("T")
 
 MAX_ITERATIONS: Final = 1_000_000
-"""The most iterations that a broker may ask for: about a second of one core, as in librdkafka."""
+"""The most iterations that a broker may ask for; librdkafka has the same limit (about 1 s)."""
 
 _LONGEST: Final = 4096
 _ITERATIONS: Final = re.compile(r"(?:^|,)i=0*(\d*)")
