@@ -90,10 +90,10 @@ class HomeCluster:
             self._heard_at = max(self._heard_at, link.last_progress)
 
     def leave_strangers(self, now: float) -> Iterator[Leaving]:
-        """Yield the connections to close because a connection leads to another cluster.
+        """Yield the connections to close: those to another cluster, and bootstrap ones with them.
 
-        If a bootstrap address leads to another cluster and no connection to the known cluster is
-        left, the producer moves to the other cluster, and every other connection is yielded. The
+        But if a bootstrap address leads to another cluster and no connection to the known cluster
+        is left, the producer moves to the other cluster, and every other connection is yielded. The
         caller must drop each connection before it takes the next one.
         """
         home = self._cluster.cluster_id

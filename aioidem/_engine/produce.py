@@ -139,8 +139,8 @@ class ProduceRequests:
                 return None
         self._inquiries.ask(link, state, now)
         if not link.identified:
-            # The broker has not named its cluster yet. In another cluster the producer id would be
-            # that of another producer.
+            # The broker has not named its cluster yet. Nothing is sent until then, because in
+            # another cluster the producer id may belong to another producer.
             return None
         if link.limits.of(state.topic).awaited:
             # A batch was refused for its size, and the leader was asked for the topic's limit. Wait

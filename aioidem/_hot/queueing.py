@@ -251,12 +251,12 @@ def squeeze(
 ) -> int:
     """Take further records from the head of a queue into a batch that only seems full.
 
-    It only seems full because a record's `size` allows for the longest varints. With the number and
-    the timestamps of the batch's records known, their varints have a lower bound.
+    It only seems full because a record's `size` allows for the longest varints. The number and the
+    timestamps of the batch's records show that their varints are shorter.
 
     Args:
         records: the queue.
-        taken: the batch's records, at least one; further ones with the same mark are appended.
+        taken: the batch's records, at least one; further ones of the same `group` are appended.
         size: the sum of their `size`.
         room: the most bytes that the records may take in the batch.
         most: the most records.

@@ -49,7 +49,7 @@ __all__ = [
 
 DEFAULT_TOPIC = "perf"
 DEFAULT_DURATION = 5.0
-"""The seconds of a run on the embedded cluster if neither a count nor a duration is given."""
+"""How many seconds an embedded cluster's run lasts if neither count nor duration is given."""
 DEFAULT_RECORD_SIZE = 1000
 DEFAULT_IN_FLIGHT = 5
 DEFAULT_RETAIN = 5

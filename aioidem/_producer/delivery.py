@@ -140,7 +140,7 @@ class Delivery:
         self._looking = 1
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call `callback(delivery)` when the outcome is known, or now if it is.
+        """Call `callback(delivery)` when the outcome is known, or now if it is known already.
 
         Args:
             callback: Must not block. It may call `send_nowait`; its exceptions are logged.

@@ -71,8 +71,8 @@ class Producer(TransactionCalls):
     Call it only on the event loop (and thus in the thread) on which `start()` was called. A call
     from elsewhere raises `WrongLoopError` and has no effect. To send from another thread, hand
     the call over to the loop:
-    `asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()`, or in a thread that anyio
-    has started `anyio.from_thread.run(producer.send, ...)`.
+    `asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()`, or, in a thread that
+    anyio has started, `anyio.from_thread.run(producer.send, ...)`.
 
     Args:
         bootstrap_servers: "host:port", several joined by commas, or a sequence of them.

@@ -241,8 +241,8 @@ def _shaped(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
 def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> DataFrame | None:
     """Return the records that only a reader with `read_uncommitted` gets; None if there are none.
 
-    The records are counted first, which is cheap: most topics have no aborted records, and then a
-    second shuffle is not needed.
+    The records are counted first, because that is cheap and spares most topics, which have no
+    aborted records, a second shuffle.
     """
     if committed.count() == uncommitted.count():
         return None

@@ -1,9 +1,9 @@
 """Certificates, passwords and permissions of a `KafkaCluster`.
 
-Besides its usual listeners each broker gets two more, on ``localhost`` and past its proxy: ``TLS``
-(protocol SSL, clients need a certificate) and ``SASL`` (SASL_SSL, every mechanism Kafka has but
-GSSAPI). The listener behind the proxy cannot be encrypted, because the proxy reads frames, but it
-can be made SASL_PLAINTEXT.
+Besides its usual listeners each broker gets two more, on ``localhost`` and without a proxy: ``TLS``
+(protocol SSL, clients need a certificate) and ``SASL`` (SASL_SSL, with every mechanism of Kafka
+except GSSAPI). The listener behind the proxy cannot be encrypted, because the proxy reads frames,
+but it can be made SASL_PLAINTEXT.
 
 The brokers validate OAUTHBEARER as Kafka does by default: they accept unsigned tokens with ``sub``
 and ``exp``.
