@@ -930,7 +930,7 @@ def test_describe_cluster_describes_only_brokers(
 def test_authorized_operations_are_answered_on_request_only(
     client: VirtualClient, asked: bool
 ) -> None:
-    """Brokers answer authorized operations (KIP-430) only to requests that ask for them.
+    """An answer has the authorized operations (KIP-430) only if its request asks for them.
 
     The bits are those of a Kafka broker without an authorizer. The request is the one that
     kafka-python's admin client sends.

@@ -393,7 +393,7 @@ async def test_tls_needs_no_context_and_a_context_needs_tls() -> None:
     with pytest.raises(ValueError, match="ssl_context"):
         THEIRS(security_protocol="SSL")
     AIOKafkaProducer(security_protocol="SSL")
-    await THEIRS(ssl_context=create_ssl_context()).stop()  # and speaks plaintext
+    await THEIRS(ssl_context=create_ssl_context()).stop()  # aiokafka would speak plaintext here
     with pytest.raises(ValueError, match="expected security_protocol SSL"):
         AIOKafkaProducer(ssl_context=create_ssl_context())
 

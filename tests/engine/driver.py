@@ -107,7 +107,7 @@ _NAMESPACE = UUID(int=0xA101DE)
 
 
 def topic_id(name: str, generation: int = 0) -> UUID:
-    """Return the id of a topic by name; a recreated topic is one generation further."""
+    """Return the id of a topic by name; each recreation of the topic adds 1 to `generation`."""
     return uuid5(_NAMESPACE, f"{name}/{generation}")
 
 

@@ -1,7 +1,7 @@
-"""Coverage: which rows of the engine's tables an exploration took.
+"""Coverage: which rows of the engine's transition tables an exploration used.
 
-The life cycles of the engine are tables, and one function changes a state by them. So the rows that
-were taken can be counted from outside of the engine.
+The engine's life cycles are tables of transitions, and the function `transition` looks up each of
+them. This module replaces that function, so it counts the rows without any change of the engine.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Coverage:
                 setattr(module, name, value)
 
     def lines(self) -> Iterator[str]:
-        """Describe what was taken, and name the rows that were not."""
+        """Describe which rows were used, and name the rows that were not."""
         for name, table in _TABLES.items():
             taken = self.rows[name]
             left = [

@@ -30,7 +30,7 @@ __all__ = ["Found", "Violation", "explore", "replay"]
 
 _ROOT = 0
 _ROOMY = 10_000
-"""Up to this number of waiting worlds, about 12 kB each, they are not compressed."""
+"""Waiting worlds (about 12 kB each) are compressed only if there are more of them than this."""
 
 
 class Violation(NamedTuple):
@@ -77,9 +77,9 @@ def explore(
 
 
 def replay(space: Space, path: tuple[str, ...], faults: int | None = None) -> str | None:
-    """Let the actions of a path happen, and return what is wrong then; None if nothing is.
+    """Let the actions of a path happen, and return what is wrong; None if nothing is.
 
-    The path may end earlier than it did when it was found: what is wrong in between counts too.
+    The replay ends at the first action after which something is wrong, even if the path goes on.
     """
     world = World(space, len(path) if faults is None else faults)
     for action in path:

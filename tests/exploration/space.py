@@ -42,7 +42,7 @@ class Space:
     per_batch: int = 1
     """Records in a batch."""
     next_sequence: int = 0
-    """The sequence of the first record that is not primed; 0 for the one that follows."""
+    """The sequence of the first record after the primed ones; 0 means that it continues theirs."""
     epoch: int = 0
     """The producer epoch that is granted first."""
     producers: str = "denied"

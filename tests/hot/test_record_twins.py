@@ -138,7 +138,7 @@ ACKED = SimpleNamespace(error=None, topic="t")
 
 
 def test_a_new_delivery_has_what_it_was_given(form: Any) -> None:
-    """Each argument has its attribute; the engine's numbers begin with 0."""
+    """A new delivery has each argument as an attribute, and 0 in the numbers of the engine."""
     made = delivery_of(form)
     assert (made.key, made.value, made.headers) == (b"k", b"v", (("a", b""),))
     assert (made.timestamp_ms, made.partition, made.size, made.group) == (NOW, 3, 30, None)
@@ -147,7 +147,7 @@ def test_a_new_delivery_has_what_it_was_given(form: Any) -> None:
 
 
 def test_a_settled_delivery_lets_go_of_its_payload_and_callbacks(form: Any) -> None:
-    """It keeps the outcome and its place, and neither key, value, headers nor callbacks."""
+    """A settled delivery keeps its outcome and place, but no key, value, headers or callbacks."""
     called: list[Any] = []
     made = delivery_of(form)
     made.add_done_callback(called.append)

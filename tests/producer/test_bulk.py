@@ -55,7 +55,7 @@ async def test_records_have_their_own_keys_headers_and_timestamps(transport: Tra
 
 @bounded(20)
 async def test_keys_decide_the_partitions_as_in_single_sends() -> None:
-    """Each key's records are on its partition in call order, and positions lead to offsets."""
+    """Each key's records are on its partition in call order; `ranges` has each record's offset."""
     keys = [b"key %d" % (n % 7) if n % 5 else None for n in range(500)]
     async with EmbeddedCluster(transport="memory", default_partitions=4) as cluster:
         async with producer_for(cluster) as producer:

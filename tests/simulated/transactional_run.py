@@ -520,7 +520,7 @@ class Transactional(Whole):
         calls = tuple(Call(0.0, t, p, None, 60) for t, count in topics for p in range(count))
         work = Work(calls, ("g",), block=False)
         # With transactions v1, a leader that verified a late request refuses higher sequences of
-        # that epoch until the late batch is appended. So one attempt to commit can fail.
+        # the request's epoch until its batch is appended. So one attempt to commit can fail.
         excused = bool(self.late) and not self.schedule.transaction_version
         for _ in range(_LAST_TRIES):
             application = await self._continue(application)

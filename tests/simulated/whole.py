@@ -303,7 +303,7 @@ class _TapSender(Sender):
         super()._perform(step)
 
     async def _compress(self, step: steps.Compress) -> None:
-        """Compress records without a thread, after a virtual time (real threads take real time)."""
+        """Compress records on the loop after a virtual delay; a thread would take real time."""
         takes = self._thread_times.choice(self._whole.schedule.threads[1])
         await until(self._whole.now + takes)
         self._on_compressed(step, compressed(step))

@@ -386,7 +386,7 @@ def test_a_row_says_if_its_records_were_no_fault(
 def worker_without_records() -> Any:
     from workers import Worker
 
-    nobody: Any = None  # the cluster is never started, so nothing is listening
+    nobody: Any = None  # the worker's process is never started, so it needs no `ProcessGuard`
     return Worker([], nobody)
 
 

@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
 
 async def cast(cluster: KafkaCluster) -> Parts:
-    """Choose the broker for each part."""
+    """Choose the three brokers of a test: the controller, and the two others as `a` and `b`."""
     controller = await cluster.controller()
     a, b = (each.node_id for each in cluster.brokers if each.node_id != controller)
     return Parts(controller, a, b)

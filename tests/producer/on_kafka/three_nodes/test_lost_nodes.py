@@ -124,7 +124,7 @@ async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_d
 async def test_topics_are_created_by_a_window_of_first_records(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Topics that are created by their first records store two windows of batches once, in order.
+    """Records that create their topics, two windows of batches each, are stored once and in order.
 
     The brokers learn at different times that they lead, and have no state of the producer yet.
     """
