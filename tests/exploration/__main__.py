@@ -5,7 +5,7 @@ end which rows of the engine's tables were taken. A violation is printed with th
 it, and a regression test is written that replays the path; the exit status is 1 then.
 
 `--mutants` breaks the rules of the engine, one at a time, with the changes that `tests.simulated`
-has, and prints which space notices.
+has, and prints which space notices: those that `kills` lists, or those that `--space` names.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in asked.space or () if name not in SPACES]
     if unknown:
         parser.error(f"there is no space {unknown[0]!r}; there are: {', '.join(SPACES)}")
-    names = asked.space or list(SPACES)
     if asked.mutants is not None:
-        return kills.show(asked.mutants, names, asked.states)
+        return kills.show(asked.mutants, asked.space or (), asked.states)
+    names = asked.space or list(SPACES)
     coverage = Coverage()
     states, seconds, failed = 0, 0.0, False
     for name in names:

@@ -147,6 +147,7 @@ class _Walk:
             thing.open,
             tuple([_plain(request[1:]) for request in thing.requests]),
             self.form([entries for _, entries in thing.answers]),
+            tuple(thing.told.items()),
         )
 
     def log(self, thing: PartitionLog) -> Any:
@@ -170,7 +171,6 @@ _LEFT_OUT = {
     "Attempt": "sent_at",
     "Outstanding": "delivered_at_send token",
     "Link": "rtt goodput",
-    "FirstAckGate": "_heard_at",
     "PendingRecord": "queued_at",
     "HomeCluster": "_heard_at",
     "Recovery": "_pass_began",
@@ -182,7 +182,7 @@ _LEFT_OUT = {
     "RequestLedger": "_next_token _steps",
     "ProducerCore": "wake_at config counters",
     # The parts of a world that do not decide what may follow.
-    "World": "space complaints now ids_granted queued",
+    "World": "space complaints now ids_granted queued bytes",
 }
 
 # The names by which the engine's parts refer to one another. Each part is walked from the core.
@@ -211,6 +211,7 @@ _WAYS: dict[str, _Way] = {
     "Outstanding.sent_at": _Walk.since,
     "Link.last_progress": _Walk.since,
     "Link.answered_at": _Walk.since,
+    "FirstAckGate._heard_at": _Walk.since,
     "ProduceRequests._turn": _Walk.parity,  # each poll begins with another of two partitions
     "World.written": _Walk.sorted_items,
 }

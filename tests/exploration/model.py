@@ -177,6 +177,7 @@ class PartitionLog:
     def state(self) -> tuple[object, ...]:
         """Return everything that the future depends on, as plain values."""
         return (
+            self.retains,
             self.leader,
             self.leader_epoch,
             self.entries,

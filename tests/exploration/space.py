@@ -35,6 +35,8 @@ class Space:
     brokers: int = 2
     retains: int = 5
     """Batches per producer that a leader remembers."""
+    successor_retains: int | None = None
+    """The same for the other brokers; None if they remember as many."""
     version: int = 13
     """The Produce version that the brokers offer."""
     in_flight: int = 5
@@ -47,6 +49,10 @@ class Space:
     """The producer epoch that is granted first."""
     producers: str = "denied"
     """How DescribeProducers is answered: "denied", "granted" or "lies"."""
+    age: float = 0.0
+    """How old the records' timestamps are, in seconds, when the caller queues them."""
+    readable: bool = True
+    """Whether the engine may read the log."""
     holds: frozenset[str] = EXACTLY_ONCE
     """What must hold in every state, or at the end."""
     timed: bool = False
@@ -62,7 +68,8 @@ class Space:
         exactly. So states that were reached at different times can be equal.
         """
         options: dict[str, Any] = {
-            "batch_size": 1 if self.per_batch == 1 else 61 + 25 * self.per_batch,
+            # A batch takes 61 bytes, and 8 for each record.
+            "batch_size": 1 if self.per_batch == 1 else 65 + 8 * self.per_batch,
             "late_sealing": False,
             "linger": 0.0,
             "retry_backoff": 0.125,

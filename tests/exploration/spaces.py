@@ -13,6 +13,7 @@ __all__ = ["EVERYDAY", "SPACES"]
 
 _USUAL = frozenset({"cut", "silence", "refuse", "unsure", "move"})
 
+_OLD = frozenset({"cut", "silence", "refuse", "unsure", "forget"})
 _TRUE = frozenset({"once", "in order", "acked", "not written", "no alarm"})
 """What must hold where records may end UNKNOWN, or NOT_WRITTEN for good."""
 
@@ -80,6 +81,17 @@ _ALL = [
         in_flight=20,
     ),
     Space(
+        "window that changes",
+        "is the window what the present leader said last, and 5 before it said anything?",
+        frozenset({"move", "shorten", "cut"}),
+        records=9,
+        retains=7,
+        successor_retains=5,
+        version=14,
+        in_flight=20,
+        faults=1,
+    ),
+    Space(
         "two partitions",
         "do two partitions on one connection disturb each other?",
         _USUAL,
@@ -91,7 +103,7 @@ _ALL = [
     Space(
         "split",
         "is a batch divided only if no copy of it can be in the log?",
-        frozenset({"cut", "unsure", "too large"}),
+        frozenset({"cut", "unsure", "shrink"}),
         records=4,
         per_batch=2,
         retains=1,
@@ -111,6 +123,7 @@ _ALL = [
         "do sequences begin again after a refused batch, and keep those in doubt their numbers?",
         frozenset({"cut", "reject", "refuse", "unsure"}),
         late=1,
+        producers="granted",
         holds=_TRUE,
     ),
     Space(
@@ -151,6 +164,24 @@ _ALL = [
         frozenset({"cut", "recreate", "unsure", "refuse"}),
         late=1,
         holds=_TRUE,
+    ),
+    Space(
+        "old records",
+        "is nothing written twice, nor acknowledged and lost, where the leader may forget us?",
+        _OLD,
+        timed=True,
+        # More than half of the day for which a leader remembers a producer by default.
+        age=50_000.0,
+        holds=frozenset({"once", "acked", "not written"}),
+    ),
+    Space(
+        "old records that cannot be read",
+        "the same where the engine must not read the log?",
+        _OLD,
+        timed=True,
+        age=50_000.0,
+        readable=False,
+        holds=frozenset({"once", "acked", "not written"}),
     ),
     Space(
         "forgotten",

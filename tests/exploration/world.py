@@ -27,9 +27,10 @@ The other actions are faults. A world has a budget of them:
 - *restart*: the leader restarts, and remembers one batch of the producer.
 - *forget*: the leader forgets the producer, though no record is old enough for that.
 - *recreate*: the topic is deleted, and created again with another id.
+- *shorten*: the leader remembers five batches per producer, and no more.
 - *fill*: somebody else writes a record.
 - *usurp*: somebody else writes a record under the engine's producer id and a newer epoch.
-- *too large*: the broker refuses a batch of several records for its size.
+- *shrink*: the topic takes batches of one record only, from now on.
 
 Everything that does not concern batches (connecting, metadata, producer ids, configs) is answered
 at once. Requests of a closed connection are dropped when more than half of the request timeout has
@@ -38,6 +39,7 @@ passed since: the engine relies on that between two passes of probes.
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -48,6 +50,7 @@ from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, PartitionU
 from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
 from aioidem._protocol.producer_id import ProducerIdAnswer
 from aioidem._protocol.producers import ProducersAnswer
+from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._protocol.topic_config import TopicConfig
 from aioidem._records import record_size_bound
 from aioidem.errors import KafkaConnectionError
@@ -63,11 +66,15 @@ SOON = 1.0
 or if a broker is silent, which is a fault."""
 
 _START = 1000.0
+_MIDNIGHT_MS = 1_700_006_400_000
 _TOPIC = "t"
 _PRODUCER_ID = 7
 _DEFAULT_RETAINED = 5
+_NOT_GRANTED = 29
+_ONE_RECORD = 70
+"""The size that a batch of one record has at most here, in bytes."""
 _PENDING = ("pending", -1)
-_ANSWERS = ("refuse", "reject", "fail", "crash", "unsure", "depose", "too large")
+_ANSWERS = ("refuse", "reject", "fail", "crash", "unsure", "depose")
 """The faults of a broker that takes a request and answers it otherwise."""
 
 
@@ -92,7 +99,7 @@ class Pipe:
         broker: the broker that it leads to.
     """
 
-    __slots__ = ("answers", "broker", "link_id", "open", "requests")
+    __slots__ = ("answers", "broker", "link_id", "open", "requests", "told")
 
     def __init__(self, link_id: int, broker: int) -> None:
         self.link_id = link_id
@@ -100,6 +107,8 @@ class Pipe:
         self.open = True
         self.requests: list[Request] = []
         self.answers: list[tuple[int, tuple[PartitionAnswer, ...]]] = []
+        # By partition: how many batches the last success on this connection said are remembered.
+        self.told: dict[int, int] = {}
 
 
 class World:
@@ -124,9 +133,11 @@ class World:
         self.outcomes: list[tuple[str, int]] = []
         self.queued: list[float] = []
         # What the engine ever sent, by partition: producer id, epoch and sequence belong to the
-        # same records for ever, unless the batch was refused for its size.
+        # same records for ever, unless the topic takes smaller batches by now.
         self.written: dict[tuple[int, int, int, int], Sent] = {}
-        self.divided = False
+        self.shrunk = False
+        # The bytes of each batch, which a retry has too, and an engine gets that reads the log.
+        self.bytes: dict[Sent, bytes] = {}
         self.ids_granted = 0
         # What the engine did against a rule of the wire; empty as long as all is well.
         self.complaints: list[str] = []
@@ -167,11 +178,18 @@ class World:
     def _queue(self, partition: int) -> None:
         value = b"%d" % len(self.outcomes)
         size = record_size_bound(None, value, ())
-        record = PendingRecord(None, value, (), 0, partition, size)
+        primed = len(self.outcomes) < self.space.primed * self.space.partitions
+        stamp = self._wall_ms - (0 if primed else int(self.space.age * 1000))
+        record = PendingRecord(None, value, (), stamp, partition, size)
         assert self.core.budget.try_take(record.charge())
         self.outcomes.append(_PENDING)
         self.queued.append(self.now)
         self.core.accumulator.append(_TOPIC, record, self.now)
+
+    @property
+    def _wall_ms(self) -> int:
+        """The time of day, which began with the world."""
+        return int((self.now - _START) * 1000) + _MIDNIGHT_MS
 
     # -- what may happen ---------------------------------------------------------------------------
 
@@ -240,7 +258,7 @@ class World:
                 found.extend(
                     f"{kind} {pipe.link_id}"
                     for kind in _ANSWERS
-                    if kind in kinds and self._makes_sense(kind, pipe)
+                    if kind in kinds and self._leads_all(pipe)
                 )
             if pipe.open and (pipe.requests or pipe.answers) and "cut" in kinds:
                 found.append(f"cut {pipe.link_id}")
@@ -255,14 +273,16 @@ class World:
                 found.append(f"move {partition} bare")
             if log.remembered:
                 found.extend(f"{each} {partition}" for each in ("forget", "usurp") if each in kinds)
+            if "shorten" in kinds and log.retains > _DEFAULT_RETAINED:
+                found.append(f"shorten {partition}")
             if "fill" in kinds:
                 found.append(f"fill {partition}")
         found.extend(each for each in ("restart", "recreate") if each in kinds)
+        if "shrink" in kinds and not self.shrunk:
+            found.append("shrink")
 
-    def _makes_sense(self, kind: str, pipe: Pipe) -> bool:
-        """Return whether a fault differs from what the broker would do by itself."""
-        if kind == "too large":
-            return all(len(batch.numbers) > 1 for _, batch in pipe.requests[0].batches)
+    def _leads_all(self, pipe: Pipe) -> bool:
+        """Return whether the broker leads all partitions of a connection's oldest request."""
         leaders = [self.logs[partition].leader for partition, _ in pipe.requests[0].batches]
         return leaders == [pipe.broker] * len(leaders)
 
@@ -292,12 +312,16 @@ class World:
                 self._move(self.logs[which], how)
             case "forget":
                 self.logs[which].forget()
+            case "shorten":
+                self.logs[which].retains = _DEFAULT_RETAINED
             case "usurp":
                 self.logs[which].usurp()
             case "fill":
                 self.logs[which].fill(1)
             case "restart":
                 self._restart()
+            case "shrink":
+                self.shrunk = True
             case "recreate":
                 self.deleted += self.logs
                 self.logs = [PartitionLog(self.space.retains) for _ in self.logs]
@@ -313,6 +337,9 @@ class World:
 
     def _move(self, log: PartitionLog, how: str = "") -> None:
         leader = log.leader % self.space.brokers + 1
+        space = self.space
+        if space.successor_retains is not None:
+            log.retains = space.retains if leader == 1 else space.successor_retains
         log.lead(leader, losing=how == "losing", bare=how == "bare")
 
     def _pipe(self, link_id: int) -> Pipe:
@@ -325,6 +352,8 @@ class World:
             log = self.logs[partition]
             if request.topic != self.topic:
                 answer = Answer(model.UNKNOWN_TOPIC_ID)
+            elif self.shrunk and len(batch.numbers) > 1 and log.leader == pipe.broker:
+                answer = Answer(model.MESSAGE_TOO_LARGE)
             else:
                 answer = _answered(log, batch, pipe.broker, fault)
             if fault == "depose":
@@ -342,13 +371,14 @@ class World:
                     leader_epoch=log.leader_epoch if moved else -1,
                 )
             )
-        if fault == "too large":
-            self.divided = True
         if pipe.open:
             pipe.answers.append((request.token, tuple(answers)))
 
     def _deliver(self, pipe: Pipe) -> None:
         token, entries = pipe.answers.pop(0)
+        for entry in entries:
+            if entry.error_code == model.NONE:
+                pipe.told[entry.partition] = entry.retained or _DEFAULT_RETAINED
         step = steps.SendProduce(pipe.link_id, token, self.space.version, -1, 0, None, [])
         error = self.core.on_answer(step, ProduceAnswer(entries, 0, ()), self.now)
         if error is not None:
@@ -385,7 +415,8 @@ class World:
     def _run_engine(self) -> None:
         """Poll the engine and perform its steps, until it has none at this time."""
         for _ in range(1000):
-            todo = self.core.poll(self.now)
+            # Without the time of day no record is ever too old.
+            todo = self.core.poll(self.now, self._wall_ms if self.space.age else None)
             self._take_outcomes()
             if not todo:
                 break
@@ -438,9 +469,11 @@ class World:
             case steps.DescribeBrokerConfig():
                 answer = BrokerFacts()
             case steps.DescribeTopicLimit():
-                answer = None
+                answer = _ONE_RECORD if self.shrunk else None
             case steps.AskProducers(_, _, _, partition):
                 answer = self._producers(partition)
+            case steps.ReadBack(_, _, _, _, partition, offset):
+                answer = self._read(self.logs[partition], offset)
             case _:
                 raise AssertionError(f"no answer for {step}")
         core.on_answer(step, answer, now)
@@ -458,7 +491,7 @@ class World:
         known = self.logs[partition].remembered
         match self.space.producers:
             case "denied":
-                return ProducersAnswer(29, {})
+                return ProducersAnswer(_NOT_GRANTED, {})
             case "lies":
                 # An answer of a replica that lags behind: an older sequence.
                 return ProducersAnswer(
@@ -468,6 +501,17 @@ class World:
             0, {pid: (each.epoch, each.batches[-1][1]) for pid, each in known.items()}
         )
 
+    def _read(self, log: PartitionLog, offset: int) -> ReadBackAnswer:
+        """Answer Fetch: all committed batches from an offset on, which are the engine's own."""
+        if not self.space.readable:
+            return ReadBackAnswer(_NOT_GRANTED, -1, b"")
+        found = [
+            struct.pack(">q", at) + self.bytes[batch][8:]
+            for at, batch in log.entries
+            if offset <= at < log.committed
+        ]
+        return ReadBackAnswer(0, log.committed, b"".join(found))
+
     def _write(self, step: steps.SendProduce) -> None:
         pipe = self._pipe(step.link_id)
         batches = []
@@ -475,25 +519,27 @@ class World:
         assert topic.topic_id is not None
         for partition, data in topic.partitions:
             batch = model.read_batch(data)
-            self._check(partition, batch)
+            if self.bytes.setdefault(batch, data) != data:
+                self.complaints.append(f"{batch} has other bytes than before")
+            self._check(partition, batch, pipe)
             batches.append((partition, batch))
         pipe.requests.append(Request(step.token, topic.topic_id.int, tuple(batches)))
         if len(pipe.requests) + len(pipe.answers) > self.space.in_flight:
             self.complaints.append("a connection has more requests in flight than it may have")
 
-    def _check(self, partition: int, batch: Sent) -> None:
+    def _check(self, partition: int, batch: Sent, pipe: Pipe) -> None:
         """Note a complaint for each rule about sequences and epochs that a sent batch violates."""
         key = (partition, batch.producer_id, batch.epoch, batch.sequence)
         if key not in self.written:
-            self._check_span(partition, batch)
+            self._check_span(partition, batch, pipe.told.get(partition, _DEFAULT_RETAINED))
         known = self.written.setdefault(key, batch)
-        if known != batch and not self.divided:
+        if known != batch and not self.shrunk:
             self.complaints.append(f"{batch} has the numbers of {known}")
         older = [k for k in self.written if k[0] == partition and k[1:3] > key[1:3]]
         if older:
             self.complaints.append(f"{batch} is sent after a batch of a newer epoch")
 
-    def _check_span(self, partition: int, new: Sent) -> None:
+    def _check_span(self, partition: int, new: Sent, window: int) -> None:
         """Note a new batch that the leader could let push an unresolved one out of its memory."""
         sent = [
             batch
@@ -506,13 +552,11 @@ class World:
             if any(self.outcomes[number] == _PENDING for number in batch.numbers)
         )
         span = len(sent) + 1 - next(pending, len(sent))
-        if span > max(self.logs[partition].retains, _DEFAULT_RETAINED) and not self.divided:
+        if span > window and not self.shrunk:
             self.complaints.append(f"{new} makes a span of {span} batches")
 
 
 def _answered(log: PartitionLog, batch: Sent, broker: int, fault: str) -> Answer:
-    if fault == "too large":
-        return Answer(model.MESSAGE_TOO_LARGE)
     if broker != log.leader:
         return Answer(model.NOT_LEADER)
     if fault == "refuse":
