@@ -42,7 +42,10 @@ class Partitioner(Protocol):
 
 
 class DefaultPartitioner:
-    """aiokafka's rule: by the key's murmur2 hash; without a key, a random available partition."""
+    """Chooses by the key's murmur2 hash, as aiokafka does; at random for a record without a key.
+
+    The random choice is among the available partitions, or among all if none is available.
+    """
 
     __slots__ = ()
 

@@ -47,7 +47,7 @@ _CONTROL_BIT: Final = 0x20
 
 
 class RefusedError(Exception):
-    """A request, or one partition of it, that the broker answers with an error code.
+    """The broker refuses a request, or one partition of it, with an error code.
 
     Attributes:
         code: The error code.

@@ -130,8 +130,9 @@ class Evidence(Named):
     `in_doubt="resend"` permits a duplicate. The batch stays in doubt.
     """
     RENUMBERED = "renumbered"
-    """Not an answer: the batch gets new sequence numbers, so its bytes are new. A batch in doubt
-    is never renumbered: `PERSISTENCE_TRANSITIONS` has no row for that.
+    """Not an answer: the batch gets new sequence numbers, so its bytes are new. This
+    is impossible for a batch in doubt (`PERSISTENCE_TRANSITIONS` has no row for it), which gets new
+    numbers only as FORSAKEN.
     """
 
 

@@ -61,12 +61,12 @@ class Drafts:
     def begin(
         self, state: PartitionState, owner: PartitionQueue | Batch, records: Sequence[PendingRecord]
     ) -> None:
-        """Begin a draft: add the step that has records compressed in a thread.
+        """Begin a draft: add a `Compress` step, for which a thread compresses the records.
 
         Args:
             state: the partition.
-            owner: the partition's queue, in which the records stay as the first ones, or a batch
-            that consists of them.
+            owner: the batch that consists of the records; or else the partition's queue, at whose
+            head the records stay meanwhile.
             records: the records.
         """
         draft = owner.draft = Draft(records)

@@ -228,7 +228,7 @@ class RecordBlock(PendingRecord):
             self.ordinal = self.base + row
 
     def begin_at(self, ordinal: int) -> None:
-        """Give the first record `ordinal`; the other ordinals differ from it as the rows do."""
+        """Set the first record's ordinal; a record k rows further on gets an ordinal k higher."""
         self.base = ordinal - self.row(0)
         self.ordinal = ordinal
 

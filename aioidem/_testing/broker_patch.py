@@ -179,7 +179,7 @@ def write_patch(jar: Path, directory: Path, retain: int) -> Path:
     return target
 
 
-# -- finding ---------------------------------------------------------------------------------------
+# -- finding the constant --------------------------------------------------------------------------
 
 
 def _find(class_file: bytes) -> _Place:
@@ -306,7 +306,7 @@ def _push(value: int) -> bytes:
     return bytes([_SIPUSH]) + _I2.pack(value)
 
 
-# -- replacing -------------------------------------------------------------------------------------
+# -- replacing the constant ------------------------------------------------------------------------
 
 
 def _replace(data: bytes, place: _Place, push: bytes) -> bytes:
