@@ -23,7 +23,7 @@ _ALL_COMMITTED: Final = -1
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Move the start of each partition, and answer without waiting for the followers."""
+    """Raise the log start offset of each partition, without waiting for the followers."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.name)

@@ -189,7 +189,7 @@ class PartitionQueue(QueueFields):
         return kept
 
     def put_back(self, records: Sequence[PendingRecord], *, flushing: bool) -> None:
-        """Put records that were just cut and did not fit into the batch back to the queue's head.
+        """Return records to the head of the queue: they were just cut, but did not fit a batch.
 
         Args:
             records: the records, in order.

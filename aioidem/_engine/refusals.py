@@ -16,7 +16,7 @@ from aioidem._protocol.topic_limit import MESSAGE_BYTES
 __all__ = ["culprits", "refusal_error", "too_large"]
 
 _NAMES_RECORDS = frozenset({ErrorCode.invalid_timestamp, ErrorCode.invalid_record})
-"""Error codes of checks of single records, whose answers may name the records that failed."""
+"""Error codes that refuse a batch for single records; the answer may name these records."""
 
 
 def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:

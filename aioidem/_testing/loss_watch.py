@@ -30,10 +30,10 @@ __all__ = ["LossWatch"]
 
 
 class LossWatch:
-    """Collects the losses of acknowledged records that the answers to a producer prove.
+    """Collects the proofs, in the answers to one producer, that acknowledged records were lost.
 
-    An identity is a producer id with its epoch. A gap is a batch's refusal with
-    OUT_OF_ORDER_SEQUENCE_NUMBER although all earlier batches of its identity are stored.
+    An identity is a producer id with its epoch. There is a gap if a batch is refused
+    with OUT_OF_ORDER_SEQUENCE_NUMBER although all earlier batches of its identity are stored.
 
     Args:
         outcomes: Returns the outcomes that the producer has reported for a batch's records; None if
