@@ -17,7 +17,7 @@ import pytest
 
 from aioidem import Producer, Record, errors
 from aioidem._hot import WHY_PURE
-from aioidem._producer.pieces import FEW_ROWS, MOST_ROWS
+from aioidem._producer.pieces import FEW_ROWS, HASHED_ROWS, MOST_ROWS
 from aioidem.broker import EmbeddedCluster
 from tests.waiting import until
 
@@ -25,7 +25,7 @@ from .tools import REAL_LOOPS, bounded, numbered, producer_for, stored_values
 
 pytestmark = [pytest.mark.anyio, REAL_LOOPS]
 
-WITH_KEYS = MOST_ROWS if WHY_PURE is None else FEW_ROWS
+WITH_KEYS = MOST_ROWS if WHY_PURE is None else HASHED_ROWS
 LONG = 4 * MOST_ROWS
 ROWS = numbered(LONG)
 
