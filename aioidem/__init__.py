@@ -1,4 +1,6 @@
-"""aioidem: an idempotent Kafka producer for asyncio, uvloop and trio that pipelines partitions.
+"""aioidem: an idempotent Kafka producer for asyncio, uvloop and trio.
+
+It sends a partition's batches without waiting for the answers to earlier batches (pipelining).
 
 This module only re-exports the public names; docs/api.md lists the names of all public modules.
 Importing the module is cheap and has no side effects: it needs no event loop, opens no socket, and

@@ -104,7 +104,10 @@ class Promised:
         self._response: Entity | None = None
 
     def keep(self, values: Mapping[str, Any]) -> None:
-        """Build the answer, and give it now or when `when_kept` is called; to be called once."""
+        """Build the answer, and pass it to the function that `when_kept` has got or will get.
+
+        This method may be called only once.
+        """
         self._response = self._build(values)
         if self._give is not None:
             self._give(self._response)

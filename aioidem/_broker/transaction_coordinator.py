@@ -381,10 +381,10 @@ def next_look(now: float, left: float, interval: float) -> float:
 
 
 def _asks_again(transaction: Transaction, identity: Identity) -> bool:
-    """Return whether an EndTxn of transactions v2 has the identity before the present one.
+    """Return whether an EndTxn (of transactions v2) repeats the one that was decided last.
 
-    A decision raises the epoch. So a request with the earlier identity repeats the EndTxn that led
-    to the decision: the producer did not get its answer.
+    The decision has raised the epoch, so the repeated EndTxn has the producer id and epoch from
+    before the decision. The producer sends it again if the answer was lost.
     """
     if identity.producer_id == transaction.producer_id:
         return transaction.epoch == identity.epoch + 1

@@ -308,9 +308,9 @@ class Batch:
         self.appended = True
 
     def forsake(self) -> None:
-        """Permit that this batch, which is in doubt, is sent under another producer id or epoch.
+        """Permit this batch in doubt to be sent under another producer id or epoch.
 
-        Only the option `in_doubt="resend"` permits it, because the batch may then be stored twice.
+        The batch may then be stored twice, so this needs the option `in_doubt="resend"`.
         """
         self.forsaken = True
 

@@ -5,17 +5,20 @@ code comes before the append (as read in ReplicaManager.appendRecords and Produc
 Kafka 4.3.1). Every other code leaves the batch in doubt; so does a code that has no row.
 
 A code without a row may be temporary (`unlisted.py`): then the batch is resent. Otherwise the code
-counts as a permanent refusal. If the leader is not known to hold the producer's state, the batch
-then ends UNKNOWN. If the leader is known to hold that state, the ladder (the steps that resolve
-doubt, `recovery`) resends the batch to find out whether it is stored. But a code without a row may
-also mean that the leader has lost the producer's state. Therefore, after such a code, the ladder
-sends one batch at a time, and takes no success as proof that earlier batches are stored. This ends
-when NONE, OUT_OF_ORDER or DUPLICATE has shown that the leader holds the state.
+counts as a permanent refusal, and the next step depends on the leader:
 
-Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) with base
-offset -1 were returned before the append; with a base offset, *after* the append. The latter is the
-answer of a leader that appends the batch, waits for its followers and then loses its leadership,
-which is normal when a leader moves under load.
+- If the leader is not known to hold the producer's state, the batch ends UNKNOWN.
+- If the leader is known to hold that state, the ladder (`recovery`: the steps that resolve doubt)
+  resends the batch to find out whether it is stored.
+
+A code without a row may also mean that the leader has lost the producer's state. Therefore, after
+such a code, the ladder sends one batch at a time, and takes no success as proof that earlier
+batches are stored, until NONE, OUT_OF_ORDER or DUPLICATE shows that the leader holds the state.
+
+Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) may come
+before or after the append. If the answer has base offset -1, the leader did not append the batch.
+If the answer has an offset, the leader has appended the batch, waited for its followers and then
+lost its leadership, which is normal when a leader moves under load.
 
 Rejected: `retriable` flags on exception classes. They say whether a request may be repeated, not
 whether its batch may already be in the log.

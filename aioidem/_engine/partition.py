@@ -413,7 +413,7 @@ class PartitionState:
         self.log.renumber()
 
     def enlist(self, batch: Batch) -> None:
-        """Append a batch that was just sealed to the unresolved ones."""
+        """Add a newly sealed batch to the end of the list of unresolved batches."""
         self.unresolved.append(batch)
         self.next_ordinal = batch.ordinal + 1
         self.window.observe(self.span)

@@ -40,9 +40,9 @@ class ProducerLife:
         background: The task that sends; None before the start and after `abandon`.
         closed: Whether the producer was closed, or is being closed.
         clock: The event loop's clock, in seconds; before the start `time.monotonic`.
-        open_loop: The event loop of asyncio on which the producer may be used now, so that one
-            comparison with the running loop permits a call. Before the start, after the end, in a
-            forked process and on trio it is no loop; then `check_open` makes all its checks.
+        open_loop: The asyncio event loop on which the producer may be used now. A call that runs on
+            this loop needs no further check. Before the start, after the end, in a forked process
+            and on trio, `open_loop` is no event loop; then `check_open` makes all its checks.
     """
 
     __slots__ = (

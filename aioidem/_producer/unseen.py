@@ -33,7 +33,7 @@ _Failure = tuple[str, str]
 
 
 class UnseenFailures:
-    """The unseen failures of one producer.
+    """The failed records of one producer whose outcome no caller has looked at, for the log.
 
     Args:
         client_id: The producer's name in the log.
