@@ -166,9 +166,9 @@ class PartitionState:
         # batches. None if the option has another value.
         self.sequence_cap = sequence_cap
         self._resend = resend
-        # In a transaction, batches in doubt are neither probed (resent newest first, `recovery`)
-        # nor resent under other sequences: an answer that would require either makes the
-        # transaction abortable.
+        # Whether the batches belong to transactions. If so, batches in doubt are neither probed
+        # (resent newest first, `recovery`) nor resent under other sequences. Where this would be
+        # necessary, the transaction becomes abortable instead.
         self._transactional = transactional
         self.gate = FirstAckGate(applies=idempotent)
         self.read_back = ReadBack()

@@ -85,7 +85,7 @@ OnProgress = Callable[[int, int], None]
 """A function that receives how many bytes were just written and read; one of the two is 0."""
 
 _HANDSHAKE_FRAME_BYTES: Final = 1 << 16
-"""The longest answer of a peer that may not be a broker.
+"""The longest answer that is accepted before it is certain that the peer is a broker, in bytes.
 
 Decoding 64 KiB blocks the event loop for about 20 ms; an answer to ApiVersions has 2 KiB.
 """

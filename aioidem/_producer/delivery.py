@@ -71,8 +71,9 @@ class Delivery:
     _callbacks: Any  # one function, a tuple of several, or None
     _context: DeliveryContext
     _looking: int
-    # Whether the caller learns of the outcome: the number of tasks that wait for it; 1 if there is
-    # a callback or the outcome was read; 0 if nobody has looked so far; or `COUNTED_AS_UNSEEN`.
+    # `_looking` is above 0 if the caller learns of the outcome: it is the number of tasks that wait
+    # for the outcome, or 1 if there is a callback or the outcome was read. It is
+    # `COUNTED_AS_UNSEEN` if the record failed before anybody looked, and `unseen` has counted it.
 
     def _failed(self, error: Exception) -> None:
         """Log the exception that a callback has raised."""

@@ -2,7 +2,7 @@
 
 `TaskWriter` has the steps of a task:
 
-1. `open` starts the producer, as soon as there is a row or it is certain that there is none. For
+1. `open` starts the producer, once the first rows are computed or there turn out to be no rows. For
    exactly-once this fences all other attempts at these rows, and ends a transaction that one of
    them left open.
 2. `begin` returns True if the rows must be written, False if an earlier attempt has written them.
@@ -20,11 +20,11 @@ Invariants:
   exists and the repeated task skips them.
 - Exactly-once is atomic per task. When a batch fails for good, the rows of finished tasks remain.
 - Rows for one partition are written in the order in which the task has them.
-- An attempt whose rows cannot be computed does not fence the next attempt, because it starts its
-  producer only when the first rows are there. With an earlier start it could fence the next
-  attempt: Spark starts that one without waiting for the failed attempt's Python worker, whose
-  producer may still be starting. If the computation fails after the first rows, the next attempt
-  can still be fenced, which costs one of `spark.task.maxFailures`.
+- An attempt that fails to compute its first rows does not fence the next attempt, because it has
+  not started its producer yet. (Spark starts the next attempt without waiting for the failed one's
+  Python worker. So a producer of the failed attempt that is still starting would fence the next
+  attempt.) If the computation fails after the first rows, the next attempt can still be fenced,
+  which costs one of `spark.task.maxFailures`.
 - Memory is bounded by the producer's buffer, because `write` waits for room; outcomes are only
   counted.
 - Spark's thread reads its iterator, and the producer's event loop runs in another thread. So

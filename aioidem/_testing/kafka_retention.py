@@ -145,7 +145,7 @@ class RetentionFace:
         return api_key in _ANSWERS or (api_key, version) == (ApiKey.PRODUCE, OFFERED_PRODUCE)
 
     def response(self, api_key: int, version: int, payload: bytes, asked: Asked) -> bytes:
-        """Return the changed payload of a response.
+        """Return a response as a broker with KIP-1269 would send it, made from a broker's response.
 
         Args:
             api_key: API of the request.
