@@ -31,7 +31,7 @@ _CONSUMER: Final = "consumer"
 
 
 class GroupState(Enum):
-    """The states, by their names in DescribeGroups."""
+    """The states of a group, with the names that DescribeGroups uses."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"

@@ -409,14 +409,18 @@ def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, agai
 def _may_abort_nothing(
     transaction: Transaction, *, commit: bool, raises: bool, again: bool
 ) -> bool:
-    """Return whether to carry out an EndTxn although no transaction is open.
+    """Return whether an EndTxn is an abort that may be carried out although no transaction is open.
 
-    True: it is an abort of transactions v2, which then only raises the epoch.
-    False: it repeats the EndTxn that ended the last transaction, in the same way (commit or
-    abort). ``raises`` and ``again`` are those of `_may_end`.
+    Such an abort exists only in transactions v2, and only raises the epoch.
+
+    ``raises`` and ``again`` are those of `_may_end`.
+
+    Returns:
+        True for such an abort. False for an EndTxn that repeats the one that ended the last
+        transaction, in the same way (commit or abort): it is answered, and changes nothing.
 
     Raises:
-        RefusedError: INVALID_TXN_STATE if there is nothing to end, and no abort is allowed.
+        RefusedError: INVALID_TXN_STATE for any other EndTxn.
     """
     ended_alike = _ENDED.get(transaction.state) is commit
     if ended_alike and (again or not raises):

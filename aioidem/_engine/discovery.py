@@ -152,7 +152,7 @@ class Finding(NamedTuple):
 
 
 class Discovery:
-    """Whether Produce v14 is used with one broker, across its connections."""
+    """Decides whether Produce v14 is used with one broker, on all connections to this broker."""
 
     __slots__ = (
         "_again_at",

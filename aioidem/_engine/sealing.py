@@ -2,12 +2,12 @@
 
 Late sealing: a batch is cut from the queue only when it can be sent, and its size is decided then.
 A batch has at most `batch_size` bytes, as in Java, as long as the window (the most batches in
-flight per partition) leaves room for another. Records that piled up while there was no room, or
-that are more than a window of such batches can carry, may leave as one larger batch. Its size is
-bounded by what a request may carry, by what the topic is known to accept, and by the measured
-goodput (bytes per second): at that rate all bytes in flight must be transferred within a quarter of
-the request timeout. So five batches in flight use a connection with a long round trip fully without
-tuning, and a slow connection is not blocked by its own batches.
+flight per partition) leaves room for another batch. A batch may be larger if records piled up while
+the window was full, or if the queue has more bytes than a window of such batches can carry. The
+size of a larger batch is limited by what a request may carry, by what the topic is known to accept,
+and by the measured goodput (bytes per second): at that rate all bytes in flight must be transferred
+within a quarter of the request timeout. So five batches in flight use a connection with a long
+round trip fully without tuning, and a slow connection is not blocked by its own batches.
 
 Invariants: a batch is sent as soon as it is sealed, so sequence numbers are taken only for batches
 that are sent. On the wire a batch of more than one record is never larger than `Sealer.most`, and

@@ -126,8 +126,8 @@ def measure_columns(
 
     Args:
         values: The values.
-        keys: The keys, or the key of all records.
-        headers: The headers of each record, or those of all of them.
+        keys: The keys, or one key that all records have.
+        headers: A list of each record's headers, or the headers that all records have.
         rows: The rows that are measured, in their order; None measures all.
 
     Returns:

@@ -102,7 +102,7 @@ def pieces_of(
 
 
 def most_rows(*, keys: bool, in_python: bool) -> int:
-    """Return how many records a piece may have.
+    """Return how many records a piece (the records that are queued together) may have.
 
     Args:
         keys: Whether the records have keys of their own, which decide the partitions.
