@@ -47,8 +47,8 @@ class BatchSeen:
     """One batch of a Produce request.
 
     Attributes:
-        topic: Name of the topic; None: the cluster does not know the topic id.
-        topic_id: Id of the topic; None: the request names it (before v13).
+        topic: Name of the topic; None if the cluster does not know the topic id.
+        topic_id: Id of the topic; None before v13, when requests have the topic's name.
         partition: Index of the partition.
         producer_id: Producer id; -1: the batch is not idempotent, or cannot be read.
         producer_epoch: Producer epoch.

@@ -31,9 +31,9 @@ def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:
 
 
 def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:
-    """Return the errors of the records for which the broker refused a batch, by index.
+    """Return, by index, an error for each record that made the broker refuse the batch.
 
-    The result is empty if the broker names none.
+    The result is empty if the broker names no record.
 
     Args:
         where: the topic and partition, for the message.

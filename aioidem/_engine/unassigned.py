@@ -20,8 +20,8 @@ Invariants:
 
 - Call order: every waiting record is older than every due one. While records are due, a new record
   of the topic is put behind them, whatever its partition, and does not wait. The due records are
-  taken from the front: one whose partition is still missing then waits again, and is older than all
-  that are still due.
+  taken from the front. If the partition of the first one is still missing, that record waits again;
+  the records that are still due are younger, so the order holds.
 - A due record does not expire: its topic is known, so its partition is assigned soon.
 
 Rejected: waiting `max_block` for a missing partition, as Java does. Usually the caller's partition

@@ -182,9 +182,9 @@ def _size_at(column: object, row: int) -> int:
 
 
 def _field_size(size: int) -> int:
-    """Return how many bytes a field of this length takes together with its length; -1 is None.
+    """Return how many bytes a field of `size` bytes takes with its length prefix; -1 is None.
 
-    The field is a record's key or value. A field that is None is encoded as the length -1 alone.
+    The field is a record's key or value. For None only the prefix is encoded, as -1.
     """
     if size < 64:
         return size + 1 if size >= 0 else 1

@@ -194,7 +194,7 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
 
 
 def _nullable_size(data: bytes | None) -> int:
-    """Return how many bytes a key, value or header value has together with its length."""
+    """Return how many bytes a key, value or header value takes with its length prefix."""
     if data is None:
         return 1
     size = len(data)

@@ -100,8 +100,7 @@ class Journal(Protocol):
     """An object that makes the records of a run and stores the outcome of each.
 
     Records are numbered from 0 in the order in which they are sent. `sent_at` and `ended_at` are in
-    seconds on the clock of `run_load`: the same numbers that the `Tally` gets, which counts
-    outcomes.
+    seconds on the clock of `run_load`. The `Tally`, which counts outcomes, gets the same times.
     """
 
     def record(self, number: int, sent_at: float) -> tuple[bytes, float]:

@@ -419,7 +419,7 @@ def _throughput(records_per_second: float) -> float:
 
 
 def _check_configs(plan: PerfPlan, flag: str) -> None:
-    """Find, before the first run, a property that is wrong or does not suit the flags."""
+    """Raise UsageError, before the first run, if a property is wrong or contradicts a flag."""
     bootstrap = "localhost:9092" if plan.bootstrap is None else plan.bootstrap
     try:
         configs = [plan.config(in_flight, bootstrap) for in_flight in plan.in_flight]

@@ -152,12 +152,12 @@ def _judge(spark: SparkSession, batch: DataFrame, number: int, plan: FollowPlan)
 
 
 def _late_over_edges(records: DataFrame, edges: DataFrame | None) -> DataFrame:
-    """Mark records as `late` that are out of order with the records of earlier batches.
+    """Mark a record as `late` if it is out of order with the records of earlier batches.
 
-    `edges` has the highest `call` and the highest offset of the earlier batches, per producer and
-    partition. `call` is the number of the send call that made a record, counted per producer. A
-    record with a higher `call` than the edge must have a higher offset than the edge, and a record
-    with a lower `call` must have a lower offset.
+    `call` is the number of the send call that made a record, counted per producer. `edges` has the
+    highest `call` and the highest offset (the edge) of the earlier batches, per producer and
+    partition. A record with a higher `call` than the edge must have a higher offset too, and a
+    record with a lower `call` must have a lower offset.
     """
     if edges is None:
         return records
