@@ -11,7 +11,7 @@ Invariants
     read too only if a file is missing or Maven Central does not answer, and a broken jar there
     counts as missing. Ivy's cache and Maven's settings are never read.
     A file that a broken download left in our folder is removed and fetched again.
-    Only our folder is written to, by one process at a time (except on Windows, without a lock).
+    Only our folder is written to. A lock lets one process at a time do so (not on Windows).
     An error says in one line which file is missing, why, and what to do.
 
 The functions block (files, network): a program with an event loop calls them in another thread.

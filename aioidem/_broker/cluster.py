@@ -87,7 +87,7 @@ class Cluster:
 
     @property
     def running(self) -> list[Broker]:
-        """Return the brokers that run, by id."""
+        """Return the brokers that run, in the order of their ids."""
         return self.topology.running
 
     def coordinator_of(self, key: str) -> Broker | None:

@@ -181,7 +181,7 @@ class GroupCoordinator:
         return group is not None and group.offsets.unstable(where)
 
     def losing_offsets(self, group_id: str) -> Group:
-        """Return a group whose offsets may be deleted.
+        """Return the group with this id, after a check that its offsets may be deleted.
 
         Raises:
             RefusedError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.

@@ -239,7 +239,7 @@ class RequestChannel:
     # -- answers out ------------------------------------------------------------------------------
 
     def take_deliveries(self) -> list[Delivery]:
-        """Return the answers and connection ends that became due since the last call, in order."""
+        """Return the answers, and ends of connections, due since the last call, in order."""
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 

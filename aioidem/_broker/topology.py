@@ -88,7 +88,7 @@ class Broker:
         return f"<Broker {self.id} {self.host}:{self.port} produce<=v{self.produce_version}>"
 
     def wall_ms(self, cluster_ms: int) -> int:
-        """Return the broker's wall clock when the cluster's shows ``cluster_ms``, in epoch ms."""
+        """Return what the broker's wall clock shows when the cluster's shows ``cluster_ms``."""
         return cluster_ms + self.clock_offset_ms
 
     @property

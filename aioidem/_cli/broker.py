@@ -77,7 +77,7 @@ def plan_broker(
     port: int = 0,
     topics: Sequence[str] = (),
 ) -> BrokerPlan:
-    """Check the flags of `aioidem broker`.
+    """Check the flags of `aioidem broker`, and return the cluster that they describe.
 
     Raises:
         UsageError: a flag is out of range, or a topic is given twice.

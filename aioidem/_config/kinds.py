@@ -32,7 +32,7 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class RefusedValue(Exception):  # noqa: N818 - not an error yet: the caller knows the option's name
-    """A kind refuses a value; the caller turns this into a ConfigError that names the option."""
+    """A `Kind` refuses a value; the caller turns this into a ConfigError that names the option."""
 
 
 class Kind(Protocol):

@@ -221,7 +221,7 @@ class Partitions:
         identity.disown()
         return f"{told.args[0]}. This producer requests a new id; batches in doubt end UNKNOWN"
 
-    # -- topics and clusters that go
+    # -- when a topic is deleted or the cluster changes
 
     def of(self, topic: str) -> list[PartitionState]:
         """Return the states of a topic's partitions."""

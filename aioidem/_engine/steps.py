@@ -83,7 +83,7 @@ class TopicData(NamedTuple):
 
 
 class SendProduce(NamedTuple):
-    """The step to write a Produce request; `on_answer` receives the answer with this step."""
+    """The step to write a Produce request; `on_answer` receives this step and the answer to it."""
 
     link_id: int
     token: int

@@ -76,7 +76,7 @@ class TransactionState(Named):
     """Something failed: the transaction can only be aborted."""
     ABORTING = "aborting"
     RENEWING = "renewing"
-    """The transaction has ended, and another epoch is requested before the next one begins."""
+    """The transaction has ended; a new epoch is requested before the next transaction begins."""
     FATAL = "fatal"
 
 

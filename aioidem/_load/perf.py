@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 INTERRUPTED_CLOSE = 5.0
-"""How many seconds the records in flight have to end after a signal or an error."""
+"""How many seconds a run waits for records in flight after a signal or an error."""
 _FLUSH_MARGIN = 10.0
 
 

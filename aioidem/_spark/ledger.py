@@ -54,7 +54,7 @@ LEDGER_SCHEMA: Final = (
     "producer string, topic string, in_flight int, call long, status string, partition int,"
     " offset long, sent_at timestamp, ended_at timestamp"
 )
-"""The columns as Spark reads them.
+"""The columns of a ledger, as Spark reads them.
 
 `call` is the number of the send call, counted per producer, and `in_flight` the producer's limit of
 requests in flight. `partition` and `offset` are -1 where they are not known. Times are from the

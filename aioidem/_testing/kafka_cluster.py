@@ -199,12 +199,12 @@ class KafkaCluster:
 
     @property
     def brokers(self) -> Sequence[KafkaBroker]:
-        """Return all brokers, by id."""
+        """Return all brokers, in the order of their ids."""
         return tuple(self._brokers)
 
     @property
     def proxies(self) -> Sequence[FaultProxy]:
-        """Return the brokers' proxies, by id."""
+        """Return the brokers' proxies, in the order of the brokers' ids."""
         return tuple(each.proxy for each in self._brokers)
 
     @property
