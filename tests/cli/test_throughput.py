@@ -32,7 +32,7 @@ def test_the_batch_of_the_arithmetic_is_what_fits() -> None:
 
 
 def test_1_5_and_20_in_flight_are_reached_and_not_passed(tmp_path: Path) -> None:
-    """With 1, 5 and 20 requests in flight, the broker counts as many batches in flight at most."""
+    """With 1, 5 and 20 requests in flight, the broker's largest spans are 1, 5 and 20 batches."""
     path = tmp_path / "rows.json"
     words = "perf --rtt 50 --retain 20 --in-flight 1,5,20 --num-records 500 --record-size 1000"
     props = ("--producer-props", "late.sealing=false", f"batch.size={BATCH_BYTES}")

@@ -265,7 +265,7 @@ def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
 
 
 def test_log_append_time_cures_what_old_records_spoiled() -> None:
-    """A LogAppendTime in the answer ends suspicion: the broker stamped the batch with its clock."""
+    """A partition is no longer suspect when a LogAppendTime shows that its broker sets the time."""
     for told, suspect in [(True, False), (False, True)]:
         rig, requests = dated(1)
         rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp() if told else -1)

@@ -419,7 +419,7 @@ def test_offsets_that_were_never_written_are_not_astray(version: int) -> None:
 
 @BOTH
 def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
-    """INVALID_PRODUCER_EPOCH from Produce is abortable, as after a timeout (KIP-588)."""
+    """INVALID_PRODUCER_EPOCH from Produce makes the transaction abortable (KIP-588)."""
     rig = opened(version, 1)
     (record,) = rig.send()
     rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH)

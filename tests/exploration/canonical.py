@@ -191,7 +191,7 @@ _PARTS = (
     " _identity _inquiries _transactions _accumulator _links _budget _identity_request settle"
 )
 
-# Fields with a point in time, in every class.
+# The names of the fields that hold a point in time, whatever their class.
 _TIMES = (
     "deadline retry_at pass_not_before throttled_until _next_at _not_before _until _again_at"
     " _asked_at _ceiling_until"

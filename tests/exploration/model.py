@@ -56,7 +56,7 @@ _HEADER = struct.Struct(">qiiBIhiqqqhii")
 
 
 class Sent(NamedTuple):
-    """A batch as it is on the wire; `numbers` are its records, which have a number each."""
+    """A batch as it is on the wire; `numbers` identifies its records, each by a number."""
 
     producer_id: int
     epoch: int

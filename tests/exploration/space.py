@@ -58,7 +58,7 @@ class Space:
     timed: bool = False
     """Whether records reach their deadlines: then all times tell worlds apart."""
     options: tuple[tuple[str, Any], ...] = ()
-    """Options of the producer that differ."""
+    """Options of the producer that replace those in `config`."""
 
     @cached_property
     def config(self) -> ProducerConfig:

@@ -21,7 +21,7 @@ print(aioidem.build_info())
 
 
 def _shown(**environment: str) -> list[str]:
-    """Run a process with these variables, and return the kind of its murmur2 and its build."""
+    """Run `_SHOW` with these environment variables, and return the lines that it prints."""
     plain = {name: value for name, value in os.environ.items() if name != "AIOIDEM_NO_EXTENSIONS"}
     done = subprocess.run(
         [sys.executable, "-c", _SHOW],

@@ -63,7 +63,7 @@ def test_the_hot_loops_execute_what_is_recorded(
 def test_a_slower_loop_is_noticed(
     guard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step more for each record in `encode_records` exceeds the tolerance, and only that does."""
+    """One more step per record in `encode_records` exceeds its tolerance, and that of no other."""
     shutil.copytree(ROOT / "aioidem" / "_hot", tmp_path / "aioidem" / "_hot")
     monkeypatch.setattr(guard, "ROOT", tmp_path)
     before = guard.measured("pure", loops_only=True)

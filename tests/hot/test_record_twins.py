@@ -306,12 +306,12 @@ def test_a_plain_record_goes_where_the_one_before_it_went(queueing: Queueing) ->
 
 
 def test_where_a_partition_must_be_chosen_the_engine_does(queueing: Queueing) -> None:
-    """A topic without a target, or one whose partition has had its share, takes the general way."""
+    """Without a target, or when its partition has had its share of records, the engine appends."""
     assert queueing.send("u") is not None
     queueing.target.sticky.left = 0
     assert queueing.send() is not None
     assert queueing.appended == [("u", 72, 50.0), ("t", 72, 50.0)]
-    assert queueing.appender.ordinal == 0  # the general way numbers them
+    assert queueing.appender.ordinal == 0  # the engine numbers these records itself
     assert not queueing.queue.records
 
 

@@ -78,7 +78,7 @@ def test_below_the_newest_the_range_is_duplicate_without_an_offset_and_beyond_is
 
 
 def test_a_duplicate_of_the_newest_batch_gets_its_offset() -> None:
-    """A range broker remembers the offset of the newest batch, and of no other."""
+    """A broker with `sequence_range` remembers the offset of the newest batch only."""
     cluster, client = broker()
     for sequence in (0, 3, 6):
         answer(client, sequence, 3)

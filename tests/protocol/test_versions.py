@@ -31,7 +31,7 @@ def response(
     error: Any = ErrorCode.none,
     features: dict[str, int] | None = None,
 ) -> Any:
-    """Return an ApiVersions response that offers these (API key, lowest, highest version)."""
+    """Return an ApiVersions response; each range is (API key, lowest version, highest version)."""
     kind: Any = response_type(18, version)
     module = __import__(kind.__module__, fromlist=["ApiVersion"])
     keys = tuple(

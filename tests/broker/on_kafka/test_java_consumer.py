@@ -36,7 +36,7 @@ class JavaMember:
         self._reader.start()
 
     def until(self, holds: Callable[[JavaMember], bool]) -> None:
-        """Wait until a condition on what the consumer printed is true."""
+        """Wait until `holds` is true of this object, which follows what the consumer prints."""
         with self._news:
             assert self._news.wait_for(lambda: holds(self), BOUND), (self.owns, self.count)
 
