@@ -1,15 +1,15 @@
 """A batch to which no record is added any more: its life cycle, and whether it is in the log.
 
-Such a batch is sealed. Each sending of it is an attempt. There are two small state machines, each a
-table. `BatchState` says whether the batch waits, is in flight or has an outcome; `Persistence` says
+Such a batch is called sealed. An attempt is one sending of a batch. There are two small state
+machines, each a table. `BatchState` says whether the batch waits, is in flight or has an outcome; `Persistence` says
 what all attempts that have *ended* show about the log. They are separate because they answer
 different questions: "may the batch be sent now?" and "may it be renumbered, split or reported as
 NOT_WRITTEN?".
 
 Invariants
 - Doubt is sticky: once an attempt may have been appended, no refusal clears the doubt (brokers have
-  answered MESSAGE_TOO_LARGE and INVALID_TIMESTAMP for batches that they had stored). Only a proof
-  that the batch is stored does: error NONE, or the batch read back from the log.
+  answered MESSAGE_TOO_LARGE and INVALID_TIMESTAMP for batches that they had stored). The doubt is
+  cleared only by a proof that the batch is stored: error NONE, or the batch is found in the log.
 - A final state is final. A late answer for a settled batch is dropped before it reaches the tables.
 - The bytes of a batch never change while its identity is the same, so a retry is byte-identical.
 

@@ -1,8 +1,7 @@
-"""PendingRecord: a record on its way, and the outcome that it receives.
+"""PendingRecord: a record that has no outcome yet, and the outcome that it receives.
 
-The engine does not give a record its outcome itself. It collects the outcomes (`outcomes`), and
-`_producer` passes them to the records later. So a user's callback never runs while the state of the
-producer is being changed.
+The engine only collects the outcomes (`outcomes`); `_producer` passes them to the records later. So
+a user's callback never runs while the state of the producer is being changed.
 
 There is one object per record, except in calls with many records (`record_block`). `_engine` needs
 `PendingRecord` only. The deliveries that `send_nowait` returns (`_producer/queued.py`) inherit from

@@ -221,8 +221,9 @@ class TlsConnector:
 def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError | None:
     """Return the error to raise if TLS itself has failed, else None.
 
-    With TLS 1.3 the server may reject our certificate only after the handshake, so that a later
-    `receive` raises `error`.
+    Args:
+        error: What the handshake or a later `receive` has raised. It can be `receive`, because with
+            TLS 1.3 the server may reject our certificate after the handshake.
     """
     reason: Any = error if isinstance(error, ssl.SSLError) else error.__cause__
     if isinstance(reason, ssl.SSLCertVerificationError):
