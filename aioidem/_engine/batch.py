@@ -1,10 +1,10 @@
 """A batch to which no record is added any more: its life cycle, and whether it is in the log.
 
 Such a batch is called sealed. An attempt is one sending of a batch. There are two small state
-machines, each a table. `BatchState` says whether the batch waits, is in flight or has an outcome; `Persistence` says
-what all attempts that have *ended* show about the log. They are separate because they answer
-different questions: "may the batch be sent now?" and "may it be renumbered, split or reported as
-NOT_WRITTEN?".
+machines, each a table. `BatchState` says whether the batch waits, is in flight or has an outcome;
+`Persistence` says what all attempts that have *ended* show about the log. They are separate because
+they answer different questions: "may the batch be sent now?" and "may it be renumbered, split or
+reported as NOT_WRITTEN?".
 
 Invariants
 - Doubt is sticky: once an attempt may have been appended, no refusal clears the doubt (brokers have
