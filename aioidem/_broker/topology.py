@@ -186,7 +186,7 @@ class Topology:
     def add_partitions(
         self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
     ) -> None:
-        """Raise the number of a topic's partitions to ``count``, as CreatePartitions (KIP-195).
+        """Raise a topic's number of partitions to ``count``, as CreatePartitions does (KIP-195).
 
         New partitions are placed like those of a new topic, and have as many replicas as the first
         partition, unless ``assignments`` says where all partitions are.

@@ -93,7 +93,7 @@ class ByteBudget(BudgetFields):
 
     @property
     def in_use(self) -> int:
-        """The bytes of records and copies together."""
+        """The bytes of records, and of the encoded copies of batches in flight, together."""
         return self.used + self.copies
 
     def usage(self) -> str:
