@@ -533,7 +533,8 @@ class AIOKafkaProducer:
         """Commit a consumer group's offsets as a part of the transaction.
 
         Args:
-            offsets: By partition, the next offset to be read, alone or in a pair with metadata.
+            offsets: The next offset to be read in each partition, alone or in a pair with
+                metadata.
             group_id: The group's id, or better the consumer's `ConsumerGroupMetadata`, with which
                 brokers refuse the offsets of a consumer that has lost its partitions (KIP-447).
 

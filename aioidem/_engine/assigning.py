@@ -39,7 +39,10 @@ class Assigning:
             self._topics.append(topic)
 
     def take(self, most: int) -> Iterator[tuple[TopicState, Unassigned]]:
-        """Take out `most` of the records that are due, each with its topic; blocks are not cut."""
+        """Take out the first due records or blocks, each with its topic, until `most` are taken.
+
+        A block is taken as a whole, even if more than `most` records are taken then.
+        """
         topics = self._topics
         while topics and most > 0:
             due = topics[0].unassigned.due

@@ -139,8 +139,8 @@ class PerfPlan:
 
         If a run ends after a duration and no batch outgrows `batch.size`, its buffer has room for
         two windows (twice the batches that may be in flight at once), unless the user has set
-        `buffer.memory`. On a long link, Kafka's default of 32 MiB would contain the records of
-        minutes, and after the end of the run each of them would still have to be sent or to expire.
+        `buffer.memory`. On a long link, Kafka's default of 32 MiB would hold so many records
+        that it takes minutes to send them, and the end of the run would have to wait for them.
         Two windows are enough: while one is in flight, the other is ready to be sent. A fraction of
         a third window would cost one more round trip at the end of the run.
 

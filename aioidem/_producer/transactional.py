@@ -200,7 +200,7 @@ class TransactionCalls:
         """Commit a consumer group's offsets as a part of the transaction.
 
         Args:
-            offsets: By partition, the next offset to be read, alone or with metadata.
+            offsets: The next offset to be read in each partition, alone or with metadata.
             group: The group's id, or better the consumer's `ConsumerGroupMetadata`, with which
                 brokers refuse the offsets of a consumer that has lost its partitions (KIP-447).
                 With the id alone, two consumers of one group may process the same records.

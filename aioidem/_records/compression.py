@@ -67,8 +67,8 @@ LEVELS: Final[Mapping[Codec, Sequence[int]]] = MappingProxyType(
     }
 )
 
-# By codec, for each range of levels: (the highest level, bytes). A core compresses that many bytes
-# in about half a millisecond, and never in more than a millisecond (`benchmarks/compression.py`).
+# For each codec: pairs (the highest level of a range, how many bytes a core compresses at these
+# levels in about half a millisecond, and never in more than one: `benchmarks/compression.py`).
 _QUICK: Final[Mapping[Codec, Sequence[tuple[float, int]]]] = MappingProxyType(
     {
         Codec.GZIP: ((math.inf, 32 * 1024),),
