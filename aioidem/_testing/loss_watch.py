@@ -83,7 +83,7 @@ class LossWatch:
         # hole still has no outcome.
         awaited = Outcome.PENDING in (self._outcomes(sent) or ())
         below = (identity.batches[base] for base in identity.order if base < sent.base)
-        if awaited and any(not (lower.outstanding or lower.ambiguous) for lower in below):
+        if awaited and any(map(self._refused, below)):
             self._prove(state, f"{where}: sequence {sent.base} was accepted over a hole")
         last, this = evidence.acked_last, (state.newest, sent.base)
         older = last is not None and last[0] == this[0] and sent.base <= last[1]
@@ -96,6 +96,16 @@ class LossWatch:
             evidence.acked_end = 0
         evidence.acked_last = this
         evidence.acked_end = max(evidence.acked_end, answer.base_offset + sent.count)
+
+    def _refused(self, lower: Sent) -> bool:
+        """Return whether a batch cannot have been appended, and was refused before it was given up.
+
+        A batch whose records ended UNKNOWN at their deadline, while it was in flight, was given up
+        first. The producer has taken a new epoch for that, and a later refusal tells it nothing.
+        """
+        if lower.outstanding or lower.ambiguous:
+            return False
+        return self._outcomes(lower) != {Outcome.UNKNOWN}
 
     def out_of_order(self, state: PartitionAccount, identity: Identity, sent: Sent) -> None:
         """Remember a batch if its refusal OUT_OF_ORDER_SEQUENCE_NUMBER shows a gap before it."""

@@ -525,6 +525,25 @@ def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
     assert wire.unreported == []
 
 
+@pytest.mark.parametrize(
+    ("given_up", "lost"), [(Outcome.UNKNOWN, []), (Outcome.NOT_WRITTEN, [Anomaly.EVENT])]
+)
+def test_a_hole_is_no_loss_where_a_batch_was_given_up_before_its_refusal(
+    given_up: Outcome, lost: list[Anomaly]
+) -> None:
+    """A success after a batch that ended UNKNOWN in flight and was then refused proves no loss.
+
+    A batch that ended NOT_WRITTEN was refused first, so the success after it does prove one.
+    """
+    wire = Watched()
+    wire.acked(2)
+    first, second = wire.send(2, tag=2), wire.send(3, tag=3)
+    wire.end(given_up, 2)
+    wire.answer(first, ErrorCode.invalid_record)
+    wire.answer(second, offset=2)
+    assert wire.unreported == lost
+
+
 @pytest.mark.parametrize("given_up", [Outcome.NOT_WRITTEN, Outcome.UNKNOWN])
 def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -> None:
     """OUT_OF_ORDER proves no loss after an earlier batch ended NOT_WRITTEN or UNKNOWN."""
