@@ -2,13 +2,14 @@
 
 The budget covers a record from its append until it is settled: the record's bytes, its object and
 what belongs to the object (`PendingRecord.charge`). The budget also covers the encoded copies of
-batches while their requests are in flight. Copies are made when records may already have taken all
-that they can get, so records never get a part of the budget (`reserve`). If the copies take more
-than the reserve, further records may take less (`ByteBudget.limit`). Until enough of the records
-already queued are settled, records and copies together exceed the budget, by at most what the
-connections may have in flight: `max_in_flight_requests_per_connection` times `max_request_size` for
-each broker, less the reserve. The reserve also pays for what nothing counts: the copies of one
-batch that exist while it is built and framed, and what the C library keeps of freed blocks.
+batches while their requests are in flight. A part of the budget (`reserve`) is kept for copies,
+because records may have taken all the rest when a copy is made. If the copies take more than the
+reserve, the limit for records falls (`ByteBudget.limit`). The records that are queued already may
+exceed the new limit. So until enough of them are settled, records and copies together can exceed
+the budget, by at most what the connections may have in flight, less the reserve. That is
+`max_in_flight_requests_per_connection` times `max_request_size` for each broker. The reserve also
+pays for what nothing counts: the copies of one batch that exist while it is built and framed, and
+what the C library keeps of freed blocks.
 
 Callers that find no room wait in a FIFO queue, and no caller overtakes one that waits. A release of
 bytes wakes only the waiter at the head, if its record fits. So a release costs O(1), however many

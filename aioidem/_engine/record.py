@@ -34,7 +34,7 @@ and what Python and the C library add to the bytes of a key and a value. On CPyt
 """
 
 BLOCK_MEMORY: Final = 96
-"""As `RECORD_MEMORY`, for a record in a block (`record_block`), which has no object of its own."""
+"""The same as `RECORD_MEMORY`, but for a record in a block, which has no object of its own."""
 
 HEADER_MEMORY: Final = 128
 """The bytes that a header takes in memory besides its text: a tuple, and an object for its value.

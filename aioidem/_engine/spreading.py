@@ -5,9 +5,9 @@ without a key to one partition until they fill a batch, then to another one, as 
 records. If a block is so large that each partition would get more than one batch, the block is
 divided equally instead: every partition gets one long run of records, and batches can be large.
 
-Rejected: runs that fill one batch, for large blocks too. A batch is cut from the queue when it can
-be sent, and at first the queue would contain only one such run. So a large call would need many
-small batches, and the time that each of them costs would limit the rate.
+Rejected: dividing a large block like a small one, into runs that fill one batch. A batch is cut
+from the queue when it can be sent, and at first the queue would contain only one such run. So a
+large call would need many small batches, and the time that each of them costs would limit the rate.
 """
 
 from __future__ import annotations

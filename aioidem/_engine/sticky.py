@@ -43,7 +43,11 @@ class StickyPartitioner(StickyFields):
         return current
 
     def round(self, topic: TopicView) -> Iterator[int]:
-        """Yield each partition that has a leader once, from a random one on; make it `current`."""
+        """Yield every partition with a leader, each once, beginning with a random one.
+
+        A partition becomes `current` when it is yielded. If no partition has a leader, all
+        partitions are yielded.
+        """
         choices = topic.available or topic.everything
         start = int(self._random() * len(choices))
         for place in range(len(choices)):

@@ -21,7 +21,7 @@ _PACKAGE = "crc32c"
 
 
 def load(name: str = "_crc32c") -> Any:
-    """Return the package's module of this name, or the package if there is no such module."""
+    """Return a module of the package crc32c; if there is no such module, the package itself."""
     package = PathFinder.find_spec(_PACKAGE)
     if package is not None:
         full_name = f"{_PACKAGE}.{name}"

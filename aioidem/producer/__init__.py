@@ -1,8 +1,8 @@
-"""The producers under the module names that aiokafka has; they are defined elsewhere.
+"""The producers, under the same module names as in aiokafka; other packages define them.
 
-aiokafka's `producer` is a package, and code imports from its modules: `aiokafka.producer`,
-`aiokafka.producer.producer` and `aiokafka.producer.message_accumulator` stay importable
-after aiokafka is replaced by aioidem in the import.
+Code may import from `aiokafka.producer`, `aiokafka.producer.producer` or
+`aiokafka.producer.message_accumulator`. These imports still work if `aiokafka` is replaced by
+`aioidem` in them.
 """
 
 from __future__ import annotations
