@@ -193,9 +193,12 @@ class TransactionCoordinator:
     def end(
         self, broker: Broker, name: str, identity: Identity, *, commit: bool, raises: bool
     ) -> Identity:
-        """Serve EndTxn: decide the transaction; return the identity for the producer's next one.
+        """Serve EndTxn: decide whether the transaction is committed or aborted.
 
         ``raises`` says whether the decision raises the epoch, as with transactions v2.
+
+        Returns:
+            The identity that the producer must use in its next transaction.
 
         Raises:
             RefusedError: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,

@@ -1,10 +1,10 @@
 """The table of options: what values each one accepts, what it means, and its other names.
 
-Everything that shows options to users is made from this table: the help of `ProducerConfig`,
-`Producer` and aioidem's `AIOKafkaProducer` (the arguments that aiokafka's lacks, `MoreOptions`),
-and docs/options.md. The keys are native names: snake_case, times in seconds, sizes in bytes. Under
-Java's and aiokafka's names times are milliseconds. The defaults are those of `ProducerConfig`'s
-fields, in the same order.
+Everything that shows options to users is made from this table: the help of `ProducerConfig` and
+`Producer`; the help of aioidem's `AIOKafkaProducer` about `MoreOptions`, the arguments that
+aiokafka's producer does not have; and docs/options.md. The keys are native names: snake_case, times
+in seconds, sizes in bytes. Under Java's and aiokafka's names times are milliseconds. The defaults
+are those of `ProducerConfig`'s fields, in the same order.
 
 Users read these texts more often than anything else in the project. Each consists of complete
 sentences and says the unit, what happens at the limits, and the KIP if there is one.

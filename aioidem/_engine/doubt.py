@@ -90,9 +90,10 @@ class DoubtResolution:
     def see_clock(self, wall_ms: float | None, now: float) -> None:
         """Record the time by the clock that stamps records, in milliseconds since 1970."""
         if wall_ms is not None:
-            # The broker compares timestamps with its own clock. If the clock that stamps records
-            # is set back, later timestamps are too old for the broker. So the broker's clock is
-            # estimated from the largest lead over the engine's clock that was ever seen.
+            # The broker compares record timestamps with its own clock. If the clock that stamps
+            # records is set back, the broker finds the new timestamps too old. So the largest
+            # difference between that clock and the engine's clock is kept: with it, the engine's
+            # clock gives an estimate of the broker's clock that is not set back.
             ahead = wall_ms - now * 1000.0
             if self._wall_ahead is None or ahead > self._wall_ahead:
                 self._wall_ahead = ahead

@@ -3,7 +3,7 @@
 A batch that can be compressed in half a millisecond (`quick_bytes`) is compressed on the event
 loop, when it is made: handing it to a thread would take CPU time, too. A larger batch becomes a
 `Draft`, which a thread compresses. A batch can grow until its draft begins, so drafts begin as late
-as possible: a draft begins only when one of the Sender's threads would otherwise be idle.
+as possible: at most `Drafts.at_once` are under way, just enough to keep the Sender's threads busy.
 
 Rejected: compressing every batch in a thread (a batch of 16 kB would take twice the CPU time);
 several drafts of one partition under way (the records of the second would be chosen before it can

@@ -77,7 +77,7 @@ class IdentityRequest:
         requests: RequestLedger,
         backoff: Backoff,
     ) -> None:
-        # With a transactional id the coordinator grants each identity.
+        # With a transactional id no id is requested here: the coordinator grants each identity.
         self._wanted = config.enable_idempotence and config.transactional_id is None
         self._transactional_id = config.transactional_id
         self._identity = identity

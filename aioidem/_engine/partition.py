@@ -1174,7 +1174,7 @@ class PartitionState:
     def _give_up_numbers(
         self, out: Effects, what: str, error: errors.KafkaError | None = None
     ) -> None:
-        """Have the partition's sequences begin again at 0 under another epoch.
+        """Request another epoch, under which the partition's sequences begin again at 0.
 
         The usual reason is a batch that ended NOT_WRITTEN or UNKNOWN: its sequence numbers are not
         used again, and a leader would refuse the gap.

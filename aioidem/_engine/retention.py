@@ -103,7 +103,8 @@ class _Retry(NamedTuple):
 class Witness(NamedTuple):
     """A retry that the leader recognised as a duplicate.
 
-    The leader answered NONE although a later batch is known to be stored, so it appended nothing.
+    The leader answered NONE although a later batch is known to be stored. It would have refused to
+    append the retry behind that batch (out of order), so it has recognised the retry.
     """
 
     ordinal: int

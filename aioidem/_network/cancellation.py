@@ -54,9 +54,11 @@ def may_be_cancelled() -> bool:
 
 
 def _find_records() -> bool:
-    """Set `_state_of` for later calls of `may_be_cancelled`, if anyio has records; return True.
+    """Set `_state_of` for later calls of `may_be_cancelled`, if anyio has records of tasks.
 
-    This call does not look at the current task, so the task may be cancelled: hence True.
+    Returns:
+        Always True, the answer of `may_be_cancelled` if it is not known whether the task is
+        cancelled: this function does not look at the current task.
     """
     global _state_of  # noqa: PLW0603 - anyio loads its backend when a loop first uses it
     backend = sys.modules.get("anyio._backends._asyncio")
