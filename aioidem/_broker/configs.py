@@ -61,14 +61,14 @@ class ConfigType:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One config.
+    """The definition of one config: its name, type and default, and which values are allowed.
 
     Attributes:
         name: Kafka's name.
         type: Number of the config's type; see `ConfigType`.
         default: Value of a config that is not set.
         check: Raises ValueError for a value that is not allowed; the message says what is allowed.
-        documentation: Text of DescribeConfigs.
+        documentation: Text with which DescribeConfigs describes the config.
         broker_name: Broker config that is the default of this topic config; None: there is none.
         read_only: Whether the config can be set only when the broker starts.
         default_name: Name under which DescribeConfigs lists the default as a synonym; "": it lists

@@ -44,7 +44,7 @@ class EmbeddedCluster(ClusterControls):
         retain: How many batches brokers remember per producer and partition (KIP-1269), at least 5.
             Give one number for all brokers, or a mapping by broker id.
         rtt: Round-trip time of every connection, in seconds.
-        bandwidth: Bandwidth of every connection and direction, in bytes per second; None:
+        bandwidth: Bandwidth of every connection each way, in bytes per second; None:
             unlimited.
         produce_versions: Highest Produce version, one for all brokers or a mapping by broker id.
             With 13 and less a broker does not know KIP-1269: it remembers 5 batches, whatever is

@@ -1254,8 +1254,7 @@ class PartitionState:
 
 
 def _next_expiry(deadline: float, now: float, grace: float) -> float:
-    # What is still there after the deadline is a batch in doubt. `expire` settles it at the end of
-    # the grace time.
+    # `expire` settles everything at its deadline, except that a batch in doubt has the grace time.
     return deadline if deadline > now else deadline + grace
 
 

@@ -229,8 +229,8 @@ class Transactions:
         self._stray_offsets: dict[str, OffsetCommit] = {}
         self._decision_in_doubt = False
         self._renew = False
-        # Whether the end of the last transaction named another producer id, because the epochs of
-        # the former one were used up.
+        # Whether the last answer to EndTxn named another producer id, because the epochs of the
+        # former one were used up.
         self._rotated = False
 
     def _move(self, event: TransactionEvent) -> None:

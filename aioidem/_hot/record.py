@@ -143,7 +143,7 @@ class DeliveryFields(RecordFields):
         return self._failure()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback(delivery)` when the outcome is known, or now if it is.
+        """Call `callback(delivery)` when the outcome is known, or now if it is known already.
 
         Args:
             callback: Must not block. It may call `send_nowait`; its exceptions are logged.

@@ -121,7 +121,7 @@ class QueuedBatch(Sequence[QueuedDelivery]):
             self._callback(self)
 
     def when_settled(self, callback: Callable[[QueuedBatch], object]) -> None:
-        """Call `callback(self)` when every outcome is known, or now if all are.
+        """Call `callback(self)` when every outcome is known, or now if all are known already.
 
         Args:
             callback: The function to call, which must neither block nor raise. It replaces the

@@ -11,8 +11,8 @@ Invariants:
 - A file gets its final name when it is complete; Spark's readers skip names that begin with a dot.
 - Memory is bounded by `ROWS_PER_FILE` rows plus the records that end while a file is being written.
   Files are written in a thread, so the load does not wait for a disk.
-- Rows are in the order in which records ended. Ordered by call, all later rows would have to wait
-  while one record is in doubt.
+- Rows are in the order in which records ended. If they were ordered by call, all later rows would
+  have to wait while one record is in doubt.
 
 Rejected: returning the rows to Spark and letting it write them. They would be visible only when the
 whole job is over, and the rows of a failed task, the interesting ones, would be lost.

@@ -54,7 +54,7 @@ class FaultProxy:
         rtt: Round-trip time of every connection, in seconds.
         jitter: Upper bound of a random delay that is added in each direction, in seconds; the order
             of bytes is kept.
-        bandwidth: Bytes per second of every connection and direction; None: unlimited.
+        bandwidth: Bytes per second of every connection in each direction; None: unlimited.
         retention: How many batches the proxy says that the broker retains (KIP-1269); None: the
             proxy adds nothing to the broker's answers.
         connector: How to reach the broker; None: TCP.
