@@ -116,7 +116,7 @@ _LOADED_ON_USE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, whose module is imported when the name is first used (PEP 562)."""
+    """Return the object with a public name; import its module on first use (PEP 562)."""
     module = _LOADED_ON_USE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

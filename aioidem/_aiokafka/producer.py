@@ -344,7 +344,7 @@ class AIOKafkaProducer:
             if self._key_serializer is not None:
                 key = self._key_serializer(key)
             delivery = None
-            # The same short way as in `Producer.send`, for a record with nothing but a value.
+            # The same shortcut as in `Producer.send`, for a record that has nothing but a value.
             if (
                 key is None
                 and partition is None

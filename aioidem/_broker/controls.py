@@ -281,7 +281,7 @@ class ClusterControls:
             raise _public(refusal) from None
 
     def hold_high_watermark(self, topic: str, partition: int = 0, at: int | None = None) -> None:
-        """Stop the high watermark where it is, or at ``at``, so that acks=all requests time out."""
+        """Stop the high watermark, here or at offset ``at``, so that acks=all requests time out."""
         self._on_partition(topic, partition, lambda p: p.hold_high_watermark(at))
 
     def release_high_watermark(self, topic: str, partition: int = 0) -> None:

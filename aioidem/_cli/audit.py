@@ -73,7 +73,7 @@ def plan_audit(
     follow: bool = False,
     every: int = 10,
 ) -> AuditCommand:
-    """Check the flags of `aioidem audit`.
+    """Check the flags of `aioidem audit`, and return what they ask for.
 
     Raises:
         UsageError: a flag is malformed or out of range.

@@ -201,7 +201,7 @@ class DoubtResolution:
         known = None if identity is None else answer.last_sequences.get(identity.producer_id)
         state.on_producers(known)
 
-    # -- deposed leaders
+    # -- old leaders
 
     def silent_leaders(self, states: Iterable[PartitionState], now: float) -> Iterator[Leaving]:
         """Yield connections to old leaders that owe answers to batches, but have become silent."""

@@ -98,7 +98,7 @@ class ByteBudget(BudgetFields):
         return self.used + self.copies
 
     def usage(self) -> str:
-        """Return how many bytes records use, and how many they may use, for an error's message."""
+        """Say in words how many bytes records use and may use, for an error's message."""
         return (
             f"records use {self.used} of the {max(self.limit, 0)} bytes that buffer_memory "
             f"({self.capacity}) has for them at present"

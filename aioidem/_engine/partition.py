@@ -1228,9 +1228,9 @@ class PartitionState:
                 self._fail(batch, error, out)
             elif doubt is not None:
                 self._give_up(batch, error, out, doubt)
-            # The sequence numbers are given up now, even if the batch is settled later. Giving up
-            # has another epoch requested before the next transaction. Without a new epoch, a late
-            # copy of the batch would become part of that transaction (in transactions v1).
+            # The sequence numbers are given up now, even if the batch is settled later. That makes
+            # the producer request another epoch before the next transaction. Without a new epoch, a
+            # late copy of the batch would become part of that transaction (in transactions v1).
             self._give_up_numbers(out, "the transaction is aborted", error)
 
     def settle_records(

@@ -34,7 +34,7 @@ class _Record(Protocol):
 
 
 class Appender:
-    """Numbers records, and queues those that go where the record before them went.
+    """Numbers records, and queues those that go to the partition of the record before them.
 
     These are the records for which the sticky partitioner has already chosen a partition.
 

@@ -151,7 +151,8 @@ class Delivery:
                 loop than the producer's.
             ProducerClosed: The record is pending, and the producer's event loop was closed.
         """
-        # A pending delivery is a `QueuedDelivery`, which has its own form of this method.
+        # The outcome is known here: a pending delivery is a `QueuedDelivery`, which has a method of
+        # its own.
         self._look()
         try:
             callback(self)

@@ -1,4 +1,4 @@
-"""How long an answer may be, depending on the API.
+"""How many bytes an answer may have, depending on the API.
 
 Most answers have a fixed size, some grow with the request, and those of Metadata, Fetch and Produce
 grow most. If a frame's length prefix is more than the limit of the API, the frame is refused before
@@ -42,7 +42,7 @@ _GROWING: Final[Mapping[int, int | None]] = MappingProxyType(
 
 @cache
 def answer_limit(api_key: ApiKey, max_frame_bytes: int) -> FrameLimit:
-    """Return how long an answer of this API may be.
+    """Return how many bytes an answer of this API may have.
 
     Args:
         api_key: The API of the request.
@@ -53,7 +53,7 @@ def answer_limit(api_key: ApiKey, max_frame_bytes: int) -> FrameLimit:
 
 
 def produce_answer_limit(partitions: int, records: int, max_frame_bytes: int) -> FrameLimit:
-    """Return how long the answer to a Produce request may be.
+    """Return how many bytes the answer to a Produce request may have.
 
     The answer has an entry for each partition, and at most one error for each record (KIP-467).
     """

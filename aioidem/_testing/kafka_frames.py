@@ -60,7 +60,7 @@ class RequestHead:
     correlation_id: int
     client_id: str | None
     size: int
-    """Bytes of the frame, without the four bytes of its length."""
+    """Size of the frame in bytes, without the four bytes of its length field."""
     answered: bool = True
 
 

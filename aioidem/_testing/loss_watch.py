@@ -79,8 +79,8 @@ class LossWatch:
             return
         where, evidence = f"{answer.topic}-{answer.partition}", state.evidence
         # If the producer has given up records, their sequences are missing from the log (a hole),
-        # but nothing is lost. So a hole counts only if a record of the batch accepted after the
-        # hole still has no outcome.
+        # but nothing is lost. To exclude that, a hole counts only if the batch accepted after it
+        # still has a record without an outcome: the producer has not given up that batch.
         awaited = Outcome.PENDING in (self._outcomes(sent) or ())
         below = (identity.batches[base] for base in identity.order if base < sent.base)
         if awaited and any(map(self._refused, below)):
