@@ -972,7 +972,7 @@ class PartitionState:
 
     @property
     def wants_producers(self) -> bool:
-        """Whether the recovery ladder waits for DescribeProducers and has not sent it yet."""
+        """Whether the next step of the recovery ladder is to send DescribeProducers."""
         return self.recovery.rung is Rung.ASKING and not self.recovery.asked
 
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:

@@ -155,8 +155,8 @@ class RetentionEvidence:
             return
         link = batch.attempt.earlier_link
         # If the batch's last retry was refused too early to count, this retry may count instead.
-        # The refused retry appended nothing, so all attempts that may have appended the batch were
-        # made on one connection, whose id is in `_early`.
+        # `_early` has the id of the connection on which all attempts before the refused one were
+        # made; the refused attempt appended nothing.
         link = self._early.pop(batch.ordinal, None) if link is None else link
         if link is not None:
             self._awaited[batch] = _Retry(link, distance)

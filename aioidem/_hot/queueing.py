@@ -18,7 +18,7 @@ from aioidem._hot.fields import BudgetFields, TargetFields
 __all__ = ["Appender", "PlainSends", "squeeze", "take_fitting"]
 
 _ONE_BYTE_LENGTH = 64
-"""A payload's length is a varint: one byte for less than 64 bytes, two for less than 8192."""
+"""The payload size below which the varint of the length has one byte (two below 8192)."""
 
 
 class _Record(Protocol):
@@ -34,7 +34,7 @@ class _Record(Protocol):
 
 
 class Appender:
-    """Numbers records, and queues those that go to the partition of the record before them.
+    """Numbers records, and queues those that go where the record before them went.
 
     These are the records for which the sticky partitioner has already chosen a partition.
 

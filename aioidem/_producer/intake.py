@@ -49,7 +49,7 @@ __all__ = ["RecordIntake"]
 
 _EMPTY_RECORD = record_size_bound(None, b"", ())
 _ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
-"""A payload's length is a varint: one byte for less than 64 bytes, two for less than 8192."""
+"""The payload sizes from which the varint of the length has two bytes, and from which three."""
 
 
 class RecordIntake:

@@ -284,7 +284,7 @@ def grouped(rows: DataFrame, *also: Column) -> DataFrame:
 
 
 def out_of_order(records: DataFrame) -> DataFrame:
-    """Add the column `late`: whether a record of a later send call is ahead of it in its partition.
+    """Add the column `late`: whether a record of a later send call precedes it in its partition.
 
     Only records of the same producer are compared.
     """

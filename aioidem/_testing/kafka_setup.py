@@ -89,7 +89,7 @@ class KafkaSetup:
             java: How to start Java.
             folder: Folder of the cluster.
             node_id: Id of the broker.
-            ports: Ports of all brokers, by id.
+            ports: Ports of all brokers, in the order of the brokers' ids.
             proxy: The proxy in front of this broker.
         """
         own, logs = ports[node_id], folder / f"broker-{node_id}"
