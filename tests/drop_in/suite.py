@@ -29,7 +29,7 @@ class World:
     topic: str
 
     def producer(self, **arguments: Any) -> Any:
-        """Return a producer of the client under test that is not started."""
+        """Return a producer of the client under test; the caller has to start it."""
         return self.client(bootstrap_servers=self.bootstrap_servers, **arguments)
 
     async def read(self, partition: int = 0) -> list[Any]:

@@ -251,7 +251,7 @@ def _walk_for(thing: Any) -> _Way:
 
 
 class _Plan(NamedTuple):
-    """How the objects of one class are described: by which fields, and each of them how."""
+    """Which fields of the objects of one class are described, and how each of them is."""
 
     get: Callable[[Any], tuple[Any, ...]]
     ways: tuple[_Way | None, ...] | None

@@ -136,10 +136,10 @@ class World:
         # same records for ever, unless the topic takes smaller batches by now.
         self.written: dict[tuple[int, int, int, int], Sent] = {}
         self.shrunk = False
-        # The bytes of each batch, which a retry has too, and an engine gets that reads the log.
+        # The bytes of each batch: a retry must have the same, and a read of the log returns them.
         self.bytes: dict[Sent, bytes] = {}
         self.ids_granted = 0
-        # What the engine did against a rule of the wire; empty as long as all is well.
+        # A text for each thing that the engine did wrong on the wire; empty as long as all is well.
         self.complaints: list[str] = []
         self._begin()
 

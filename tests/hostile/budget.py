@@ -61,11 +61,11 @@ class Budget:
     memory_per_byte: int = 64
 
     def time_for(self, length: int) -> float:
-        """Return the seconds of processor time for an input of `length` bytes."""
+        """Return how many seconds of processor time an input of `length` bytes may take."""
         return self.seconds + self.seconds_per_byte * length
 
     def memory_for(self, length: int) -> int:
-        """Return the bytes of memory for an input of `length` bytes."""
+        """Return how many bytes of memory an input of `length` bytes may take."""
         return self.memory + self.memory_per_byte * length
 
 

@@ -33,7 +33,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_the_compiled_form_runs_where_it_is_installed(installed: SimpleNamespace) -> None:
-    """If the compiled module is installed, every twin in `_hot` comes from it."""
+    """If the compiled module is installed, every name in `_hot` with two forms comes from it."""
     names = chosen()
     assert names["WHY_PURE"] is None
     assert {name: names[name] for name in _TWINS} == vars(installed)

@@ -72,7 +72,7 @@ def test_squeezed_records_fit(form: Any) -> None:
 
 
 def test_sizes_and_memory_are_added_up(form: Any) -> None:
-    """A record takes its class's `memory`, and as much as is said for each header."""
+    """A record takes its class's `memory`, and the given number of bytes for each header."""
     records = [record_of(form, 30) for _ in range(3)]
     records[1].headers = (("a", b""), ("b", None))
     records[2].headers = [("a", b"")]
@@ -102,7 +102,7 @@ class Home:
 
 
 def delivery_class(form: Any) -> Any:
-    """Make a class of deliveries whose rare methods note that they were called."""
+    """Make a class of deliveries that notes the calls of the methods that are seldom needed."""
 
     class Noted(form.DeliveryFields):  # type: ignore[misc]
         __slots__ = ()
@@ -344,7 +344,7 @@ def _elsewhere(each: Queueing) -> None:
 def test_what_is_out_of_the_ordinary_queues_nothing(
     queueing: Queueing, change: Callable[[Queueing], None]
 ) -> None:
-    """A full buffer, callers that wait, an ended producer and another loop all return None."""
+    """A full buffer, waiting callers, an ended producer or another loop: `queue` returns None."""
     change(queueing)
     assert queueing.send() is None
     assert (queueing.budget.used, queueing.appender.ordinal) == (10, 0)

@@ -891,7 +891,7 @@ class _Application:
         limit: float | None = None,
         cancel_within: int = 6,
     ) -> bool:
-        """Make one call: True if it returned, False if it timed out or was cancelled.
+        """Make one call; return True if it ends well, False if it times out or is cancelled.
 
         Raises:
             _GoneError: the producer had a fatal error, or was closed during the call. Errors that

@@ -148,7 +148,7 @@ class SimRecord(PendingRecord):
         self.follow_up: Call | None = None
 
     def settle(self, outcome: SharedOutcome, place: int) -> None:
-        """Note the outcome of the record."""
+        """Note the outcome of the record, and report it if it breaks a rule."""
         row, world = self.row, self._world
         if "there is no partition" in str(outcome.error):
             world.missing.refused(row.value)

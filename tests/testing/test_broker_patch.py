@@ -29,7 +29,7 @@ CLASS = (Path(__file__).parent / "golden" / "ProducerStateEntry.class").read_byt
 def test_any_constant_can_be_put_there_and_what_was_before_leaves_no_trace(
     first: int, second: int
 ) -> None:
-    """The patch can set the number of retained batches to 1 to 32767, and can set it again."""
+    """The patch can set the number of retained batches to any of 1 to 32767, and set it again."""
     assert retained(patched(CLASS, first)) == first
     assert patched(patched(CLASS, first), second) == patched(CLASS, second)
 

@@ -54,8 +54,8 @@ async def test_preferred_elections_and_reassignments_under_load(
 async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, world: World) -> None:
     """Records are stored once and in order while leaders move and epochs are bumped.
 
-    Each time while the leader moves, a record that is too large fails. Its sequence is never
-    appended, so the producer bumps the epoch to close the gap.
+    During each move, a record fails because it is too large. Its sequence is never appended, so the
+    producer bumps the epoch to close the gap.
     """
     configs = {**SAFE, "max.message.bytes": 1000}
     await cluster.create_topic("flapping", replicas=[[0, 1], [0, 1]], configs=configs)
