@@ -119,7 +119,7 @@ class Transactor:
         return answer.error_code  # type: ignore[no-any-return]
 
     def produce(self, value: bytes = b"v", partition: int = 0, topic: str = "t") -> ErrorCode:
-        """Produce the next record, and advance its sequence only if the record was accepted."""
+        """Produce the next record, and advance the sequence only if the record was accepted."""
         sequence = self.sequences.get((topic, partition), 0)
         code = self.produce_at(sequence, value, partition, topic)
         if code is ErrorCode.none:

@@ -494,7 +494,7 @@ def test_properties_are_read_in_milliseconds_and_as_text() -> None:
 def test_a_bad_property_is_refused_under_its_own_name_and_in_its_own_unit(
     name: str, text: str, allowed: str
 ) -> None:
-    """The error for a property's bad value has the property's name and that property's unit."""
+    """The error for a property's bad value names the property, and uses the property's own unit."""
     with pytest.raises(ConfigError) as caught:
         _properties({name: text})
     assert str(caught.value).startswith(f"ConfigError: {name}=")

@@ -215,7 +215,7 @@ def test_no_call_overtakes_a_waiter_that_was_granted_room() -> None:
 
 
 def test_records_get_what_the_copies_of_batches_leave() -> None:
-    """A part of the budget is kept for copies; beyond that, they take room from records."""
+    """A part of the budget is kept for copies of batches; more copies take room from records."""
     budget = ByteBudget(100, 25)
     assert budget.try_take(70)
     assert not budget.try_take(6)

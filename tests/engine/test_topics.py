@@ -1,4 +1,4 @@
-"""What is kept for a topic: the size of a batch that it refused."""
+"""`TopicState` limits the size of a topic's batches after a broker has refused one for its size."""
 
 from __future__ import annotations
 

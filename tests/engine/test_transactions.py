@@ -1133,7 +1133,7 @@ def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) ->
 
 @pytest.mark.parametrize("kind", [COMMIT_OFFSETS, END])
 def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
-    """In transactions v2 a lost call makes no InitProducerId necessary before the next transaction.
+    """In transactions v2 no InitProducerId is sent between a lost call and the next transaction.
 
     EndTxn gives the producer a new epoch, which fences any late copy of the lost call
     (KAFKA-17754).

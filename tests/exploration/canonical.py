@@ -137,7 +137,7 @@ class _Walk:
         return (self.link(thing.link), thing.distance)
 
     def requests(self, thing: OrderedDict[int, Any]) -> Any:
-        """Describe the requests of a connection without their tokens: answers come in order."""
+        """Describe the requests of a connection by their order; their tokens make no difference."""
         return tuple([self.form(value) for value in thing.values()])
 
     def pipe(self, thing: Pipe) -> Any:

@@ -66,7 +66,7 @@ _BY_SPACE = {
     ),
 }
 KILLED_IN = {mutant: space for space, mutants in _BY_SPACE.items() for mutant in mutants}
-"""By mutant: the space that kills it, with as many faults as the space says."""
+"""For each mutant: the space that kills it, with as many faults as the space allows."""
 
 
 def engine_mutants() -> list[str]:

@@ -68,7 +68,7 @@ def test_pure_python_runs_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPa
 def test_a_compiled_module_that_cannot_be_loaded_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A file that is no shared library makes the pure form run, and the reason says so."""
+    """If the compiled module cannot be loaded, the pure form runs, and `WHY_PURE` says so."""
     monkeypatch.delitem(sys.modules, _MODULE)
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     (tmp_path / f"_compiled{suffix}").write_bytes(b"damaged")
@@ -78,7 +78,7 @@ def test_a_compiled_module_that_cannot_be_loaded_is_not_used(
 
 
 def test_a_compiled_module_of_another_version_is_not_used(installed: SimpleNamespace) -> None:
-    """A module that lacks one of the names makes the pure form run, and the reason says so."""
+    """If the compiled module lacks one of the names, the pure form runs, and `WHY_PURE` says so."""
     del installed.take_fitting
     names = chosen()
     assert names["WHY_PURE"].startswith("the compiled module is of another version of aioidem")

@@ -46,7 +46,7 @@ def valgrind(guard: Any) -> None:
 def test_the_hot_loops_execute_what_is_recorded(
     request: pytest.FixtureRequest, guard: Any, form: str
 ) -> None:
-    """Each hot loop executes at most 5 % more instructions than recorded (30 % if builds differ)."""
+    """A hot loop executes at most 5 % more instructions than recorded (30 % if builds differ)."""
     if form == "compiled":
         request.getfixturevalue("compiled")
     found = guard.recorded(form)

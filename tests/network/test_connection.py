@@ -418,7 +418,7 @@ async def test_requests_that_share_a_send_start_together() -> None:
 
 
 async def test_what_never_started_stays_known_after_the_end() -> None:
-    """`started` stays False, after the connection has ended, for a request that was never sent."""
+    """For a request that was never sent, `started` stays False after the connection has ended."""
     async with running() as peer:
         peer.near.hold = anyio.Event()
         first = peer.write(bytes(PIECE))

@@ -63,7 +63,7 @@ SILENCES = pytest.mark.parametrize(
 async def running(
     silence: Interceptor, **options: Any
 ) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
-    """Run a producer that knows its topic; its cluster is silent from then on."""
+    """Run a producer; after its first acknowledged record, `silence` handles all its requests."""
     async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, **LIMITS | options) as producer:

@@ -137,7 +137,7 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A placeholder in a step: the member id that the cluster gave to the member of that name."""
+    """A placeholder in a step: the member id that the cluster gave to the member called `name`."""
 
     name: str
 
