@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
-    # If the packages of an extra are missing, this import fails, or one that the command makes in
-    # `run`.
+    # If a package of an extra is missing, this import fails, or an import that the command makes
+    # inside `run`.
     try:
         from aioidem._cli.app import run
 

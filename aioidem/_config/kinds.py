@@ -36,7 +36,7 @@ class RefusedValue(Exception):  # noqa: N818 - not an error yet: the caller know
 
 
 class Kind(Protocol):
-    """The values that an option accepts, in their native form and as the text of a property."""
+    """The values that an option accepts, as Python objects and as the text of a Java property."""
 
     @property
     def allowed(self) -> str:
@@ -275,7 +275,7 @@ class Acks(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A partitioner function, or None for the built-in one. No property can express a function."""
+    """A partitioner function, or None for the built-in one. No text can express a function."""
 
     allowed: str = "a callable (see aioidem.Partitioner) or None"
     allowed_text: str = "nothing: it has no text form"

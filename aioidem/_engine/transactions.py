@@ -219,8 +219,8 @@ class Transactions:
         self._identity = identity
         self._backoff = backoff
         self._calling: Call | None = None
-        # `_begun`: the coordinator may have a transaction of this producer. `_confirmed`: it is
-        # known to have one.
+        # `_begun`: the coordinator may have a transaction of this producer. `_confirmed`: the
+        # coordinator is known to have one.
         self._begun = False
         self._confirmed = False
         self._wanted: list[tuple[str, int]] = []

@@ -60,7 +60,7 @@ class QueuedDelivery(DeliveryFields, Delivery, PendingRecord):
             self._add(callback)
 
     def begin_wait(self) -> asyncio.Future[None]:
-        """Return what the current task has to await for the outcome; then `metadata` has it.
+        """Return the future that the current task must await; after that `metadata` is known.
 
         This and `stop_waiting` do what `await delivery` does, without its check of the event loop.
         The caller has just queued the record, in a task of the producer's loop of asyncio.
