@@ -112,7 +112,7 @@ _LOADED_ON_USE = {
     "ProducerClient": "aioidem._aiokafka.client",
     "ProducerStatistics": "aioidem._producer.metrics",
 }
-"""Public names, by the module that is imported when the name is used for the first time."""
+"""For each public name, the module that is imported when the name is used for the first time."""
 
 
 def __getattr__(name: str) -> Any:

@@ -3,9 +3,9 @@
 Answers in v14 name the window: the most batches of a producer that may be in flight per partition.
 
 There is one `Discovery` per node (broker address), and it outlives the node's connections. It says
-which Produce version may be used on the present connection, whether the broker must first be asked
-whether a topic has the config of KIP-1269 (the question, a DescribeConfigs request), and why the
-window stays at 5 batches.
+which Produce version may be used on the present connection, and why the window stays at 5 batches.
+It also says when the question must be sent first: a DescribeConfigs request that shows whether a
+topic has the config of KIP-1269.
 
 Each of these events rules v14 out for some time, never for good:
 

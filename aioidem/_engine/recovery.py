@@ -199,7 +199,10 @@ class Recovery:
         self.salvaged.extend(batches)
 
     def next_probe(self, unresolved: Sequence[Batch], now: float) -> Batch | None:
-        """Return the newest batch in doubt that this pass has not probed; None if there is none."""
+        """Return the next batch to probe (resend); None if none is left in this pass, or not yet.
+
+        It is the newest batch in doubt that was not probed in this pass, or the batch of `hint`.
+        """
         if now < self.pass_not_before:
             return None
         hinted = self._hinted

@@ -17,7 +17,7 @@ __all__ = ["StickyPartitioner"]
 
 
 class StickyPartitioner(StickyFields):
-    """The partition that gets one topic's records without a key at present.
+    """The partition that at present gets the records without a key of one topic.
 
     Args:
         switch_after: bytes after which another partition is drawn.

@@ -1,9 +1,9 @@
-"""Parse what Kafka's own tool DumpLogSegments prints of a partition's log.
+"""Parse what Kafka's own tool DumpLogSegments prints about a partition's log.
 
 The tool is a reader that shares no code with aioidem: only its printed text is parsed here.
 
 Invariants
-    A line that is neither a batch, a record nor known (empty, a file name, a starting offset)
+    Every line must be a batch, a record, empty, a file name or a starting offset. Any other line
     raises an error, so that a version of the tool that prints something else is noticed.
     Payloads are text, as the tool prints them. The tool does not preserve bytes that are not UTF-8,
     so tests send text (hexadecimal digits, for example).
