@@ -96,9 +96,10 @@ class PartitionQueue(QueueFields):
     def cut(self, limit: int, max_records: int) -> Sequence[PendingRecord]:
         """Take at least one record from the head of the queue, for one batch.
 
-        The batch has at most `limit` bytes (header included), unless its only record is larger; at
-        most `max_records` records; and no records of two `RecordGroup`s. A group that has at most
-        `limit` bytes is divided only if it has more than `max_records` records.
+        The batch has at most `limit` bytes (header included), unless its only record is larger, and
+        at most `max_records` records. It has records of one `RecordGroup`, or only records without
+        a group. A group that has at most `limit` bytes is divided only if it has more than
+        `max_records` records.
         """
         room = limit - BATCH_OVERHEAD
         records = self.records

@@ -41,8 +41,9 @@ class ProducerLife:
         closed: Whether the producer was closed, or is being closed.
         clock: The event loop's clock, in seconds; before the start `time.monotonic`.
         open_loop: The asyncio event loop on which the producer may be used now. A call that runs on
-            this loop needs no further check. Before the start, after the end, in a forked process
-            and on trio, `open_loop` is no event loop; then `check_open` makes all its checks.
+            this loop is in the right process, thread and loop, without further checks. Before the
+            start, after the end, in a forked process and on trio, `open_loop` is no event loop;
+            then `check_open` makes all its checks.
     """
 
     __slots__ = (
