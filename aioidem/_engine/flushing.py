@@ -24,11 +24,11 @@ class FlushCount:
         self._by_status = dict.fromkeys(DeliveryStatus, 0)
 
     def add(self, generations: Mapping[int, int], status: DeliveryStatus) -> None:
-        """Count those of some records with the same outcome that this flush waits for.
+        """Count records that have just got the same outcome, if this flush waits for them.
 
         Args:
-            generations: how many of the records were queued in each generation (between two
-            flushes).
+            generations: for each generation (the time between two flushes), how many of these
+            records were queued in it.
             status: the outcome.
         """
         self._by_status[status] += sum(

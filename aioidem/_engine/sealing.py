@@ -313,9 +313,10 @@ def _part(whole: Batch, records: Sequence[PendingRecord], base: int, ordinal: in
 
 
 def _chunks(records: list[PendingRecord], target: int) -> list[list[PendingRecord]]:
-    """Divide records into pieces of at most `target` bytes before compression, or of one record.
+    """Divide records into pieces of at most `target` bytes before compression.
 
-    If one piece could hold all records, they are divided into halves.
+    A record that is larger than `target` is a piece by itself. If one piece could hold all records,
+    they are divided into halves.
     """
     chunks: list[list[PendingRecord]] = [[]]
     size = BATCH_OVERHEAD
