@@ -1,4 +1,4 @@
-"""Space: what there is in the worlds that are explored, what may go wrong, and what must hold."""
+"""Space: the contents of the worlds that are explored, their faults, and what must hold."""
 
 from __future__ import annotations
 

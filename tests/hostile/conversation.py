@@ -249,7 +249,7 @@ class Broker(ByteStream):
 
 
 class Connecting:
-    """A connector whose connections are all corrupted by one script, answer by answer."""
+    """A connector on whose connections one script says how each answer is corrupted."""
 
     def __init__(self, script: Script, inner: Connector | None = None) -> None:
         self._script = script

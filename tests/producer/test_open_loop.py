@@ -94,7 +94,7 @@ async def test_after_the_end_each_call_says_that_it_is_closed() -> None:
 @REAL_LOOPS
 @bounded(10)
 async def test_after_a_fatal_error_each_call_raises_that_error() -> None:
-    """The error that has ended the producer is raised, whatever the arguments are."""
+    """After a fatal error each call raises that error, whatever its arguments are."""
     async with EmbeddedCluster(transport="memory") as cluster, producer_for(cluster) as producer:
         await producer.send("t", b"first")
         fatal = errors.InternalError("an end")

@@ -504,7 +504,7 @@ class Pair:
         return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
 
     def unused(self) -> list[str]:
-        """Return the names of the differences that this Kafka must show and that were not seen."""
+        """Return the names of the differences that were expected of this Kafka, but not seen."""
         return [
             each.name
             for each in self.allowed
