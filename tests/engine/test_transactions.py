@@ -1,4 +1,4 @@
-"""Transactions: what coordinators are asked, what their answers mean, and what records become.
+"""Transactions: requests to coordinators, the meaning of the answers, and outcomes of records.
 
 Most tests run in both protocols, v1 (KIP-98) and v2 (KIP-890): `BOTH`. `Rig` checks in every test
 that there is one call to a coordinator at a time, and that EndTxn is sent only when no batch is

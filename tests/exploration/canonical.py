@@ -287,5 +287,5 @@ def _fields_of(thing: Any) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a tuple without the names of its fields, which `marshal` does not take."""
+    """Return a tuple with plain tuples in place of named ones, which `marshal` does not take."""
     return tuple([_plain(each) if isinstance(each, tuple) else each for each in values])

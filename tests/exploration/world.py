@@ -62,8 +62,10 @@ from .space import Space
 __all__ = ["SOON", "Pipe", "World"]
 
 SOON = 1.0
-"""Seconds up to which a timer fires by itself; a later one fires only if nothing else can happen,
-or if a broker is silent, which is a fault."""
+"""A timer that is due within this many seconds fires by itself.
+
+A later one fires only if nothing else can happen, or if a broker is silent, which is a fault.
+"""
 
 _START = 1000.0
 _MIDNIGHT_MS = 1_700_006_400_000

@@ -165,7 +165,7 @@ def test_where_there_is_no_task_of_asyncio_the_answer_is_true() -> None:
 def test_without_anyio_s_private_names_the_answer_is_true(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a version of anyio lacks a private name, every answer is True, which only costs time."""
+    """If anyio lacks a private name, `may_be_cancelled` is always True, which only costs time."""
 
     async def asked_twice() -> list[bool]:
         backend = sys.modules["anyio._backends._asyncio"]

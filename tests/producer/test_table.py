@@ -78,7 +78,7 @@ KINDS = [
 @pytest.mark.parametrize("how", ["table", "chunks", "batch", "slice"])
 @bounded(10)
 async def test_every_layout_of_bytes_and_text(kind: Any, how: str) -> None:
-    """Tables, batches and slices of them are written, with bytes or text of any layout."""
+    """`send_table` takes tables, batches and slices with bytes or text in any layout of Arrow."""
     texts = [None if value is None else value.decode() for value in VALUES]
     column = pa.array(texts, pa.string())
     column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)

@@ -1,6 +1,6 @@
-"""Mutants: how a rule is broken from outside of the engine, and how seeds notice that.
+"""Mutants: each breaks one rule of the engine from outside, and the run of some seed notices it.
 
-The rules themselves are in `mutants` and `transactional_mutants`.
+The mutants themselves are in `mutants` and `transactional_mutants`.
 """
 
 from __future__ import annotations

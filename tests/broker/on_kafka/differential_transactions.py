@@ -144,7 +144,7 @@ class Transactions:
         return [await self.ask(step) for step in steps]
 
     async def start(self, name: str, **options: Any) -> tuple[int, int]:
-        """Initialise a transactional id; return its producer id and epoch on both brokers."""
+        """Initialise a transactional id; return its id and epoch, the same on both brokers."""
         await self._align()
         answer = await self.ask(self.init(name, **options))
         assert answer["error_code"] == "none"
