@@ -45,7 +45,7 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     rig.send(2)
     rig.tick(1.0)
     rig.send(2)
-    # Resent after this loss, the batches are young requests: b2 expires before the request timeout.
+    # The batches are resent after this loss, so b2 expires before its latest request times out.
     rig.lose(unwritten=rig.outstanding())
     rig.tick(2.0)
     rig.ack(rig.outstanding()[0])

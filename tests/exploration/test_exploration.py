@@ -81,7 +81,7 @@ def test_a_violation_becomes_a_test_that_fails_as_long_as_it_is_there(tmp_path: 
 
 
 def test_the_shortest_path_is_found_first() -> None:
-    """A search with a larger budget of faults finds no longer path than one with a smaller."""
+    """A search that allows more faults never finds a longer path than one that allows fewer."""
     mutant = "lost request taken for unwritten"
     paths = [broken(mutant, EVERYDAY, faults=faults).violation for faults in (1, 2)]
     assert paths[0] is not None

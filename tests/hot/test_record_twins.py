@@ -89,7 +89,7 @@ def test_numbers_beyond_64_bits_are_refused(compiled: Any, number: int) -> None:
 
 
 class Home:
-    """A producer's event loop, and whether calls from elsewhere were checked."""
+    """A stand-in for a producer, which has an event loop and notes the argument of each `check`."""
 
     running_loop = staticmethod(asyncio.get_running_loop)
 

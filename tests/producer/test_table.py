@@ -1,4 +1,4 @@
-"""`send_table` writes the rows of an Arrow table as the records that they stand for."""
+"""`send_table` writes each row of an Arrow table as one record."""
 
 from __future__ import annotations
 
