@@ -530,7 +530,7 @@ class World:
             self.complaints.append("a connection has more requests in flight than it may have")
 
     def _check(self, partition: int, batch: Sent, pipe: Pipe) -> None:
-        """Note a complaint for each rule about sequences and epochs that a sent batch violates."""
+        """Note a complaint if a sent batch breaks a rule about numbers, the window or epochs."""
         key = (partition, batch.producer_id, batch.epoch, batch.sequence)
         if key not in self.written:
             self._check_span(partition, batch, pipe.told.get(partition, _DEFAULT_RETAINED))
