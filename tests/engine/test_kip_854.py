@@ -119,9 +119,10 @@ def test_a_broker_that_forgot_a_producer_does_not_say_so() -> None:
 
 
 def test_the_last_batch_counts_by_its_newest_record() -> None:
-    """A producer's age counts from the newest record of the batch that it appended last.
+    """A broker measures how long a producer has been idle by the last batch that it appended.
 
-    Neither the newest record of all its batches counts, nor the time when the producer became idle.
+    The time runs from the newest timestamp in that batch, even if an earlier batch had a newer one.
+    It does not run from the moment at which the broker appended the batch.
     """
     cluster, client, replica = broker()
     old = START_MS - int(25 * HOUR * 1000)

@@ -1,8 +1,9 @@
 """The producer detects a broker that announces a window of 20 batches and remembers only five.
 
 The producer detects this when a connection is lost and the broker refuses the retries. The
-producer logs one warning, sends that broker five batches from then on, and loses no record. A
-restarted broker refuses such retries, too; the producer logs no warning about that broker.
+producer logs one warning, has at most five batches in flight to that broker from then on, and
+loses no record. A restarted broker refuses such retries, too; the producer logs no warning about
+that broker.
 """
 
 from __future__ import annotations

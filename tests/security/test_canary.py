@@ -62,7 +62,7 @@ def anyio_backend() -> str:
 
 
 def unsigned(expires: float) -> str:
-    """Make a token that contains the canary, in plain text and encoded."""
+    """Make an unsigned JSON Web Token whose base64url-encoded payload contains the canary."""
     parts: tuple[Mapping[str, Any], ...] = (
         {"alg": "none"},
         {"sub": "alice", "exp": expires, "jti": CANARY},

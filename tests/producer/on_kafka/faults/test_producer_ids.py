@@ -1,7 +1,7 @@
 """Producers that get their producer id late or not at all, because a coordinator does not answer.
 
 The coordinator loads, moves, hangs or is down. `start` waits for a producer id for `max_block`
-seconds at most, and records that are sent later are not affected.
+seconds at most. Once the coordinator answers again, records are acknowledged as usual.
 """
 
 from __future__ import annotations
