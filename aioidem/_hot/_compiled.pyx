@@ -222,7 +222,7 @@ cdef class RecordFields:
 
 @cython.auto_pickle(False)
 cdef class DeliveryFields(RecordFields):
-    """One record that waits for its outcome, and what its caller waits with.
+    """One record that waits for its outcome, with the attributes that serve its caller.
 
     See `record.DeliveryFields`.
     """
@@ -393,7 +393,7 @@ cdef class BudgetFields:
 
 @cython.auto_pickle(False)
 cdef class Appender:
-    """Numbers records, and queues those that go where the record before them went.
+    """Numbers records, and queues those without a key on the partition that the last one went to.
 
     See `queueing.Appender`.
     """
@@ -458,7 +458,7 @@ cdef bint append_record(
 
 @cython.auto_pickle(False)
 cdef class PlainSends:
-    """Queues records that have nothing but a value, if nothing is out of the ordinary.
+    """Queues records that are nothing but a short value, while there is room for them.
 
     See `queueing.PlainSends`.
     """

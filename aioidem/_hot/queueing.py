@@ -34,7 +34,7 @@ class _Record(Protocol):
 
 
 class Appender:
-    """Numbers records, and queues those that go where the record before them went.
+    """Numbers records, and queues those without a key on the partition that the last one went to.
 
     These are the records for which the sticky partitioner has already chosen a partition.
 
@@ -111,7 +111,7 @@ class Appender:
 
 
 class PlainSends:
-    """Queues records that have nothing but a value, if nothing is out of the ordinary.
+    """Queues records that are nothing but a short value, while there is room for them.
 
     Such a record has no key, no headers, no timestamp and no partition of the caller's. `queue`
     says what must hold for it.

@@ -72,7 +72,7 @@ class RecordFields:
 
 
 class DeliveryFields(RecordFields):
-    """One record that waits for its outcome, and what its caller waits with.
+    """One record that waits for its outcome, with the attributes that serve its caller.
 
     The class that inherits from this one has the methods that are called rarely: `_look`,
     `_failure` (which returns the error), `_failed` (for what a callback has raised),
