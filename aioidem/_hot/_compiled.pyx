@@ -253,18 +253,27 @@ cdef class DeliveryFields(RecordFields):
         self._siblings = siblings
 
     def done(self):
-        """See `record.DeliveryFields.done`."""
+        """Return whether the outcome is known."""
         return self._outcome is not None
 
     def exception(self):
-        """See `record.DeliveryFields.exception`."""
+        """Return the error that the record failed with; None if it has not failed."""
         outcome = self._outcome
         if self._looking == 1 and (outcome is None or outcome.error is None):
             return None
         return self._failure()
 
     def add_done_callback(self, callback):
-        """See `record.DeliveryFields.add_done_callback`."""
+        """Call `callback(delivery)` when the outcome is known, or now if it is known already.
+
+        Args:
+            callback: Must not block. It may call `send_nowait`; its exceptions are logged.
+
+        Raises:
+            WrongLoopError: The record is pending, and the call comes from another thread or event
+                loop than the producer's.
+            ProducerClosed: The record is pending, and the producer's event loop was closed.
+        """
         if self._outcome is not None:
             self._look()
             try:
@@ -285,7 +294,8 @@ cdef class DeliveryFields(RecordFields):
     def _add(self, callback):
         before = self._callbacks
         if before is None:
-            self._callbacks = callback
+            odd = callback is None or type(callback) is tuple
+            self._callbacks = (callback,) if odd else callback
         else:
             several = before if type(before) is tuple else (before,)
             self._callbacks = (*several, callback)
@@ -310,6 +320,7 @@ cdef int take_outcome(
         delivery._waiter = None
         delivery._wake(waiter)
     if siblings is not None:
+        delivery._siblings = None
         siblings.one_done()
     callbacks = delivery._callbacks
     if callbacks is not None:
@@ -492,7 +503,7 @@ cdef class PlainSends:
 
     def queue(self, topic, value):
         """See `queueing.PlainSends.queue`."""
-        cdef int64_t size, charge, used
+        cdef int64_t size, charge
         cdef DeliveryFields record
         cdef object life = self._life, now
         cdef BudgetFields budget = self._budget
@@ -508,9 +519,8 @@ cdef class PlainSends:
             return None
         size += self._empty if size < 64 else self._empty + 1
         charge = size + self._memory
-        used = budget.used + charge
         if (
-            used > budget.limit
+            budget.used + charge > budget.limit
             or budget.waiting
             or self._appender._effects.fatal_error is not None
         ):
@@ -521,7 +531,7 @@ cdef class PlainSends:
         record.timestamp_ms = llrint(PyFloat_AsDouble(self._wall_clock()) * 1000.0)
         record.size = size
         record._context = self._context
-        budget.used = used
+        budget.used += charge
         try:
             now = life.clock()
             if not append_record(self._appender, topic, record, now):

@@ -207,12 +207,12 @@ class PlainSends:
             return None
         size += self._empty if size < _ONE_BYTE_LENGTH else self._empty + 1
         charge = size + self._memory
-        used = budget.used + charge
-        if used > budget.limit or budget.waiting or self._appender.ended:
+        if budget.used + charge > budget.limit or budget.waiting or self._appender.ended:
             return None
         stamp = round(self._wall_clock() * 1000)
         record = self._make(None, value, (), stamp, None, size, self._context)
-        budget.used = used
+        # A finaliser that ran meanwhile may have queued records, too.
+        budget.used += charge
         now = life.clock()
         try:
             if not self._appender.append(topic, record, now):

@@ -173,7 +173,9 @@ class DeliveryFields(RecordFields):
     def _add(self, callback: Callable[[Any], object]) -> None:
         before = self._callbacks
         if before is None:
-            self._callbacks = callback
+            given: Any = callback
+            odd = given is None or type(given) is tuple  # neither is a function
+            self._callbacks = (given,) if odd else given
         else:
             several = before if type(before) is tuple else (before,)
             self._callbacks = (*several, callback)
@@ -197,6 +199,7 @@ class DeliveryFields(RecordFields):
             self._waiter = None  # avoids a reference cycle: the waiting task refers to this object
             self._wake(waiter)
         if siblings is not None:
+            self._siblings = None  # they refer to all deliveries of the call
             siblings.one_done()
         callbacks = self._callbacks
         if callbacks is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable
@@ -173,6 +174,23 @@ def test_several_callbacks_are_called_in_order(form: Any) -> None:
     assert made.calls == [error, error]
 
 
+@pytest.mark.parametrize("odd", [None, (), (print,)])
+def test_what_is_no_function_is_reported(form: Any, odd: Any) -> None:
+    """A callback that cannot be called is an error of the caller, whatever it is."""
+    made = delivery_of(form)
+    made.add_done_callback(odd)
+    made.settle(ACKED, 0)
+    [error] = made.calls
+    assert isinstance(error, TypeError)
+
+
+@pytest.mark.parametrize("name", ["done", "exception", "add_done_callback"])
+def test_users_read_the_same_help(compiled: Any, pure: Any, name: str) -> None:
+    """A delivery's public methods have the same docstring in both forms."""
+    twins = [getattr(form.DeliveryFields, name).__doc__ for form in (compiled, pure)]
+    assert [inspect.cleandoc(text) for text in twins] == [inspect.cleandoc(twins[1])] * 2
+
+
 def test_the_waiting_task_and_the_siblings_are_told_once(form: Any) -> None:
     """A delivery wakes its waiter, forgets it, and counts as done among its siblings."""
     told: list[int] = []
@@ -180,6 +198,7 @@ def test_the_waiting_task_and_the_siblings_are_told_once(form: Any) -> None:
     made._waiter = "a waiter"
     made.settle(ACKED, 0)
     assert (made.calls, made._waiter, told) == (["a waiter"], None, [1])
+    assert made._siblings is None  # they would keep the other deliveries of the call
 
 
 def test_a_failure_is_counted_as_unseen(form: Any) -> None:
@@ -242,6 +261,7 @@ class Queueing:
         self.woken: list[object] = []
         self.appended: list[Any] = []
         self.refusal: Exception | None = None
+        self.meanwhile = 0
         self.effects = SimpleNamespace(fatal_error=None)
         self.queue = form.QueueFields()
         sticky = form.StickyFields()
@@ -255,9 +275,14 @@ class Queueing:
         self.wakeup = SimpleNamespace(raised=False, set=self._raise)
         self.sends = form.PlainSends(
             self.made, SimpleNamespace(home=Home()), asyncio.get_running_loop,
-            time.time, self.life, self.budget, self._release, self._append,
+            self._wall_clock, self.life, self.budget, self._release, self._append,
             self.appender, {"t": None, "u": None}, self.wakeup, most=400, empty=22, memory=100,
         )  # fmt: skip
+
+    def _wall_clock(self) -> float:
+        # The clock is read while the record is made.
+        self.budget.used += self.meanwhile
+        return time.time()
 
     def _release(self, size: int) -> None:
         self.budget.used -= size
@@ -322,6 +347,13 @@ def test_a_refusal_of_the_engine_returns_the_bytes(queueing: Queueing) -> None:
         queueing.send("u")
     assert queueing.budget.used == 10
     assert not queueing.wakeup.raised
+
+
+def test_what_a_finaliser_queues_meanwhile_is_counted(queueing: Queueing) -> None:
+    """Making a record may run the garbage collector, and a finaliser may send."""
+    queueing.meanwhile = 500
+    assert queueing.send() is not None
+    assert queueing.budget.used == 10 + 500 + 72 + 100
 
 
 def _full(each: Queueing) -> None:
