@@ -107,7 +107,7 @@ def show(mutants: Sequence[str], spaces: Sequence[str], limit: int | None) -> in
     ]
     killed = missed = 0
     for name in names:
-        tried = spaces or [space for mutant, space in KILLED_IN.items() if mutant == name]
+        tried = spaces or ([KILLED_IN[name]] if name in KILLED_IN else [])
         verdict = _verdict(name, tried, limit)
         killed += verdict is not None
         missed += verdict is None and bool(tried)
