@@ -80,9 +80,8 @@ class RecordAccumulator:
         self._cluster = cluster
         self._metadata = metadata
         self._partitions = partitions
-        timeout, targets = config.delivery_timeout, partitions.targets
-        self.appender = Appender(timeout, effects, targets, partitions.wake)
         self._targets = partitions.targets
+        self.appender = Appender(config.delivery_timeout, effects, self._targets, partitions.wake)
         self._outcomes = outcomes
         self._effects = effects
         self._transactions = transactions
@@ -92,7 +91,6 @@ class RecordAccumulator:
         self._closed = False
         # How many records that `appender` has numbered were not queued, because of an error.
         self._refused = 0
-        self._delivery_timeout = config.delivery_timeout
         self._has_targets = config.partitioner is None and config.transactional_id is None
         self.topics: dict[str, TopicState] = {}
         # The topics that have records without a partition. A topic may stay here for a while after
@@ -167,12 +165,10 @@ class RecordAccumulator:
         """
         if self._closed or self._effects.fatal_error is not None:
             raise self._why_ended()
-        appender = self.appender
-        block.deadline = now + self._delivery_timeout
-        block.generation = appender.generation
-        block.begin_at(appender.ordinal + 1)
+        self.appender.number(block, now)
+        block.begin_at(block.ordinal)
         count = block.count
-        appender.ordinal += count
+        self.appender.ordinal += count - 1
         block.queued_at = 0.0
         try:
             self._append(topic_name, block, now, block_until)

@@ -19,7 +19,7 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Signal", "Waiter", "Wakeup", "add_waiter", "add_waiter_on", "new_signal", "wake"]
+__all__ = ["Signal", "Waiter", "Wakeup", "add_waiter", "new_signal", "wake"]
 
 
 class Signal(Protocol):
@@ -95,11 +95,6 @@ def add_waiter(waiting: Waiter | None) -> Waiter:
             return asyncio.get_running_loop().create_future()
         return anyio.Event()
     return _FutureSignal(waiting) if isinstance(waiting, asyncio.Future) else waiting
-
-
-def add_waiter_on(loop: asyncio.AbstractEventLoop, waiting: Waiter | None) -> Waiter:
-    """Do what `add_waiter` does, if the current task is known to run on this asyncio loop."""
-    return loop.create_future() if waiting is None else add_waiter(waiting)
 
 
 def wake(waiter: Waiter) -> None:

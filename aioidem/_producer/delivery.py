@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from aioidem._engine.record import Outcome
-from aioidem._network.waiting import Waiter, add_waiter, add_waiter_on
+from aioidem._network.waiting import Waiter, add_waiter
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import InternalError, KafkaError
@@ -188,9 +188,10 @@ class Delivery:
         except RuntimeError:  # no loop of asyncio is running
             task = None
         loop = home.loop
-        if task is not None and loop is not None and task.get_loop() is loop:
-            return add_waiter_on(loop, self._waiter)
-        home.check(True)
+        if task is None or loop is None or task.get_loop() is not loop:
+            home.check(True)
+        elif self._waiter is None:
+            return loop.create_future()
         return add_waiter(self._waiter)
 
     def __repr__(self) -> str:

@@ -223,7 +223,7 @@ class RecordIntake:
             timestamp_ms=timestamp_ms,
             most=self._most,
             too_large=partial(self._too_large, topic),
-            asks=partition is None and self._config.partitioner is not None,
+            asks=self._asks(partition),
         )
 
     def table_pieces(
@@ -252,8 +252,11 @@ class RecordIntake:
         columns = TableColumns(
             table, value=value, key=key, headers=named or shared, timestamp=timestamp
         )
-        asks = partition is None and self._config.partitioner is not None
-        return columns.pieces(self._most, partial(self._too_large, topic), asks)
+        return columns.pieces(self._most, partial(self._too_large, topic), self._asks(partition))
+
+    def _asks(self, partition: int | None) -> bool:
+        """Return whether the user's own partitioner is called for each record of a call."""
+        return partition is None and self._config.partitioner is not None
 
     def _shared(
         self, topic: str, key: bytes | None, headers: Headers, partition: int | None
@@ -289,7 +292,7 @@ class RecordIntake:
         """
         piece = deliveries.piece(columns.stamps)
         block = RecordBlock(columns, piece, partition)
-        if partition is None and self._config.partitioner is not None:
+        if self._asks(partition):
             for index in range(block.count):
                 await self._queue_part(topic, block.part(index, index + 1), deliveries)
             return
@@ -308,7 +311,7 @@ class RecordIntake:
         part = block.take(max(count, 1))
         count, charge = part.count, part.charge()
         budget.used += charge - taken
-        own = block.partition is None and self._config.partitioner is not None
+        own = self._asks(block.partition)
         try:
             if own:
                 self._accumulator.append(topic, part.record(0), self._life.clock(), block_until)
