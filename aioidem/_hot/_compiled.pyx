@@ -103,6 +103,12 @@ cdef inline Py_ssize_t varint_size(int64_t number) noexcept nogil:
     return size
 
 
+cdef inline int64_t encoded_size(int64_t payload, int64_t offset, int64_t delta) noexcept nogil:
+    """Return the size of a record with its length field, which the callers keep from overflowing."""
+    payload += 1 + varint_size(delta) + varint_size(offset)
+    return payload + varint_size(payload)
+
+
 cdef inline uint8_t *put_varint(uint8_t *at, int64_t number) noexcept nogil:
     cdef uint64_t groups = zigzag(number)
     while groups >= 0x80:
@@ -276,10 +282,7 @@ cdef class DeliveryFields(RecordFields):
         """
         if self._outcome is not None:
             self._look()
-            try:
-                callback(self)
-            except Exception as raised:
-                self._failed(raised)
+            run_callback(self, callback)
             return
         home = self._context.home
         try:
@@ -531,9 +534,9 @@ cdef class PlainSends:
         record.timestamp_ms = llrint(PyFloat_AsDouble(self._wall_clock()) * 1000.0)
         record.size = size
         record._context = self._context
+        now = life.clock()
         budget.used += charge
         try:
-            now = life.clock()
             if not append_record(self._appender, topic, record, now):
                 self._append(topic, record, now)
         except BaseException:
@@ -573,7 +576,7 @@ def squeeze(
 
     See `queueing.squeeze`.
     """
-    cdef int64_t largest = 0, span = 0, longest, widest, more, bound, added = 0
+    cdef int64_t largest = 0, span = 0, longest, widest, more, each_takes, added = 0
     cdef int64_t count = len(taken)
     cdef RecordFields record = taken[0]
     cdef int64_t first = record.timestamp_ms
@@ -590,9 +593,8 @@ def squeeze(
         more = record.size
         longest = max(largest, more)
         widest = max(span, abs(record.timestamp_ms - first))
-        bound = 1 + varint_size(widest) + varint_size(count + 1)
-        bound += varint_size(longest + bound)
-        if size + more + (count + 1) * (bound - overhead) > room:
+        each_takes = encoded_size(longest, count + 1, widest) - longest
+        if size + more + (count + 1) * (each_takes - overhead) > room:
             break
         largest = longest
         span = widest
@@ -747,8 +749,7 @@ def record_size(payload, offset_delta, timestamp_delta_ms):
         and is_int64(timestamp_delta_ms, &delta)
         and -(2**62) < size < 2**62
     ):
-        size += 1 + varint_size(delta) + varint_size(offset)
-        return size + varint_size(size)
+        return encoded_size(size, offset, delta)
     return _encoding.record_size(payload, offset_delta, timestamp_delta_ms)
 
 

@@ -211,9 +211,9 @@ class PlainSends:
             return None
         stamp = round(self._wall_clock() * 1000)
         record = self._make(None, value, (), stamp, None, size, self._context)
+        now = life.clock()
         # A finaliser that ran meanwhile may have queued records, too.
         budget.used += charge
-        now = life.clock()
         try:
             if not self._appender.append(topic, record, now):
                 self._append(topic, record, now)

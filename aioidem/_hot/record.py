@@ -155,10 +155,7 @@ class DeliveryFields(RecordFields):
         """
         if self._outcome is not None:
             self._look()
-            try:
-                callback(self)
-            except Exception as error:  # noqa: BLE001 - the caller's code
-                self._failed(error)
+            self._run(callback)
             return
         home = self._context.home
         try:
@@ -206,10 +203,13 @@ class DeliveryFields(RecordFields):
             # A callback may refer to this object: keeping the callback would be a reference cycle.
             self._callbacks = None
             for callback in callbacks if type(callbacks) is tuple else (callbacks,):
-                try:
-                    callback(self)
-                except Exception as error:  # noqa: BLE001 - the caller's code
-                    self._failed(error)
+                self._run(callback)
+
+    def _run(self, callback: Callable[[Any], object]) -> None:
+        try:
+            callback(self)
+        except Exception as error:  # noqa: BLE001 - the caller's code
+            self._failed(error)
 
     if TYPE_CHECKING:
         # Methods that the subclass defines.
