@@ -5,6 +5,7 @@
 PYTHON ?= python3
 SEEDS ?= 2000
 FROM ?= 0
+MIX ?= profiles
 INPUTS ?= 1000000
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -80,8 +81,8 @@ audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
 	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/audited.txt
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(VENV)/audited.txt
 
-soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0
-	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM)
+soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0 MIX=swarm
+	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM) --mix $(MIX)
 
 soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000
 	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM)

@@ -1,7 +1,7 @@
 """Run one seed of the simulation.
 
 Usage: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]
-[--transactions]`.
+[--mix MIX] [--transactions]`.
 
 It prints the schedule, what was wrong, and with `--trace` every step and answer. The exit status is
 1 when something was wrong.
@@ -15,7 +15,8 @@ import sys
 from .perform import perform
 from .schedule import PROFILES, draw
 from .shrink import shrink
-from .soak import drawn, quiet
+from .soak import MIXES, drawn, quiet
+from .swarm import draw_swarm
 from .transactional import draw_transactional
 
 __all__ = ["main"]
@@ -26,12 +27,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--profile", choices=list(PROFILES))
+    parser.add_argument("--mix", choices=list(MIXES), default="profiles")
     parser.add_argument("--transactions", action="store_true")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--shrink", action="store_true")
     asked = parser.parse_args()
     if asked.transactions:
         schedule = draw_transactional(asked.seed)
+    elif asked.mix == "swarm":
+        schedule = draw_swarm(asked.seed)
     else:
         schedule = drawn(asked.seed) if asked.profile is None else draw(asked.seed, asked.profile)
     with quiet():

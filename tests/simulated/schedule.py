@@ -22,7 +22,19 @@ from kio.schema.errors import ErrorCode
 from aioidem._engine.assigning import SLICE
 from aioidem._producer.settled_records import AT_ONCE
 
-__all__ = ["PROFILES", "Call", "Drawer", "Fault", "Glitch", "Schedule", "Work", "draw"]
+__all__ = [
+    "AFTER",
+    "PERMANENT",
+    "PROFILES",
+    "RETRIABLE_BEFORE",
+    "Call",
+    "Drawer",
+    "Fault",
+    "Glitch",
+    "Schedule",
+    "Work",
+    "draw",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,8 @@ class Schedule:
     """Whether topics are compacted, and some records have no key (KIP-467)."""
     used_epochs: int = 0
     """How many epochs of the transactional id are used up before any producer starts."""
+    features: tuple[str, ...] = ()
+    """What `swarm` chose for this seed; empty if the schedule was drawn by a profile."""
 
     @property
     def at_once(self) -> tuple[int, int]:
@@ -182,6 +196,11 @@ class Schedule:
         return any(fault.kind in ("unclean", "recreate") for fault in self.faults)
 
     @property
+    def forgetful(self) -> bool:
+        """Whether brokers forget the producer because of its records' timestamps (KIP-854)."""
+        return self.profile == "forgetful" or "old records" in self.features
+
+    @property
     def limits_stand(self) -> bool:
         """Whether the topics' size limits stay the same to the end."""
         return bool(self.small_limit) and all(fault.kind != "limit" for fault in self.faults)
@@ -209,8 +228,7 @@ class Schedule:
         at a broker that has forgotten the producer, or after the producer took a new producer id
         (because it used up its epochs, or another producer uses its id).
         """
-        forgotten = self.profile == "forgetful" or self.lossy
-        return forgotten or bool(self.first_epoch) or self.fenced
+        return self.forgetful or self.lossy or bool(self.first_epoch) or self.fenced
 
     @property
     def events_allowed(self) -> bool:
@@ -220,11 +238,7 @@ class Schedule:
         long after its connection was closed.
         """
         lies = {"spurious", "fence", "zombie"}
-        return (
-            self.lossy
-            or self.profile == "forgetful"
-            or any(glitch.kind in lies for glitch in self.glitches)
-        )
+        return self.lossy or self.forgetful or any(glitch.kind in lies for glitch in self.glitches)
 
     @property
     def lies_about_memory(self) -> bool:
@@ -301,9 +315,9 @@ def _numbers(*codes: int) -> tuple[int, ...]:
     return tuple(int(code) for code in codes)
 
 
-# UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are in `_AFTER` too: brokers answer with these codes
+# UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are in `AFTER` too: brokers answer with these codes
 # both before and after an append.
-_RETRIABLE_BEFORE = _numbers(
+RETRIABLE_BEFORE = _numbers(
     ErrorCode.corrupt_message,
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.leader_not_available,
@@ -318,7 +332,7 @@ _RETRIABLE_BEFORE = _numbers(
     ErrorCode.unknown_server_error,
     ErrorCode.kafka_storage_error,
 )
-_AFTER = _numbers(
+AFTER = _numbers(
     ErrorCode.not_leader_or_follower,
     ErrorCode.not_leader_or_follower,
     ErrorCode.unknown_topic_or_partition,
@@ -338,7 +352,7 @@ _AMBIGUOUS = _numbers(
     999,
     1234,
 )
-_PERMANENT = _numbers(
+PERMANENT = _numbers(
     ErrorCode.message_too_large,
     ErrorCode.message_too_large,
     ErrorCode.invalid_timestamp,
@@ -539,20 +553,23 @@ class Drawer:
         draw = self.r.random()
         if self.profile in ("links", "brokers", "codes", "answers", "range") and draw < 0.08:
             for _ in self._times(1, 2):
-                # The arguments: the share of the requests under way that still arrive; True if the
-                # client's connections are reset, False if they fall silent; a broker of the old
-                # cluster that stays reachable for a while, or -1; for how many seconds it does.
-                self._fault(
-                    "cluster",
-                    self.r.choice((0.0, 0.5, 1.0)),
-                    self.r.random() < 0.7,
-                    self.r.choice((-1, -1, self._broker())),
-                    self._duration(),
-                )
+                self._other_cluster()
         elif self.profile == "plain" or draw < 0.95 or not self._is_calm():
             return
         else:
             self._carried_here()
+
+    def _other_cluster(self) -> None:
+        # The arguments: the share of the requests under way that still arrive; True if the
+        # client's connections are reset, False if they fall silent; a broker of the old
+        # cluster that stays reachable for a while, or -1; for how many seconds it does.
+        self._fault(
+            "cluster",
+            self.r.choice((0.0, 0.5, 1.0)),
+            self.r.random() < 0.7,
+            self.r.choice((-1, -1, self._broker())),
+            self._duration(),
+        )
 
     def _is_calm(self) -> bool:
         return self.profile in ("links", "brokers", "codes", "answers")
@@ -689,10 +706,12 @@ class Drawer:
             return
         if self.values.get("noticed") or self.values.get("wide_at_end"):
             return  # such a schedule tests only what the producer learns about windows
-        self.r = r = random.Random(self.seed ^ 0x9A27)
-        if r.random() >= 0.15:
-            return
-        v = self.values
+        self.r = random.Random(self.seed ^ 0x9A27)
+        if self.r.random() < 0.15:
+            self._name_missing_partitions()
+
+    def _name_missing_partitions(self) -> None:
+        r, v = self.r, self.values
         topic, partitions = r.choice(v["topics"])
         more = [call.at for call in v["calls"]]
         grows = round(r.random() * self.until, 5) if r.random() < 0.6 else None
@@ -719,12 +738,16 @@ class Drawer:
         Separate random generators draw these faults, and those of the methods that run after this
         one, so that they change no other draw of a seed.
         """
-        self.r = random.Random(self.seed ^ 0x512E)
-        r, v = self.r, self.values
+        self.r = r = random.Random(self.seed ^ 0x512E)
+        v = self.values
         if self.profile in ("sprint", "ladder") or r.random() >= 0.12:
             return
         if v.get("noticed") or v.get("wide_at_end"):
             return  # such a schedule tests only what the producer learns about windows
+        self._small_limit()
+
+    def _small_limit(self) -> None:
+        r, v = self.r, self.values
         options = v["options"] = {**v["options"], "late_sealing": True}
         v["small_limit"] = max(options["batch_size"], 300) + r.choice((0, 60, 300))
         v["topic_configs"] = {
@@ -736,11 +759,14 @@ class Drawer:
 
     def _spoil_records(self) -> None:
         """Draw compacted topics, and a few records without a key, which they refuse (KIP-467)."""
-        self.r = random.Random(self.seed ^ 0x467)
-        r, v = self.r, self.values
+        self.r = r = random.Random(self.seed ^ 0x467)
+        v = self.values
         alone = v.get("all_acked") or v.get("wide_at_end") or self.profile == "ladder"
-        if alone or r.random() >= 0.08:
-            return
+        if not alone and r.random() < 0.08:
+            self._records_without_keys()
+
+    def _records_without_keys(self) -> None:
+        r, v = self.r, self.values
         v["bad_records"] = True
         v["topic_configs"] = {**v.get("topic_configs", {}), "cleanup.policy": "compact"}
         v["options"] = {**v["options"], "linger": r.choice((0.005, 0.05))}
@@ -862,11 +888,11 @@ class Drawer:
         r = self.r
         match r.choice(("refuse", "refuse", "after", "after", "permanent", "limit", "pid", "old")):
             case "refuse":
-                self._glitch("refuse", r.choice(_RETRIABLE_BEFORE), self._only())
+                self._glitch("refuse", r.choice(RETRIABLE_BEFORE), self._only())
             case "after":
-                self._glitch("after", r.choice(_AFTER), self._only())
+                self._glitch("after", r.choice(AFTER), self._only())
             case "permanent":
-                self._glitch("refuse", r.choice(_PERMANENT), self._only())
+                self._glitch("refuse", r.choice(PERMANENT), self._only())
             case "limit":
                 # The limit falls while batches are in doubt, so stored batches are refused for
                 # their size when they are resent.
@@ -923,8 +949,12 @@ class Drawer:
         if self.r.random() < 0.25:
             self._fault("recreate", self.r.choice(self.values["topics"])[0])
 
-    def _forgetful(self) -> None:
-        """Draw brokers that forget us: a short expiration, and records of all ages (KIP-854)."""
+    def _old_records(self) -> float:
+        """Draw brokers that forget us: a short expiration, and records of all ages (KIP-854).
+
+        Returns:
+            The expiration, in seconds.
+        """
         r, v = self.r, self.values
         expiration = r.choice((40.0, 200.0, 1000.0))
         v["broker_configs"] = {
@@ -945,6 +975,11 @@ class Drawer:
             Call(c.at, c.topic, c.partition, c.key, c.size, age)
             for c, age in zip(v["calls"], ages[1:], strict=True)
         )
+        return float(expiration)
+
+    def _forgetful(self) -> None:
+        r, v = self.r, self.values
+        expiration = self._old_records()
         if r.random() < 0.3:
             # The records of later calls are older than the producer id expiration. So the broker
             # forgets the producer between two of the many batches that are in flight.
@@ -1129,7 +1164,7 @@ class Drawer:
                 case "delay":
                     self._glitch("delay", self._duration())
                 case "before":
-                    self._glitch("refuse", r.choice(_RETRIABLE_BEFORE), self._only())
+                    self._glitch("refuse", r.choice(RETRIABLE_BEFORE), self._only())
 
     def _storm(self) -> None:
         for _ in self._times(4, 12):

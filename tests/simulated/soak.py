@@ -1,13 +1,15 @@
 """Run many seeds of the simulation.
 
-Usage: `python -m tests.simulated.soak --seeds N [--from K]`, or `make soak SEEDS=N FROM=K`. It runs
-on two processes, prints progress and every failing seed as it is found, and ends with one line, `N
-schedules, V violations, U unknown`: schedules run, schedules in which something was wrong, records
-that ended UNKNOWN. The exit status is 1 when something was wrong.
+Usage: `python -m tests.simulated.soak --seeds N [--from K] [--mix MIX]`, or `make soak SEEDS=N
+FROM=K MIX=MIX`. It runs on two processes, prints progress and every failing seed as it is found,
+and ends with one line, `N schedules, V violations, U unknown`: schedules run, schedules in which
+something was wrong, records that ended UNKNOWN. The exit status is 1 when something was wrong.
 
-With `--transactions` (`make soak-transactions`), `transactional` draws every seed. Otherwise one
-seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in fifty does so on
-asyncio with a loop whose time is virtual. All others drive the engine without tasks.
+With `--transactions` (`make soak-transactions`), `transactional` draws every seed. Otherwise the
+mix says what a seed draws: with "profiles" one of the profiles of `schedule`, with "swarm" a random
+subset of all faults (`swarm`). With profiles, one seed in ten drives the whole producer, tasks and
+all, on trio's mock clock; one in fifty does so on asyncio with a loop whose time is virtual. With
+the swarm, one seed in three drives the whole producer. All others drive the engine without tasks.
 """
 
 from __future__ import annotations
@@ -27,17 +29,20 @@ from aioidem.testing import Outcome
 
 from .perform import perform
 from .schedule import Schedule, draw
+from .swarm import draw_swarm
 from .transactional import draw_transactional
 from .whole import draw_whole
 from .world import Result
 
 __all__ = [
+    "MIXES",
     "PROCESSES",
     "Tally",
     "drawn",
     "kind_of",
     "main",
     "run_seed",
+    "run_swarm",
     "run_transactional",
     "soak",
 ]
@@ -64,9 +69,17 @@ def run_seed(seed: int) -> Result:
     return perform(drawn(seed))
 
 
+def run_swarm(seed: int) -> Result:
+    """Run one seed as the soak does with `--mix swarm`."""
+    return perform(draw_swarm(seed))
+
+
 def run_transactional(seed: int) -> Result:
     """Run one seed as the soak of transactions does."""
     return perform(draw_transactional(seed))
+
+
+MIXES: dict[str, Callable[[int], Result]] = {"profiles": run_seed, "swarm": run_swarm}
 
 
 @dataclass
@@ -77,6 +90,7 @@ class Tally:
     failed: dict[int, str] = field(default_factory=dict)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     profiles: Counter[str] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     unknown_by_profile: Counter[str] = field(default_factory=Counter)
     transactions: Counter[str] = field(default_factory=Counter)
@@ -97,6 +111,7 @@ class Tally:
         self.outcomes.update(result.outcomes)
         profile = ":".join(filter(None, (schedule.backend, schedule.profile)))
         self.profiles[profile] += 1
+        self.features.update(schedule.features)
         self.faults.update(fault.kind for fault in schedule.faults)
         self.faults.update(glitch.kind for glitch in schedule.glitches)
         windows = ("says", schedule.says), ("noticed", schedule.noticed)
@@ -117,7 +132,8 @@ class Tally:
         self.max_span = max(self.max_span, result.max_span)
         self.virtual_seconds += result.took
         if result.violations:
-            self.failed[schedule.seed] = f"{profile}: {result.violations[0]}"
+            which = ", ".join(schedule.features)
+            self.failed[schedule.seed] = f"{which or profile}: {result.violations[0]}"
 
     def merge(self, other: Tally) -> None:
         """Add another tally."""
@@ -143,6 +159,7 @@ class Tally:
     def figures(self) -> Iterator[str]:
         """Yield further figures, one line each."""
         yield f"profiles: {_table(self.profiles)}"
+        yield f"features: {_table(self.features)}"
         yield f"faults: {_table(self.faults)}"
         yield f"records: {_table(Counter({k.value: n for k, n in self.outcomes.items()}))}"
         yield f"unknown by profile: {_table(self.unknown_by_profile)}"
@@ -156,7 +173,9 @@ class Tally:
         )
 
 
-_COUNTERS = ("outcomes", "profiles", "faults", "unknown_by_profile", "lossy", "transactions")
+_COUNTERS = (
+    *("outcomes", "profiles", "features", "faults", "unknown_by_profile", "lossy", "transactions"),
+)
 
 
 def _table(counts: Counter[str]) -> str:
@@ -209,13 +228,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--transactions", action="store_true")
+    parser.add_argument("--mix", choices=list(MIXES), default="profiles")
     asked = parser.parse_args()
     say = sys.stdout.write
     began = time.monotonic()
     told: set[int] = set()
     last = [began]
-    which = " --transactions" if asked.transactions else ""
-    run_one = run_transactional if asked.transactions else run_seed
+    which = " --transactions" if asked.transactions else f" --mix {asked.mix}"
+    run_one = run_transactional if asked.transactions else MIXES[asked.mix]
 
     def progress(total: Tally) -> None:
         for seed in sorted(set(total.failed) - told):

@@ -427,6 +427,8 @@ class Whole:
             outcome=self._outcome,  # a batch may also be acknowledged because the log contains it
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=schedule.options.get("trust_base_offset", True),
+            windowed=schedule.options.get("broker_dedup", "window") == "window",
+            renumbers=schedule.options.get("in_doubt") == "resend",
             first_sequences={
                 (t, p): schedule.first_sequence
                 for t, n in schedule.most_partitions.items()
@@ -653,7 +655,10 @@ class Whole:
         except errors.KafkaError as error:
             row.outcome = _OUTCOMES[error.status] if error.status else Outcome.NOT_WRITTEN
         else:
-            row.outcome, row.partition, row.offset = Outcome.ACKED, meta.partition, meta.offset
+            # With acks=0 no broker has said anything about the record.
+            told = self.schedule.options.get("acks") != 0
+            row.outcome = Outcome.ACKED if told else Outcome.UNKNOWN
+            row.partition, row.offset = meta.partition, meta.offset
         row.settled = None if row.outcome is Outcome.NOT_WRITTEN else self.now
 
     async def _send_nowait(self, producer: TapProducer, call: Call) -> None:
@@ -750,13 +755,14 @@ class Whole:
         # A record's time counts from the application's call, so it includes waiting for memory and
         # for the topic's metadata.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
-        forgetful = schedule.profile == "forgetful"
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
+        copies = self.late if schedule.forgetful else frozenset()
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost,
             may_reorder=(late if schedule.unfenced else frozenset()) | self._read_ahead,
-            may_repeat=self.late if forgetful else frozenset(),
+            may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
+            unpromised=not config.enable_idempotence,
         )
         result.violations += check_history(self.rows.values(), self.log(), expect)
         result.violations += check_counters(

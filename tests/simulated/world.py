@@ -1194,7 +1194,7 @@ class World:
         repeats = self.config.in_doubt == "resend" or by_name
         # The broker may serve a copy after its connection was closed, and have forgotten the copy
         # that it acknowledged. No client can prevent that.
-        copies = self.late if schedule.profile == "forgetful" else frozenset()
+        copies = self.late if schedule.forgetful else frozenset()
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
             deadline=deadline + self._stalled_for + _SLACK,
