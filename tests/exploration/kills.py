@@ -32,12 +32,15 @@ _BY_SPACE = {
         "out of order bumps and resends",
         "oldest asked for ever",
     ),
+    "one more record": ("new batches pass what waits",),
+    "late copies": ("one refused pass is enough",),
     "unwritten": ("connection window ignored",),
     "no word": ("not leader always a rejection", "unknown code taken for a rejection"),
     "asking the leader": (
         "acked from describe producers alone",
         "not written because describe producers did not show it",
     ),
+    "asking one that lags": ("epoch of describe producers ignored",),
     "window of 20": ("span rule applied to resends",),
     "window that changes": (
         "twenty kept after a leader change",
@@ -54,6 +57,11 @@ _BY_SPACE = {
     ),
     "last epoch": ("epoch past its end",),
     "usurped": ("epoch raised when fenced",),
+    "new leaders without state": ("gate not reset on leader change",),
+    "a leader that forgets after an error": ("gate not reset after an error",),
+    "without idempotence": ("new leader not kept waiting",),
+    "recreated once": ("recreated topic taken for the same",),
+    "topic unlisted": ("state forgotten when the topic vanishes",),
     "deadlines": (
         "expired doubt said to be not written",
         "sent batches never expire",
@@ -64,6 +72,7 @@ _BY_SPACE = {
         "expiry by idleness",
         "newest stamp instead of the last",
     ),
+    "old records and no word": ("implicit ack where suspect",),
 }
 KILLED_IN = {mutant: space for space, mutants in _BY_SPACE.items() for mutant in mutants}
 """For each mutant: the space that kills it, with as many faults as the space allows."""

@@ -33,6 +33,7 @@ __all__ = [
     "OUT_OF_ORDER",
     "REQUEST_TIMED_OUT",
     "STORAGE_ERROR",
+    "UNKNOWN_TOPIC",
     "UNKNOWN_TOPIC_ID",
     "Answer",
     "PartitionLog",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 NONE = 0
+UNKNOWN_TOPIC = 3
 NOT_LEADER = 6
 REQUEST_TIMED_OUT = 7
 MESSAGE_TOO_LARGE = 10
@@ -115,7 +117,7 @@ class PartitionLog:
         return answer
 
     def _judge(self, batch: Sent, known: _Remembered | None) -> Answer:
-        if known is None:
+        if known is None or batch.producer_id < 0:
             return Answer(NONE)
         if batch.epoch < known.epoch:
             return Answer(INVALID_EPOCH)

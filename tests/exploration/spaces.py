@@ -190,6 +190,67 @@ _ALL = [
         # A leader that has forgotten the producer appends a copy again: no client can prevent that.
         holds=frozenset({"acked", "not written"}),
     ),
+    Space(
+        "new leaders without state",
+        "does one batch go to a new leader until it acknowledges one, where nothing was refused?",
+        frozenset({"bare", "refuse"}),
+        records=1,
+        late=2,
+        # A leader never gets its turn again, with requests on their way to it.
+        brokers=3,
+    ),
+    Space(
+        "a leader that forgets after an error",
+        "does one batch go to a leader until it acknowledges one, once it has answered an error?",
+        frozenset({"lapse", "refuse"}),
+        faults=3,
+    ),
+    Space(
+        "without idempotence",
+        "does the order hold with one request in flight, where leaders change?",
+        frozenset({"move", "refuse"}),
+        records=2,
+        late=1,
+        in_flight=1,
+        options=(("enable_idempotence", False),),
+    ),
+    Space(
+        "asking one that lags",
+        "is an answer to DescribeProducers that is about an older epoch taken for what it is?",
+        frozenset({"cut", "refuse"}),
+        retains=1,
+        epoch=1,
+        producers="old epoch",
+    ),
+    Space(
+        "late copies",
+        "does a pass of probes prove nothing while copies of the batches are still appended?",
+        frozenset({"cut"}),
+        records=4,
+        retains=1,
+    ),
+    Space(
+        "old records and no word",
+        "does a leader's success prove nothing about others where it may have forgotten us?",
+        frozenset({"fail", "forget"}),
+        timed=True,
+        age=50_000.0,
+        holds=frozenset({"once", "acked", "not written"}),
+    ),
+    Space(
+        "recreated once",
+        "is every record written to the topic that there is, or said to be UNKNOWN?",
+        frozenset({"recreate"}),
+        records=1,
+        late=1,
+        holds=_TRUE,
+    ),
+    Space(
+        "topic unlisted",
+        "does the state of a partition outlive metadata that does not know its topic?",
+        frozenset({"vanish", "cut", "unsure"}),
+        late=1,
+    ),
 ]
 
 SPACES = {space.name: space for space in _ALL}

@@ -31,6 +31,12 @@ KILLS = {
     "connection window ignored": 0,
     "wrap skips zero": 0,
     "acked from describe producers alone": 2,
+    "new batches pass what waits": 1,
+    "one refused pass is enough": 1,
+    "epoch of describe producers ignored": 1,
+    "recreated topic taken for the same": 1,
+    "implicit ack where suspect": 2,
+    "gate not reset after an error": 3,
 }
 
 

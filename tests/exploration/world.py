@@ -26,6 +26,8 @@ The other actions are faults. A world has a budget of them:
   *bare*, it remembers no producer.
 - *restart*: the leader restarts, and remembers one batch of the producer.
 - *forget*: the leader forgets the producer, though no record is old enough for that.
+- *lapse*: the same, at a moment when no request and no answer is on its way.
+- *vanish*: the engine asks for metadata, and the broker that answers does not know the topic yet.
 - *recreate*: the topic is deleted, and created again with another id.
 - *shorten*: the leader remembers five batches per producer, and no more.
 - *fill*: somebody else writes a record.
@@ -108,7 +110,7 @@ class Pipe:
         self.broker = broker
         self.open = True
         self.requests: list[Request] = []
-        self.answers: list[tuple[int, tuple[PartitionAnswer, ...]]] = []
+        self.answers: list[tuple[Request, tuple[PartitionAnswer, ...]]] = []
         # By partition: how many batches the last success on this connection said are remembered.
         self.told: dict[int, int] = {}
 
@@ -130,6 +132,8 @@ class World:
         # The id of the topic, and the logs of the topics of that name that were deleted.
         self.topic = 1
         self.deleted: list[PartitionLog] = []
+        # Whether the next broker that is asked for metadata does not know the topic.
+        self.unlisted = False
         self.pipes: list[Pipe] = []
         # The outcome of each record, by its number: a status and an offset, which is -1 if unknown.
         self.outcomes: list[tuple[str, int]] = []
@@ -275,11 +279,13 @@ class World:
                 found.append(f"move {partition} bare")
             if log.remembered:
                 found.extend(f"{each} {partition}" for each in ("forget", "usurp") if each in kinds)
+                if "lapse" in kinds and not any(p.requests or p.answers for p in self.pipes):
+                    found.append(f"lapse {partition}")
             if "shorten" in kinds and log.retains > _DEFAULT_RETAINED:
                 found.append(f"shorten {partition}")
             if "fill" in kinds:
                 found.append(f"fill {partition}")
-        found.extend(each for each in ("restart", "recreate") if each in kinds)
+        found.extend(each for each in ("restart", "recreate", "vanish") if each in kinds)
         if "shrink" in kinds and not self.shrunk:
             found.append("shrink")
 
@@ -312,8 +318,11 @@ class World:
                 self._cut(self._pipe(which), unwritten=how == "unwritten")
             case "move":
                 self._move(self.logs[which], how)
-            case "forget":
+            case "forget" | "lapse":
                 self.logs[which].forget()
+            case "vanish":
+                self.unlisted = True
+                self.core.metadata.want()
             case "shorten":
                 self.logs[which].retains = _DEFAULT_RETAINED
             case "usurp":
@@ -374,14 +383,14 @@ class World:
                 )
             )
         if pipe.open:
-            pipe.answers.append((request.token, tuple(answers)))
+            pipe.answers.append((request, tuple(answers)))
 
     def _deliver(self, pipe: Pipe) -> None:
-        token, entries = pipe.answers.pop(0)
+        request, entries = pipe.answers.pop(0)
         for entry in entries:
             if entry.error_code == model.NONE:
                 pipe.told[entry.partition] = entry.retained or _DEFAULT_RETAINED
-        step = steps.SendProduce(pipe.link_id, token, self.space.version, -1, 0, None, [])
+        step = steps.SendProduce(pipe.link_id, request.token, self.space.version, -1, 0, None, [])
         error = self.core.on_answer(step, ProduceAnswer(entries, 0, ()), self.now)
         if error is not None:
             self.complaints.append(f"the engine does not understand an answer: {error}")
@@ -482,6 +491,10 @@ class World:
 
     def _metadata(self) -> MetadataUpdate:
         brokers = tuple(BrokerAddress(n, f"b{n}", 9092) for n in range(1, self.space.brokers + 1))
+        if self.unlisted:
+            self.unlisted = False
+            unknown = TopicUpdate(_TOPIC, None, model.UNKNOWN_TOPIC, ())
+            return MetadataUpdate("cluster", brokers, (unknown,))
         partitions = tuple(
             PartitionUpdate(index, log.leader, log.leader_epoch)
             for index, log in enumerate(self.logs)
@@ -494,6 +507,9 @@ class World:
         match self.space.producers:
             case "denied":
                 return ProducersAnswer(_NOT_GRANTED, {})
+            case "old epoch":
+                # An answer of a replica that has not heard of the present epoch.
+                return ProducersAnswer(0, {pid: (k.epoch - 1, 1000) for pid, k in known.items()})
             case "lies":
                 # An answer of a replica that lags behind: an older sequence.
                 return ProducersAnswer(
@@ -531,9 +547,12 @@ class World:
 
     def _check(self, partition: int, batch: Sent, pipe: Pipe) -> None:
         """Note a complaint if a sent batch breaks a rule about numbers, the window or epochs."""
+        if batch.producer_id < 0:
+            return  # without idempotence
         key = (partition, batch.producer_id, batch.epoch, batch.sequence)
         if key not in self.written:
             self._check_span(partition, batch, pipe.told.get(partition, _DEFAULT_RETAINED))
+            self._check_turn(partition, batch, pipe)
         known = self.written.setdefault(key, batch)
         if known != batch and not self.shrunk:
             self.complaints.append(f"{batch} has the numbers of {known}")
@@ -556,6 +575,16 @@ class World:
         span = len(sent) + 1 - next(pending, len(sent))
         if span > window and not self.shrunk:
             self.complaints.append(f"{new} makes a span of {span} batches")
+
+    def _check_turn(self, partition: int, new: Sent, pipe: Pipe) -> None:
+        """Note a new batch that passes one that waits to be sent again."""
+        requests = [*pipe.requests, *(request for request, _ in pipe.answers)]
+        under_way = {sent for request in requests for _, sent in request.batches}
+        for (where, *_), batch in self.written.items():
+            behind = where == partition and batch[:2] == new[:2] and batch not in under_way
+            pending = any(self.outcomes[number] == _PENDING for number in batch.numbers)
+            if behind and pending and not self.shrunk:
+                self.complaints.append(f"{new} passes {batch}, which waits to be sent again")
 
 
 def _answered(log: PartitionLog, batch: Sent, broker: int, fault: str) -> Answer:
