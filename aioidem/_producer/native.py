@@ -597,7 +597,7 @@ add_section(
 
 
 class Internals(NamedTuple):
-    """The parts of a producer that the drop-in for aiokafka's producer uses, and users do not."""
+    """The parts of a producer that the drop-in and the Spark sink use, and users do not."""
 
     life: ProducerLife
     intake: RecordIntake
@@ -607,7 +607,7 @@ class Internals(NamedTuple):
 
 
 def internals(producer: Producer) -> Internals:
-    """Return the parts that the drop-in for aiokafka's producer uses, and users do not."""
+    """Return the parts that the drop-in and the Spark sink use, and users do not."""
     return Internals(
         producer._life,  # noqa: SLF001 - the one way in from outside
         producer._intake,  # noqa: SLF001

@@ -24,13 +24,12 @@ import json
 import math
 import time
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aioidem.errors import KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from aioidem._spark.columns import RowSum
 
 __all__ = [
     "Answer",
@@ -39,14 +38,14 @@ __all__ = [
     "MarkerAheadError",
     "MarkerError",
     "MarkerMissingError",
-    "RowSum",
     "RowsChangedError",
     "TaskIdentity",
     "decide",
 ]
 
 PREFIX: Final = "__aioidem_eos"
-_MASK: Final = 2**64 - 1
+_VERSION: Final = 2
+"""The format of a marker; those of another format are not read."""
 
 
 class MarkerError(KafkaError):
@@ -98,21 +97,6 @@ class TaskIdentity:
         return TaskIdentity(self.query, self.batch, 0, self.run)
 
 
-@dataclass(slots=True)
-class RowSum:
-    """A digest of rows that is the same in any order: a repeated shuffle may reorder the rows."""
-
-    rows: int = 0
-    digest: int = 0
-
-    def add(self, rows: Iterable[Any]) -> None:
-        """Add rows; a row is any object whose repr contains its whole value."""
-        for row in rows:
-            digest = blake2b(repr(row).encode(), digest_size=8).digest()
-            self.digest = (self.digest + int.from_bytes(digest, "big")) & _MASK
-            self.rows += 1
-
-
 @dataclass(frozen=True, slots=True)
 class Marker:
     """A task's marker: the last Spark batch that the task committed, and a digest of its rows.
@@ -136,7 +120,7 @@ class Marker:
         """The metadata of the committed offset: the marker as JSON, without `batch`."""
         told = asdict(self)
         del told["batch"]
-        return json.dumps({"v": 1, **told}, separators=(",", ":"))
+        return json.dumps({"v": _VERSION, **told}, separators=(",", ":"))
 
     @classmethod
     def read(cls, offset: int, metadata: str) -> Marker:
@@ -148,7 +132,7 @@ class Marker:
         try:
             told = json.loads(metadata)
             at = float(told["at"])
-            if told["v"] == 1 and math.isfinite(at):
+            if told["v"] == _VERSION and math.isfinite(at):
                 rows, digest = int(told["rows"]), int(told["digest"])
                 return cls(offset, rows=rows, digest=digest, run=str(told["run"]), at=at)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

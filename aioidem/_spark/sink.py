@@ -15,8 +15,9 @@ Invariants:
   rows.
 - Only plain data goes to the executors, and no repr contains a password.
 
-A batch write gets Arrow's record batches, but a stream gets rows, because Spark 4.0 has no Arrow
-writer for streams. Both are converted to `SinkRow`s here.
+Batch writes and streams get Arrow's record batches, which go to the producer without an object for
+each row. Spark 4.0 has no class for a stream writer that gets them (4.1 has one), but passes them
+to any writer that is a `DataSourceArrowWriter` too, in every version.
 
 Rejected: a data source that can also read, because Spark has one.
 """
@@ -25,10 +26,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -40,12 +40,12 @@ from pyspark.sql.datasource import (
 
 from aioidem._spark.marker import TaskIdentity
 from aioidem._spark.options import EXACTLY_ONCE, SinkOptions, check_columns
-from aioidem._spark.writing import SinkRow, Written, check_identity, chunked, write_rows
-from aioidem.errors import ConfigError, KafkaError, RecordError
+from aioidem._spark.python_worker import make_next_task_cheap
+from aioidem._spark.writing import Written, check_identity, write_rows
+from aioidem.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Row
     from pyspark.sql.types import StructType
 
 __all__ = [
@@ -113,6 +113,7 @@ class AioidemDataSource(DataSource):
         return AioidemStreamWriter(self._checked(schema, streaming=True))
 
     def _checked(self, schema: StructType, *, streaming: bool) -> SinkOptions:
+        make_next_task_cheap()  # Spark plans in Python workers too, and keeps them
         options = SinkOptions.read(dict(self.options), streaming=streaming)
         check_columns({field.name: field.dataType.simpleString() for field in schema}, options)
         return options
@@ -127,41 +128,38 @@ class AioidemArrowWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Write this task's rows; called in the task."""
-        topic = self._options.topic
-        chunks = (
-            _rows(names, zip(*columns, strict=True), topic)
-            for names, columns in map(_columns, iterator)
-        )
         task = None
         if self._options.mode == EXACTLY_ONCE:
             context = _task_context(self._options)
             query = self._options.identity or ""
             task = TaskIdentity(query, 0, context.partitionId(), self._run)
-        return _done(write_rows(self._options, chunks, task))
+        return _done(write_rows(self._options, iterator, task))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        """Only make this worker's next call cheap: each task has committed its own rows."""
+        make_next_task_cheap()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log how many tasks had written rows, which stay in the topic; called on the driver."""
         _tell_abort("a write", messages)
 
 
-class AioidemStreamWriter(DataSourceStreamWriter):
-    """Writes a streaming DataFrame."""
+class AioidemStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes a streaming DataFrame; the second base class makes Spark pass record batches."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[Row]) -> TaskDone:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Write this task's rows; called in the task."""
-        topic = self._options.topic
-        rows = (row for each in iterator for row in _rows(each.__fields__, [each], topic))
         task = None
         if self._options.mode == EXACTLY_ONCE:
             context = _task_context(self._options)
             query, batch = _property(context, _QUERY_ID), _property(context, _BATCH_ID)
             task = TaskIdentity(query, int(batch), context.partitionId())
-        return _done(write_rows(self._options, chunked(rows), task))
+        return _done(write_rows(self._options, iterator, task))
 
-    def abort(
+    def abort(  # type: ignore[override]
         self,
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name
@@ -171,6 +169,7 @@ class AioidemStreamWriter(DataSourceStreamWriter):
 
 
 def _done(written: Written) -> TaskDone:
+    make_next_task_cheap()
     return TaskDone(written.rows, written.skipped)
 
 
@@ -216,54 +215,3 @@ def _tell_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> No
         len(messages),
         sum(message.rows for message in done),
     )
-
-
-def _columns(batch: pa.RecordBatch) -> tuple[Sequence[str], list[list[Any]]]:
-    return batch.schema.names, [column.to_pylist() for column in batch.columns]
-
-
-def _rows(names: Sequence[str], rows: Iterable[Sequence[Any]], topic: str | None) -> list[SinkRow]:
-    """Convert Spark's rows to `SinkRow`s.
-
-    Raises:
-        RecordError: a row has no topic.
-    """
-    at = {name: index for index, name in enumerate(names)}
-    taken = []
-    for row in rows:
-        cells = {name: row[index] for name, index in at.items()}
-        where = topic if topic is not None else cells.get("topic")
-        if where is None:
-            raise RecordError("a row's topic is null, and there is no option topic")
-        taken.append(
-            SinkRow(
-                where,
-                _bytes(cells.get("value")),
-                _bytes(cells.get("key")),
-                [_header(each) for each in cells.get("headers") or ()],
-                cells.get("partition"),
-                _seconds(cells.get("timestamp")),
-            )
-        )
-    return taken
-
-
-def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
-    if value is None:
-        return None
-    return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _header(header: Any) -> tuple[str, bytes | None]:
-    """Return a header as a pair (name, value); Arrow gives it as a dict, a row as a tuple."""
-    name, value = (
-        (header["key"], header["value"]) if isinstance(header, Mapping) else (header[0], header[1])
-    )
-    return name, _bytes(value)
-
-
-def _seconds(when: datetime | None) -> float | None:
-    if when is None:
-        return None
-    # The timestamp of a row has no zone and is in local time; that of Arrow has a zone.
-    return when.timestamp() if when.tzinfo is None else when.astimezone(UTC).timestamp()

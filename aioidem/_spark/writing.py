@@ -8,7 +8,7 @@
 2. `begin` returns True if the rows must be written, False if an earlier attempt has written them.
    For exactly-once it reads the marker, a committed offset that says which rows are written
    (`marker.py`). The marker is final, because step 1 has fenced the earlier attempts.
-3. `write` queues a few rows at a time, and raises as soon as one row has failed.
+3. `write` queues the rows of a record batch, and raises as soon as one row has failed.
 4. `finish` returns when every row is acknowledged, or raises. For exactly-once it commits marker
    and rows in one transaction.
 
@@ -25,22 +25,23 @@ Invariants:
   Python worker. So a producer of the failed attempt that is still starting would fence the next
   attempt.) If the computation fails after the first rows, the next attempt can still be fenced,
   which costs one of `spark.task.maxFailures`.
-- Memory is bounded by the producer's buffer, because `write` waits for room; outcomes are only
-  counted.
+- Memory is bounded by the producer's buffer and one record batch of Spark's, because `write` waits
+  for room. A piece's outcomes are forgotten once all of its rows are acknowledged.
 - Spark's thread reads its iterator, and the producer's event loop runs in another thread. So
   answers are read and deadlines are kept while Spark computes the next rows.
 
 Rejected: running the event loop in Spark's thread (while an upstream step computes for two minutes,
-every record in flight would end UNKNOWN); a future per row.
+every record in flight would end UNKNOWN); a future per row; `send_table` itself (it waits for the
+outcomes, and nothing would be in flight while Spark makes the next record batch).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
@@ -48,21 +49,21 @@ from anyio.from_thread import start_blocking_portal
 
 from aioidem._admin.committed import committed_offsets
 from aioidem._config import ProducerConfig
-from aioidem._producer.delivery import Delivery
-from aioidem._producer.native import Producer
+from aioidem._engine.record_block import Columns
+from aioidem._producer.deliveries import BulkDeliveries
+from aioidem._producer.native import Producer, internals
+from aioidem._spark.columns import RowSum, parts
 from aioidem._spark.marker import (
     PREFIX,
     Answer,
     IdentityUsedError,
     Marker,
     RowsChangedError,
-    RowSum,
     TaskIdentity,
     decide,
 )
 from aioidem._spark.options import SinkOptions
 from aioidem.errors import (
-    BufferFullError,
     GroupAuthorizationFailedError,
     KafkaError,
     TopicAuthorizationFailedError,
@@ -70,19 +71,19 @@ from aioidem.errors import (
 )
 from aioidem.structs import DeliveryStatus, OffsetAndMetadata, TopicPartition
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = [
     "ExactlyOnceWriter",
-    "SinkRow",
     "SinkTaskError",
     "TaskWriter",
     "Written",
     "check_identity",
-    "chunked",
     "read_marker",
     "write_rows",
 ]
 
-_ROWS_PER_TURN: Final = 256
 _MARGIN: Final = 10.0
 _ABORT_SECONDS: Final = 10.0
 _ASK_SECONDS: Final = 60.0
@@ -103,17 +104,6 @@ class SinkTaskError(KafkaError):
     """
 
 
-class SinkRow(NamedTuple):
-    """One row, as the producer takes it; `timestamp` in seconds since the epoch, None for now."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
-    partition: int | None
-    timestamp: float | None
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """The result of a task; `skipped` means that an earlier attempt had written the rows."""
@@ -127,10 +117,11 @@ class TaskWriter:
 
     def __init__(self, options: SinkOptions, transactional_id: str | None = None) -> None:
         self._producer = Producer(config=options.config(transactional_id))
-        self._rows = 0
-        self._open = 0
-        self._failed: dict[DeliveryStatus, int] = {}
-        self._first: KafkaError | None = None
+        self._topic = options.topic
+        self._intake = internals(self._producer).intake
+        self._acked = 0
+        """How many rows were acknowledged of those that are not in `_open` any more."""
+        self._open: list[BulkDeliveries] = []
 
     async def open(self) -> None:
         """Start the producer; raise what `Producer.start` raises."""
@@ -141,63 +132,67 @@ class TaskWriter:
         await anyio.lowlevel.checkpoint()
         return True
 
-    def look_at(self, rows: Sequence[SinkRow]) -> None:
+    def look_at(self, rows: pa.RecordBatch) -> None:
         """Do nothing; a subclass may inspect the rows here before they are written or skipped.
 
         This runs in Spark's thread, not in the event loop.
         """
 
-    async def write(self, rows: Sequence[SinkRow]) -> None:
-        """Queue rows.
+    async def write(self, rows: pa.RecordBatch) -> None:
+        """Queue rows; this waits for room, but not for outcomes.
 
         Raises:
             SinkTaskError: one of these or of the earlier rows has failed.
             KafkaError: a row cannot be sent as it is.
+            TypeError: a header has no name.
         """
-        for number, row in enumerate(rows):
-            if number % _ROWS_PER_TURN == 0:
-                await anyio.lowlevel.checkpoint()
-                self._raise_failure()
-            await self._queue(row)
+        self._settle()
+        names = rows.schema.names
+        for part in parts(rows, self._topic):
+            pieces = self._intake.table_pieces(
+                part.topic,
+                part.rows,
+                "value",
+                "key" if "key" in names else None,
+                "headers" if "headers" in names else (),
+                part.partition,
+                "timestamp" if "timestamp" in names else None,
+            )
+            await self._queue(part.topic, pieces, part.partition)
 
-    async def _queue(self, row: SinkRow) -> None:
-        while True:
-            try:
-                delivery = self._producer.send_nowait(
-                    row.topic,
-                    row.value,
-                    key=row.key,
-                    headers=row.headers,
-                    partition=row.partition,
-                    timestamp=row.timestamp,
-                )
-            except BufferFullError:
-                await self._producer.wait_for_room(len(row.value or b"") + len(row.key or b""))
-                self._raise_failure()
-                continue
-            self._rows += 1
-            self._open += 1
-            delivery.add_done_callback(self._ended)
-            return
+    async def _queue(self, topic: str, pieces: Iterable[Columns], partition: int | None) -> None:
+        for piece in pieces:
+            await anyio.lowlevel.checkpoint()
+            deliveries = BulkDeliveries(self._intake.context)
+            deliveries.watched = True  # the task's error tells of failures: they are not logged
+            self._open.append(deliveries)
+            await self._intake.queue_piece(topic, piece, partition, deliveries)
+            self._settle()
 
-    def _ended(self, delivery: Delivery) -> None:
-        self._open -= 1
-        if delivery.status is DeliveryStatus.ACKED:
-            return
-        self._failed[delivery.status] = self._failed.get(delivery.status, 0) + 1
-        if self._first is None:
-            self._first = delivery.exception()
+    def _settle(self) -> int:
+        """Forget the pieces of which all rows are acknowledged; return how many rows are in all.
+
+        Raises:
+            SinkTaskError: a row has failed.
+        """
+        counts = [each.counts for each in self._open]
+        if any(each.acked < each.total for each in counts):
+            self._raise_failure()
+        open_ = [(each, n.acked) for each, n in zip(self._open, counts, strict=True)]
+        self._acked += sum(acked for each, acked in open_ if acked == len(each))
+        self._open = [each for each, acked in open_ if acked < len(each)]
+        return self._acked + sum(acked for each, acked in open_ if acked < len(each))
 
     def _raise_failure(self) -> None:
-        if not self._failed:
-            return
-        unknown = self._failed.get(DeliveryStatus.UNKNOWN, 0)
-        not_written = self._failed.get(DeliveryStatus.NOT_WRITTEN, 0)
+        unknown = sum(each.counts.unknown for each in self._open)
+        not_written = sum(each.counts.not_written for each in self._open)
+        pending = sum(each.count(DeliveryStatus.PENDING) for each in self._open)
+        first = next(error for each in self._open for _, error in each.failures())
         raise SinkTaskError(
-            f"of {self._rows} rows {not_written} were not written and {unknown} are unknown, "
-            f"{self._open} were still open; the first: {self._first}",
+            f"of {self._acked + sum(map(len, self._open))} rows {not_written} were not written"
+            f" and {unknown} are unknown, {pending} were still open; the first: {first}",
             status=DeliveryStatus.UNKNOWN if unknown else DeliveryStatus.NOT_WRITTEN,
-        ) from self._first
+        ) from first
 
     async def finish(self) -> Written:
         """Wait until every row is acknowledged.
@@ -208,8 +203,7 @@ class TaskWriter:
         config = self._producer.config
         # Every record has an outcome before this timeout, so flush does not time out.
         await self._producer.flush(config.delivery_timeout + config.request_timeout + _MARGIN)
-        self._raise_failure()
-        return Written(self._rows)
+        return Written(self._settle())
 
     async def close(self, *, failed: bool) -> None:
         """Close the producer, at once if the task has failed."""
@@ -267,11 +261,11 @@ class ExactlyOnceWriter(TaskWriter):
         config = self._producer.config
         return await read_marker(config, task, self._place, config.transaction_timeout)
 
-    def look_at(self, rows: Sequence[SinkRow]) -> None:
+    def look_at(self, rows: pa.RecordBatch) -> None:
         """Add the rows to the digest that the task's marker contains."""
-        self._sum.add(rows)
+        self._sum.add(rows, self._topic)
 
-    async def write(self, rows: Sequence[SinkRow]) -> None:
+    async def write(self, rows: pa.RecordBatch) -> None:
         """Queue rows in the transaction.
 
         Raises:
@@ -359,7 +353,7 @@ def check_identity(options: SinkOptions) -> None:
 
 def write_rows(
     options: SinkOptions,
-    chunks: Iterable[Sequence[SinkRow]],
+    chunks: Iterable[pa.RecordBatch],
     task: TaskIdentity | None = None,
 ) -> Written:
     """Run all steps of a task, and return the result; this blocks.
@@ -397,7 +391,7 @@ def _note_acl(error: KafkaError, options: SinkOptions) -> None:
 
 
 def _written(
-    options: SinkOptions, chunks: Iterable[Sequence[SinkRow]], task: TaskIdentity | None
+    options: SinkOptions, chunks: Iterable[pa.RecordBatch], task: TaskIdentity | None
 ) -> Written:
     chunks = _begun(chunks)
     with start_blocking_portal("asyncio") as portal:
@@ -418,7 +412,7 @@ def _written(
     return written
 
 
-def _begun(chunks: Iterable[Sequence[SinkRow]]) -> Iterable[Sequence[SinkRow]]:
+def _begun(chunks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """Compute the first chunk, and return all chunks; raise what computing the first one raises."""
     rest = iter(chunks)
     return chain(list(islice(rest, 1)), rest)
@@ -432,19 +426,3 @@ async def _writer(options: SinkOptions, task: TaskIdentity | None) -> TaskWriter
 async def _close(writer: TaskWriter, failed: bool) -> None:
     with anyio.CancelScope(shield=True):
         await writer.close(failed=failed)
-
-
-def chunked(rows: Iterable[SinkRow], size: int = 1000) -> Iterator[list[SinkRow]]:
-    """Group rows into lists of `size` rows.
-
-    Each list is passed to the thread of the producer's event loop at the cost of one switch between
-    threads.
-    """
-    chunk: list[SinkRow] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) >= size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 
 from aioidem._spark.marker import (
@@ -21,7 +22,6 @@ from aioidem._spark.marker import (
 from aioidem._spark.options import SinkOptions
 from aioidem._spark.writing import (
     ExactlyOnceWriter,
-    SinkRow,
     SinkTaskError,
     Written,
     check_identity,
@@ -29,6 +29,8 @@ from aioidem._spark.writing import (
 )
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import ConfigError, InvalidTransactionTimeout, KafkaError
+
+from .tools import record_batch
 
 InLoop = Callable[..., Any]
 PRODUCE, FETCH_OFFSETS, END_TXN = 0, 9, 26
@@ -58,8 +60,8 @@ def options(cluster: EmbeddedCluster, topic: str, **more: str) -> SinkOptions:
     )
 
 
-def numbered(topic: str, count: int, first: int = 0) -> list[SinkRow]:
-    return [SinkRow(topic, b"%d" % (first + n), None, (), 0, None) for n in range(count)]
+def numbered(topic: str, count: int, first: int = 0) -> pa.RecordBatch:
+    return record_batch(topic, [b"%d" % (first + n) for n in range(count)])
 
 
 def committed(cluster: EmbeddedCluster, topic: str) -> list[int]:
@@ -100,7 +102,8 @@ def test_a_task_tried_again_after_its_commit_skips(
     for batch in range(3):
         task = TaskIdentity(query, batch, 0)
         assert write_rows(sink, [rows[:20], rows[20:]], task) == Written(50)
-        assert write_rows(sink, [list(reversed(rows))], task) == Written(50, skipped=True)
+        backwards = rows.take(pa.array(range(49, -1, -1)))
+        assert write_rows(sink, [backwards], task) == Written(50, skipped=True)
     assert committed(cluster, topic) == list(range(50)) * 3
 
 
@@ -110,7 +113,12 @@ def test_other_rows_for_a_written_batch_fail(
     """A task fails if an earlier attempt has committed other rows for the same batch."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     write_rows(sink, [numbered(topic, 5)], task)
-    for other in (numbered(topic, 4), numbered(topic, 6), numbered(topic, 5, 1), []):
+    for other in (
+        numbered(topic, 4),
+        numbered(topic, 6),
+        numbered(topic, 5, 1),
+        numbered(topic, 0),
+    ):
         with pytest.raises(RowsChangedError, match="written with 5 rows"):
             write_rows(sink, [other], task)
     assert committed(cluster, topic) == list(range(5))
@@ -122,7 +130,7 @@ def test_a_task_that_fails_halfway_leaves_nothing(
     """The rows of a task that fails are aborted."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
-    def broken() -> Iterator[Sequence[SinkRow]]:
+    def broken() -> Iterator[pa.RecordBatch]:
         yield numbered(topic, 10)
         raise ZeroDivisionError
 
@@ -139,11 +147,11 @@ def test_an_attempt_whose_rows_cannot_be_computed_fences_no_other(
     """An attempt whose rows cannot be computed does not fence one that is writing meanwhile."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
-    def broken() -> Iterator[Sequence[SinkRow]]:
+    def broken() -> Iterator[pa.RecordBatch]:
         yield from ()
         raise ZeroDivisionError
 
-    def twice() -> Iterator[Sequence[SinkRow]]:
+    def twice() -> Iterator[pa.RecordBatch]:
         yield numbered(topic, 5)
         with pytest.raises(ZeroDivisionError):
             write_rows(sink, broken(), task)
@@ -297,7 +305,7 @@ def test_a_task_that_takes_too_long_says_what_to_do(
     """A transaction that times out commits nothing, and the error names the option to raise."""
     sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "1500"})
 
-    def endless() -> Iterator[Sequence[SinkRow]]:
+    def endless() -> Iterator[pa.RecordBatch]:
         while True:
             yield numbered(topic, 10)
 

@@ -16,10 +16,12 @@ from aioidem._spark.marker import IdentityUsedError, TaskIdentity
 from aioidem._spark.options import SinkOptions
 from aioidem._spark.redaction import REDACTION, hide_credentials
 from aioidem._spark.session import job_failure
-from aioidem._spark.writing import SinkRow, Written, check_identity, write_rows
+from aioidem._spark.writing import Written, check_identity, write_rows
 from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import ConfigError
 from aioidem.spark import end_open_transactions, register
+
+from .tools import record_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -380,15 +382,15 @@ def test_an_identity_that_the_driver_cannot_look_at_is_refused_by_every_task(
     """If the driver cannot read the password, each task refuses a used identity itself."""
     named = {**where, **SCRAM, "kafka.sasl.password": f"file:{password_file}"}
     sink = SinkOptions.read({**named, "identity": where["topic"]})
-    row = SinkRow(where["topic"], b"v", None, (), 0, None)
+    rows = record_batch(where["topic"], [b"v"])
     first = TaskIdentity(where["topic"], 0, 0, "one run")
-    assert write_rows(sink, [[row]], first) == Written(1)
+    assert write_rows(sink, [rows], first) == Written(1)
     second = TaskIdentity(where["topic"], 0, 1, "one run")
-    assert write_rows(sink, [[row]], second) == Written(1)
+    assert write_rows(sink, [rows], second) == Written(1)
     password_file.rename(password_file.with_name("elsewhere"))
     check_identity(sink)
     password_file.with_name("elsewhere").rename(password_file)
     for number in (0, 1, 2):
         with pytest.raises(IdentityUsedError):
-            write_rows(sink, [[row]], TaskIdentity(where["topic"], 0, number, "another run"))
+            write_rows(sink, [rows], TaskIdentity(where["topic"], 0, number, "another run"))
     assert written(guarded, where["topic"]) == 2

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from aioidem._broker.intercept import Drop
 from aioidem._spark.options import SinkOptions, check_columns
-from aioidem._spark.writing import SinkRow, SinkTaskError, chunked, write_rows
+from aioidem._spark.writing import SinkTaskError, write_rows
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import ConfigError, KafkaConnectionError, RecordError
 from aioidem.structs import DeliveryStatus
 
+from .tools import record_batch
+
 PRODUCE = 0
 QUICK = {"delivery.timeout.ms": "600", "request.timeout.ms": "200", "linger.ms": "0"}
+
+
+def rows_in_batches(rows: pa.RecordBatch, size: int) -> list[pa.RecordBatch]:
+    return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)]
 
 
 @pytest.fixture(autouse=True)
@@ -29,24 +36,22 @@ def options(cluster: EmbeddedCluster, **properties: str) -> SinkOptions:
     )
 
 
-def numbered(topic: str, count: int, size: int = 10) -> list[SinkRow]:
-    return [
-        SinkRow(topic, str(number).encode().ljust(size), None, (), 0, None)
-        for number in range(count)
-    ]
+def numbered(topic: str, count: int, size: int = 10, first: int = 0) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    return record_batch(topic, [str(number).encode().ljust(size) for number in numbers])
 
 
 def test_every_row_is_written_in_order(cluster: EmbeddedCluster, topic: str) -> None:
     rows = numbered(topic, 5000)
-    assert write_rows(options(cluster), chunked(rows)).rows == 5000
+    assert write_rows(options(cluster), rows_in_batches(rows, 1000)).rows == 5000
     values = [record.value for batch in cluster.batches(topic) for record in batch.records()]
-    assert values == [row.value for row in rows]
+    assert values == rows.column("value").to_pylist()
 
 
 def test_a_small_buffer_is_waited_for(cluster: EmbeddedCluster, topic: str) -> None:
     """A task with more rows than fit into the producer's buffer waits for room."""
     small = options(cluster, **{"buffer.memory": "20000", "batch.size": "2000"})
-    assert write_rows(small, chunked(numbered(topic, 2000, 100))).rows == 2000
+    assert write_rows(small, rows_in_batches(numbered(topic, 2000, 100), 1000)).rows == 2000
     assert cluster.log_end_offset(topic) == 2000
 
 
@@ -67,7 +72,7 @@ def test_a_failed_row_ends_the_task_before_its_rows_do(
     cluster.set_config(topic, "max.message.bytes", 1000)
     taken = 0
 
-    def endless() -> Iterator[Sequence[SinkRow]]:
+    def endless() -> Iterator[pa.RecordBatch]:
         nonlocal taken
         while True:
             taken += 1
@@ -82,14 +87,14 @@ def test_a_failed_row_ends_the_task_before_its_rows_do(
 def test_what_the_rows_raise_ends_the_task(cluster: EmbeddedCluster, topic: str) -> None:
     """An exception raised while the rows are computed ends the task."""
 
-    def broken() -> Iterator[Sequence[SinkRow]]:
+    def broken() -> Iterator[pa.RecordBatch]:
         yield numbered(topic, 1)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         write_rows(options(cluster), broken())
     with pytest.raises(RecordError):
-        write_rows(options(cluster), [[SinkRow("no/topic", b"", None, (), None, None)]])
+        write_rows(options(cluster), [record_batch("no/topic", [b""])])
 
 
 def test_a_task_fails_if_no_broker_can_be_reached() -> None:

@@ -1,10 +1,11 @@
-"""A streaming query that reads files and writes with the sink, and ways to make it fail."""
+"""Rows for a task of the sink; a streaming query that writes with it, and ways to make it fail."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 300
+
+
+def record_batch(topic: str, values: list[bytes | None]) -> pa.RecordBatch:
+    """Make rows for partition 0 of a topic, as Spark passes them to the sink."""
+    count = len(values)
+    columns = {
+        "topic": pa.array([topic] * count, pa.string()),
+        "value": pa.array(values, pa.binary()),
+        "partition": pa.array([0] * count, pa.int32()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def values(spark: SparkSession, servers: str, topic: str) -> list[int]:

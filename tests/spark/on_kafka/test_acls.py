@@ -15,7 +15,7 @@ import pytest
 from aioidem._spark.marker import PREFIX, TaskIdentity
 from aioidem._spark.open_transactions import end_transactions_of
 from aioidem._spark.options import SinkOptions
-from aioidem._spark.writing import SinkRow, Written, write_rows
+from aioidem._spark.writing import Written, write_rows
 from aioidem._testing.kafka_security import KafkaSecurity
 from aioidem.errors import (
     GroupAuthorizationFailedError,
@@ -27,6 +27,7 @@ from aioidem.testing import KafkaCluster
 from tests.kafka.tools import allow, bounded
 from tests.kafka.transactional import committed
 from tests.security.tools import Authority
+from tests.spark.tools import record_batch
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +81,7 @@ def options(cluster: KafkaCluster, user: str) -> SinkOptions:
 
 async def write(cluster: KafkaCluster, user: str, **identity: Any) -> Written:
     """Write the 10 rows of a task as the user, whose name is also the id of the query."""
-    rows = [SinkRow(ROWS, b"%d" % number, None, (), 0, None) for number in range(10)]
+    rows = record_batch(ROWS, [b"%d" % number for number in range(10)])
     task = TaskIdentity(**{"query": user, "batch": 0, "task": 0, **identity})
     write_one = partial(write_rows, options(cluster, user), [rows], task)
     return await anyio.to_thread.run_sync(write_one)
