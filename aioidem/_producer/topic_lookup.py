@@ -128,6 +128,13 @@ class TopicLookup:
                 f"no metadata within max_block ({self._config.max_block:g} s)"
             )
 
+    def expect(self, topic: str) -> None:
+        """Ask for the topic with the next Metadata request; before `start` that is the first one.
+
+        The second request has to wait for a back-off, and with it the first records.
+        """
+        self._accumulator.topic(topic)
+
     def knows(self, topic: str, partition: int | None = None) -> bool:
         """Return whether a topic's partitions are known, and the given one is among them."""
         known = self._view.partitions(topic)

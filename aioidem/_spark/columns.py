@@ -31,6 +31,7 @@ from aioidem.errors import RecordError
 __all__ = ["Part", "RowSum", "parts"]
 
 _MASK: Final = 2**64 - 1
+_EMPTY: Final = blake2b(digest_size=8)
 _BINARY: Final = pa.large_binary()
 _SUMMED: Final = ("topic", "partition", "timestamp", "key", "value", "headers")
 
@@ -109,12 +110,13 @@ class RowSum:
         cells = _cells(batch, topic)
         _, places, content = cells.buffers()
         offsets = memoryview(places).cast("q")[cells.offset : cells.offset + len(cells) + 1]
-        data = memoryview(content)
-        total = self.digest
+        data = b"" if content is None else content.to_pybytes()
+        digests = bytearray()
         for begin, end in pairwise(offsets.tolist()):
-            digest = blake2b(data[begin:end], digest_size=8).digest()
-            total += int.from_bytes(digest, "big")
-        self.digest = total & _MASK
+            digest = _EMPTY.copy()  # cheaper than a new object
+            digest.update(data[begin:end])
+            digests += digest.digest()
+        self.digest = (self.digest + sum(memoryview(digests).cast("Q"))) & _MASK
         self.rows += batch.num_rows
 
 

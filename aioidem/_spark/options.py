@@ -42,6 +42,7 @@ _OWN: Final = (
     "offsets.retention.minutes",
     "adaptive",
     "speculation",
+    "includeheaders",
 )
 _TIMEOUT: Final = "transaction.timeout.ms"
 # the broker's default for transaction.max.timeout.ms, 15 minutes
@@ -77,6 +78,7 @@ class SinkOptions:
         adaptive: whether adaptive execution is allowed, in spite of its risk for exactly-once.
         speculation: whether speculative execution is allowed, in spite of its risk.
         named: further properties of the producer, with values `env:NAME` or `file:PATH`.
+        headers: whether the column `headers` is sent.
         by_tasks: whether each task checks if the identity was used, because the driver has no
             credentials.
     """
@@ -92,6 +94,7 @@ class SinkOptions:
     speculation: bool = False
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     by_tasks: bool = False
+    headers: bool = True
 
     @classmethod
     @without_frames
@@ -136,6 +139,7 @@ class SinkOptions:
             speculation=_word(own, "speculation", "allow"),
             named=named,
             by_tasks=bool(named) and "identity" in own,
+            headers=_flag(own, "includeheaders"),
         )
         if read.mode == EXACTLY_ONCE:
             _check_exactly_once(read, streaming=streaming)
@@ -220,6 +224,14 @@ def _word(own: Mapping[str, str], option: str, word: str) -> bool:
     if own.get(option, word) != word:
         raise ConfigError(f"{option}: {own[option]!r} is not {word!r}")
     return option in own
+
+
+def _flag(own: Mapping[str, str], option: str) -> bool:
+    """Return a flag that is true unless it is given as false."""
+    given = own.get(option, "true").lower()
+    if given not in ("true", "false"):
+        raise ConfigError(f"{option}: {given!r} is neither true nor false")
+    return given == "true"
 
 
 def _minutes(text: str | None) -> int:

@@ -41,6 +41,7 @@ from pyspark.sql.datasource import (
 from aioidem._spark.marker import TaskIdentity
 from aioidem._spark.options import EXACTLY_ONCE, SinkOptions, check_columns
 from aioidem._spark.python_worker import make_next_task_cheap
+from aioidem._spark.task_loop import TaskLoop
 from aioidem._spark.writing import Written, check_identity, write_rows
 from aioidem.errors import ConfigError, KafkaError
 
@@ -62,6 +63,9 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 _SPECULATION: Final = "spark.speculation"
+
+_LOOP: Final = TaskLoop()
+"""The event loop of this Python worker."""
 
 logger = logging.getLogger("aioidem.spark")
 
@@ -133,7 +137,7 @@ class AioidemArrowWriter(DataSourceArrowWriter):
             context = _task_context(self._options)
             query = self._options.identity or ""
             task = TaskIdentity(query, 0, context.partitionId(), self._run)
-        return _done(write_rows(self._options, iterator, task))
+        return _done(write_rows(self._options, iterator, task, _LOOP))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """Only make this worker's next call cheap: each task has committed its own rows."""
@@ -157,7 +161,7 @@ class AioidemStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # typ
             context = _task_context(self._options)
             query, batch = _property(context, _QUERY_ID), _property(context, _BATCH_ID)
             task = TaskIdentity(query, int(batch), context.partitionId())
-        return _done(write_rows(self._options, iterator, task))
+        return _done(write_rows(self._options, iterator, task, _LOOP))
 
     def abort(  # type: ignore[override]
         self,

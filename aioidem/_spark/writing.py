@@ -45,7 +45,6 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
-from anyio.from_thread import start_blocking_portal
 
 from aioidem._admin.committed import committed_offsets
 from aioidem._config import ProducerConfig
@@ -63,6 +62,7 @@ from aioidem._spark.marker import (
     decide,
 )
 from aioidem._spark.options import SinkOptions
+from aioidem._spark.task_loop import TaskLoop
 from aioidem.errors import (
     GroupAuthorizationFailedError,
     KafkaError,
@@ -113,10 +113,22 @@ class Written:
 
 
 class TaskWriter:
-    """A task's producer, and the outcomes of its rows."""
+    """A task's producer, and the outcomes of its rows.
 
-    def __init__(self, options: SinkOptions, transactional_id: str | None = None) -> None:
-        self._producer = Producer(config=options.config(transactional_id))
+    Args:
+        options: the options of the sink.
+        transactional_id: that of the producer, for exactly-once.
+        kept: the producer of an earlier task, which has no records any more; it is used again.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        transactional_id: str | None = None,
+        kept: Producer | None = None,
+    ) -> None:
+        self._started = kept is not None
+        self._producer = kept or Producer(config=options.config(transactional_id))
         self._topic = options.topic
         self._intake = internals(self._producer).intake
         self._acked = 0
@@ -124,8 +136,11 @@ class TaskWriter:
         self._open: list[BulkDeliveries] = []
 
     async def open(self) -> None:
-        """Start the producer; raise what `Producer.start` raises."""
-        await self._producer.start()
+        """Start the producer, unless it runs; raise what `Producer.start` raises."""
+        if not self._started:
+            if self._topic is not None:
+                internals(self._producer).topics.expect(self._topic)
+            await self._producer.start()
 
     async def begin(self) -> bool:
         """Return True (write the rows): with at-least-once every attempt writes all rows."""
@@ -205,9 +220,12 @@ class TaskWriter:
         await self._producer.flush(config.delivery_timeout + config.request_timeout + _MARGIN)
         return Written(self._settle())
 
-    async def close(self, *, failed: bool) -> None:
-        """Close the producer, at once if the task has failed."""
-        await self._producer.close(0 if failed else None)
+    async def close(self, *, failed: bool) -> Producer | None:
+        """Close the producer at once if the task has failed; else return it for another task."""
+        if not failed:
+            return self._producer
+        await self._producer.close(0)
+        return None
 
 
 class ExactlyOnceWriter(TaskWriter):
@@ -355,6 +373,7 @@ def write_rows(
     options: SinkOptions,
     chunks: Iterable[pa.RecordBatch],
     task: TaskIdentity | None = None,
+    loop: TaskLoop | None = None,
 ) -> Written:
     """Run all steps of a task, and return the result; this blocks.
 
@@ -362,6 +381,7 @@ def write_rows(
         options: the options of the sink.
         chunks: the rows, as Spark computes them.
         task: the identity of the rows; None for at-least-once.
+        loop: the event loop that the Python worker keeps; None starts and stops one.
 
     Raises:
         SinkTaskError: a row was not acknowledged.
@@ -370,12 +390,16 @@ def write_rows(
         KafkaError: the cluster cannot be reached, or a row cannot be sent as it is. If an ACL is
             missing that the mode needs, a note names it.
     """
+    used = loop or TaskLoop()
     try:
-        return _written(options.looked_up(), chunks, task)
+        return _written(options.looked_up(), chunks, task, used)
     except KafkaError as error:
         if task is not None:
             _note_acl(error, options)
         raise
+    finally:
+        if loop is None:
+            used.stop()
 
 
 def _note_acl(error: KafkaError, options: SinkOptions) -> None:
@@ -391,25 +415,33 @@ def _note_acl(error: KafkaError, options: SinkOptions) -> None:
 
 
 def _written(
-    options: SinkOptions, chunks: Iterable[pa.RecordBatch], task: TaskIdentity | None
+    options: SinkOptions,
+    chunks: Iterable[pa.RecordBatch],
+    task: TaskIdentity | None,
+    loop: TaskLoop,
 ) -> Written:
+    if not options.headers:
+        chunks = map(_without_headers, chunks)
     chunks = _begun(chunks)
-    with start_blocking_portal("asyncio") as portal:
-        # The producer must be made and closed in the event loop in which it runs.
-        writer = portal.call(_writer, options, task)
-        failed = True
-        try:
-            portal.call(writer.open)
-            write = portal.call(writer.begin)
-            for chunk in chunks:
-                writer.look_at(chunk)
-                if write:
-                    portal.call(writer.write, chunk)
-            written = portal.call(writer.finish)
-            failed = False
-        finally:
-            portal.call(_close, writer, failed)
+    # The producer must be made and closed in the event loop in which it runs.
+    writer = loop.call(_writer, options, task, loop)
+    failed = True
+    try:
+        loop.call(writer.open)
+        write = loop.call(writer.begin)
+        for chunk in chunks:
+            writer.look_at(chunk)
+            if write:
+                loop.call(writer.write, chunk)
+        written = loop.call(writer.finish)
+        failed = False
+    finally:
+        loop.call(_close, writer, failed, options, loop)
     return written
+
+
+def _without_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select([name for name in batch.schema.names if name != "headers"])
 
 
 def _begun(chunks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -418,11 +450,14 @@ def _begun(chunks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     return chain(list(islice(rest, 1)), rest)
 
 
-async def _writer(options: SinkOptions, task: TaskIdentity | None) -> TaskWriter:
-    await anyio.lowlevel.checkpoint()
-    return TaskWriter(options) if task is None else ExactlyOnceWriter(options, task)
+async def _writer(options: SinkOptions, task: TaskIdentity | None, loop: TaskLoop) -> TaskWriter:
+    if task is not None:
+        return ExactlyOnceWriter(options, task)
+    return TaskWriter(options, kept=await loop.take(options.properties))
 
 
-async def _close(writer: TaskWriter, failed: bool) -> None:
+async def _close(writer: TaskWriter, failed: bool, options: SinkOptions, loop: TaskLoop) -> None:
     with anyio.CancelScope(shield=True):
-        await writer.close(failed=failed)
+        producer = await writer.close(failed=failed)
+        if producer is not None:
+            await loop.keep(options.properties, producer)

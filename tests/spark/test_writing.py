@@ -9,14 +9,20 @@ import pytest
 
 from aioidem._broker.intercept import Drop
 from aioidem._spark.options import SinkOptions, check_columns
+from aioidem._spark.task_loop import TaskLoop
 from aioidem._spark.writing import SinkTaskError, write_rows
 from aioidem.broker import EmbeddedCluster
-from aioidem.errors import ConfigError, KafkaConnectionError, RecordError
+from aioidem.errors import (
+    ConfigError,
+    KafkaConnectionError,
+    MessageSizeTooLargeError,
+    RecordError,
+)
 from aioidem.structs import DeliveryStatus
 
 from .tools import record_batch
 
-PRODUCE = 0
+PRODUCE, METADATA, INIT_PRODUCER_ID = 0, 3, 22
 QUICK = {"delivery.timeout.ms": "600", "request.timeout.ms": "200", "linger.ms": "0"}
 
 
@@ -84,6 +90,50 @@ def test_a_failed_row_ends_the_task_before_its_rows_do(
     assert taken >= 1
 
 
+def test_a_producer_serves_one_task_after_another(cluster: EmbeddedCluster, topic: str) -> None:
+    """Tasks with the same properties share a producer, one after the other; a failed task none."""
+    seen: list[int] = []
+    cluster.intercept(lambda each: seen.append(each.api_key))
+    loop = TaskLoop()
+    try:
+        for number in range(3):
+            rows = numbered(topic, 5, first=5 * number)
+            assert write_rows(options(cluster), [rows], loop=loop).rows == 5
+        assert seen.count(INIT_PRODUCER_ID) == 1
+        write_rows(options(cluster, **{"linger.ms": "1"}), [numbered(topic, 1)], loop=loop)
+        assert seen.count(INIT_PRODUCER_ID) == 2
+        bad = record_batch(topic, [b"x" * 2_000_000])
+        with pytest.raises(MessageSizeTooLargeError):
+            write_rows(options(cluster, **{"linger.ms": "1"}), [bad], loop=loop)
+        write_rows(options(cluster, **{"linger.ms": "1"}), [numbered(topic, 1)], loop=loop)
+        assert seen.count(INIT_PRODUCER_ID) == 3
+    finally:
+        loop.stop()
+    assert cluster.log_end_offset(topic) == 17
+
+
+def test_the_first_metadata_request_names_the_topic(cluster: EmbeddedCluster, topic: str) -> None:
+    """A task whose topic is an option learns it with the producer's first Metadata request."""
+    seen: list[int] = []
+    cluster.intercept(lambda each: seen.append(each.api_key))
+    given = SinkOptions.read({"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic})
+    write_rows(given, [numbered(topic, 5)])
+    assert seen.index(METADATA) < seen.index(PRODUCE)
+    asked = seen[: seen.index(PRODUCE)].count(METADATA)
+    assert asked <= 2  # at the bootstrap address, and perhaps at the broker itself
+
+
+def test_headers_can_be_left_out(cluster: EmbeddedCluster, topic: str) -> None:
+    """With `includeHeaders` false, the column `headers` is not sent."""
+    rows = pa.RecordBatch.from_pydict({"value": [b"v"], "headers": [[{"key": "h", "value": b"1"}]]})
+    for flag in ("true", "false"):
+        servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+        given = SinkOptions.read({**servers, "topic": topic, "includeHeaders": flag})
+        write_rows(given, [rows])
+    headers = sorted(record.headers for record in cluster.records(topic))
+    assert headers == [(), (("h", b"1"),)]
+
+
 def test_what_the_rows_raise_ends_the_task(cluster: EmbeddedCluster, topic: str) -> None:
     """An exception raised while the rows are computed ends the task."""
 
@@ -119,6 +169,7 @@ SERVERS = {"kafka.bootstrap.servers": "h:1"}
         ({**SERVERS, "kafka.linger.m": "5"}, "linger.m"),
         ({**SERVERS, "topic": "a/b"}, "topic: "),
         ({**SERVERS, "mode": "at-most-once"}, "mode: 'at-most-once'"),
+        ({**SERVERS, "topic": "t", "includeHeaders": "yes"}, "includeheaders: 'yes'"),
     ],
 )
 def test_a_bad_option_is_named(given: dict[str, str], message: str) -> None:
