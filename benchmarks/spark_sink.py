@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 import aioidem.spark
 from aioidem._protocol.versions import ApiKey
 from aioidem._spark.session import open_session
+from aioidem._spark.topic_source import topic_format
 from aioidem.testing import Action, FrameSeen, KafkaCluster
 
 _OFFSET_FETCH = 9
@@ -78,7 +79,7 @@ def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, t
 
 def written_once(spark: SparkSession, servers: str, topic: str, rows: int) -> bool:
     """Return whether the topic has each of the rows once."""
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
+    reader = spark.read.format(topic_format(spark)).option("kafka.bootstrap.servers", servers)
     reader = reader.option("kafka.isolation.level", "read_committed").option("subscribe", topic)
     keys = reader.load().selectExpr("cast(key AS string) AS key")
     [row] = keys.selectExpr("count(*) AS all", "count(DISTINCT key) AS each").collect()

@@ -26,7 +26,10 @@ def start(
     source: str, checkpoint: str, servers: str, topic: str, *, once: bool = False
 ) -> StreamingQuery:
     """Start the query; with `once` it ends when all existing files are written."""
-    spark = SparkSession.builder.appName("events to Kafka").getOrCreate()
+    # A batch that is repeated must be divided into the same tasks, or it is refused. Spark before
+    # 4.2 turns adaptive execution off in streams itself.
+    builder = SparkSession.builder.config("spark.sql.adaptive.enabled", "false")
+    spark = builder.appName("events to Kafka").getOrCreate()
     aioidem.spark.register(spark)
     events = spark.readStream.schema(SCHEMA).json(source)
     header = F.struct(F.lit("job").alias("key"), F.lit(b"events").alias("value"))

@@ -35,6 +35,7 @@ from pyspark.sql.window import Window
 
 from aioidem._spark.examples import example
 from aioidem._spark.ledger import LEDGER_SCHEMA
+from aioidem._spark.topic_source import topic_format
 from aioidem.structs import DeliveryStatus
 
 if TYPE_CHECKING:
@@ -158,8 +159,8 @@ def read_topic(
     committed: bool,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Read the whole topic with Spark's own Kafka source."""
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    """Read the whole topic with Spark's own Kafka source, or without it with aioidem's."""
+    reader = spark.read.format(topic_format(spark)).option("kafka.bootstrap.servers", bootstrap)
     isolation = "read_committed" if committed else "read_uncommitted"
     reader = reader.option("subscribe", topic).option("kafka.isolation.level", isolation)
     return reader.options(**dict(options or {})).load()

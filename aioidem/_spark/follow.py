@@ -46,6 +46,7 @@ from aioidem._spark.audit import (
     summary_of,
 )
 from aioidem._spark.ledger import LEDGER_SCHEMA
+from aioidem._spark.topic_source import topic_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,7 +113,7 @@ def _entries(spark: SparkSession, plan: FollowPlan) -> DataFrame:
 
 
 def _copies(spark: SparkSession, plan: FollowPlan) -> DataFrame:
-    reader = spark.readStream.format("kafka").options(**dict(plan.audit.options))
+    reader = spark.readStream.format(topic_format(spark)).options(**dict(plan.audit.options))
     reader = reader.option("kafka.bootstrap.servers", plan.audit.bootstrap)
     reader = reader.option("kafka.isolation.level", "read_committed")
     records = (

@@ -5,7 +5,8 @@ Invariants:
 - No package of Spark is imported before `require_extra` has found it.
 - pyspark, the Spark that it starts (`SPARK_HOME` may name another) and its Kafka connector have the
   same version: the connector is chosen by the installed version of pyspark.
-- `aioidem._jars` finds the connector's jars, except those that Spark has, before a JVM starts.
+- `aioidem._jars` finds the connector's jars, except those that Spark has, before a JVM starts. A
+  version whose jars are nowhere is no error: `topic_source.py` reads topics without them.
 - Java is the one that Spark starts (`JAVA_HOME`, else the `PATH`). It is started once beforehand,
   to test whether it has the module that Spark needs: a reduced JRE may lack that module.
 
@@ -17,6 +18,7 @@ where files may be incomplete.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
@@ -40,6 +42,7 @@ __all__ = [
     "require_extra",
     "require_java",
     "require_one_spark",
+    "tell_other_python",
 ]
 
 MINIMUM_JAVA: Final = 17
@@ -52,6 +55,8 @@ _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
 _CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
 _TRACEBACK: Final = "Traceback (most recent call last):"
+
+logger = logging.getLogger("aioidem.spark")
 
 
 class SparkUnavailableError(KafkaError):
@@ -101,6 +106,24 @@ def require_java() -> Path:
     return java
 
 
+def tell_other_python(spark: SparkSession) -> None:
+    """Log a line if the workers of a local session run another Python than this process.
+
+    Without `PYSPARK_PYTHON` Spark starts the `python3` on the PATH, which may lack aioidem.
+    """
+    context = getattr(spark, "sparkContext", None)
+    if context is None or not str(context.master).startswith("local"):
+        return
+    theirs = shutil.which(context.pythonExec) or context.pythonExec
+    if os.path.normpath(theirs) != os.path.normpath(sys.executable):
+        logger.warning(
+            "Spark's workers run %s and not %s: if aioidem is not installed there, set"
+            " PYSPARK_PYTHON before the session starts",
+            theirs,
+            sys.executable,
+        )
+
+
 def job_failure(error: Exception) -> str:
     """Return the reason for a job's failure in one line.
 
@@ -144,7 +167,7 @@ def kafka_jars() -> tuple[Path, ...]:
     except JarsUnavailableError as error:
         raise SparkUnavailableError(
             f"Spark's Kafka source for pyspark {version}: {error.args[0]}"
-            f" (or install a pyspark that has one, or name jars of your own as {_JARS})"
+            f" (name jars of your own as {_JARS})"
         ) from error
 
 
@@ -187,11 +210,12 @@ def open_session(
         name: the application's name.
         master: Spark's master URL; None: that of the environment, or else this machine.
         kafka: whether to add Spark's Kafka source, from Maven Central on first use, unless
-            `settings` name packages or jars.
+            `settings` name packages or jars. If its jars cannot be found, one line is logged, and
+            the session has no such source (`topic_source.py`).
         settings: Spark properties, which override those chosen here.
 
     Raises:
-        SparkUnavailableError: the extra, Java, or the jars of the Kafka source are missing.
+        SparkUnavailableError: the extra or Java is missing.
     """
     require_extra()
     from pyspark.errors import PySparkRuntimeError
@@ -225,7 +249,10 @@ def _chosen(
         **settings,
     }
     if kafka and _PACKAGES not in chosen and _JARS not in chosen:
-        chosen[_JARS] = ",".join(each.as_uri() for each in kafka_jars())
+        try:
+            chosen[_JARS] = ",".join(each.as_uri() for each in kafka_jars())
+        except SparkUnavailableError as error:
+            logger.warning("%s; topics are read with aioidem's own source", error.args[0])
     return chosen
 
 

@@ -36,6 +36,8 @@ def register(spark: SparkSession) -> None:
     It also adds `kafka.ssl.keystore.key` and `kafka.sasl.jaas.config` to the options whose values
     the session hides in plans, the event log and the UI (`spark.sql.redaction.options.regex`).
 
+    If Spark's workers on this machine run another Python than this one, one line is logged.
+
     Args:
         spark: the session in which `format("aioidem")` can be used afterwards.
 
@@ -46,8 +48,10 @@ def register(spark: SparkSession) -> None:
 
     require_extra()
     from aioidem._spark.redaction import hide_credentials
+    from aioidem._spark.session import tell_other_python
     from aioidem._spark.sink import AioidemDataSource
 
+    tell_other_python(spark)
     hide_credentials(spark)
     spark.dataSource.register(AioidemDataSource)
 

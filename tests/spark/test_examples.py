@@ -13,6 +13,8 @@ import pytest
 
 from aioidem.broker import EmbeddedCluster
 
+from .tools import fixed_tasks
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -51,7 +53,7 @@ def test_the_batch_job(
 
 
 def test_the_streaming_job(
-    spark: SparkSession,  # noqa: ARG001 - the example uses this session
+    spark: SparkSession,
     cluster: EmbeddedCluster,
     topic: str,
     tmp_path: Path,
@@ -63,8 +65,9 @@ def test_the_streaming_job(
     event = {"user": "u1", "action": "login", "at": at.isoformat()}
     (source / "1.json").write_text(json.dumps(event), encoding="utf-8")
     job = example("spark_streaming", monkeypatch)
-    query = job.start(str(source), str(tmp_path / "c"), cluster.bootstrap_servers, topic, once=True)
-    assert query.awaitTermination(120)
+    words = [str(source), str(tmp_path / "c"), cluster.bootstrap_servers, topic]
+    with fixed_tasks(spark):  # the example turns it off too, and this session goes on
+        assert job.start(*words, once=True).awaitTermination(120)
     [record] = records(cluster, topic)
     assert record.key == b"u1"
     assert json.loads(record.value)["action"] == "login"

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioidem._broker.intercept import Action, Drop, RequestSeen
+from aioidem._spark.topic_source import topic_format
 from aioidem.broker import EmbeddedCluster
+
+from .tools import fixed_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,9 +71,12 @@ def restart(
     """Restart the query from its checkpoint, and check that the topic has every event once."""
     words = [str(tmp_path / "events"), str(tmp_path / "checkpoint"), servers, topic]
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    query = importlib.import_module("spark_streaming").start(*words, once=True)
-    assert query.awaitTermination(120)
-    reader = spark.read.format("kafka").option("kafka.isolation.level", "read_committed")
+    with fixed_tasks(spark):  # the example turns it off too, and this session goes on
+        query = importlib.import_module("spark_streaming").start(*words, once=True)
+        assert query.awaitTermination(120)
+    reader = spark.read.format(topic_format(spark)).option(
+        "kafka.isolation.level", "read_committed"
+    )
     reader = reader.option("kafka.bootstrap.servers", servers)
     rows = reader.option("subscribe", topic).load().selectExpr("cast(key AS string) key").collect()
     assert Counter(row.key for row in rows) == Counter(

@@ -21,7 +21,7 @@ from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import ConfigError
 from aioidem.spark import end_open_transactions, register
 
-from .tools import record_batch
+from .tools import fixed_tasks, record_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,13 +85,14 @@ class Stream:
         stream: DataFrame = spark.readStream.schema("value string").parquet(source)
         writer = stream.writeStream.format("aioidem").options(**options)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
-        self.query: Any = writer.trigger(availableNow=True).start()
         self.spark: Any = spark
         self.raised = ""
-        try:
-            assert self.query.awaitTermination(120)
-        except Exception as error:  # noqa: BLE001 - its text is examined
-            self.raised = str(error)
+        with fixed_tasks(spark):
+            self.query: Any = writer.trigger(availableNow=True).start()
+            try:
+                assert self.query.awaitTermination(120)
+            except Exception as error:  # noqa: BLE001 - its text is examined
+                self.raised = str(error)
 
     def said(self) -> Iterator[tuple[str, str]]:
         """Yield the name of each place where Spark reports something, and the text there."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from aioidem._spark.session import (
     kafka_jars,
     require_java,
     require_one_spark,
+    tell_other_python,
 )
 from tests.commands import ALONE
 from tests.fake_maven import JGO_FORGETS, FakeMaven
@@ -115,9 +118,7 @@ def test_the_connector_is_of_pyspark_s_own_version() -> None:
     line = one_line(caught.value)
     assert line.startswith(f"Spark's Kafka source for pyspark {version}: ")
     assert f"org.apache.spark:spark-sql-kafka-0-10_2.13:pom:{version} is not at the mirror" in line
-    assert line.endswith(
-        "(or install a pyspark that has one, or name jars of your own as spark.jars)"
-    )
+    assert line.endswith("(name jars of your own as spark.jars)")
 
 
 @pytest.mark.filterwarnings(*JGO_FORGETS)
@@ -160,3 +161,23 @@ def test_a_job_s_failure_is_what_its_task_raised() -> None:
     )
     assert job_failure(RuntimeError(text)) == "ValueError: no good"
     assert job_failure(RuntimeError("one\ntwo")) == "one"
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "told"),
+    [
+        ("local[2]", sys.executable, False),
+        ("local[2]", "/elsewhere/python3", True),
+        ("spark://host:7077", "/elsewhere/python3", False),
+    ],
+)
+def test_another_python_of_the_workers_is_told(
+    caplog: pytest.LogCaptureFixture, master: str, python: str, told: bool
+) -> None:
+    """One line says which Python the workers of a local session run, if it is not this one."""
+    context = SimpleNamespace(master=master, pythonExec=python)
+    session: Any = SimpleNamespace(sparkContext=context)
+    tell_other_python(session)
+    lines = [each.getMessage() for each in caplog.records]
+    assert len(lines) == told
+    assert not told or ("/elsewhere/python3" in lines[0] and "PYSPARK_PYTHON" in lines[0])

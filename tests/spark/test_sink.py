@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioidem._spark.session import job_failure
+from aioidem._spark.topic_source import topic_format
 from aioidem.broker import EmbeddedCluster
 from aioidem.spark import register
+
+from .tools import fixed_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +37,7 @@ def rows(topic: str) -> list[tuple[Any, ...]]:
 def read_back(spark: SparkSession, servers: str, topic: str) -> list[tuple[Any, ...]]:
     """Read the topic with Spark's own source."""
     frame = (
-        spark.read.format("kafka")
+        spark.read.format(topic_format(spark))
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
         .option("includeHeaders", "true")
@@ -81,15 +84,14 @@ def test_a_stream_has_every_column_and_goes_on_from_its_checkpoint(
 
     def run() -> None:
         stream: DataFrame = spark.readStream.schema(SCHEMA).parquet(source)
-        query = (
+        writer = (
             stream.writeStream.format("aioidem")
             .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
             .option("topic", topic)  # replaces the column
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
+        with fixed_tasks(spark):
+            assert writer.trigger(availableNow=True).start().awaitTermination(120)
 
     run()
     assert read_back(spark, cluster.bootstrap_servers, topic) == in_partition_order(topic)

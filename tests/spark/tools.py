@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,13 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
+from aioidem._spark.topic_source import topic_format
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 300
+ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
 def record_batch(topic: str, values: list[bytes | None]) -> pa.RecordBatch:
@@ -27,10 +32,21 @@ def record_batch(topic: str, values: list[bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
+@contextmanager
+def fixed_tasks(spark: SparkSession) -> Iterator[None]:
+    """Turn adaptive execution off, as a stream that is exactly-once needs it since Spark 4.2."""
+    before = spark.conf.get(ADAPTIVE)
+    spark.conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(ADAPTIVE, str(before))
+
+
 def values(spark: SparkSession, servers: str, topic: str) -> list[int]:
     """Return the values that a reader of committed data sees, sorted."""
     frame = (
-        spark.read.format("kafka")
+        spark.read.format(topic_format(spark))
         .option("kafka.bootstrap.servers", servers)
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", topic)
@@ -63,15 +79,15 @@ class Query:
         """Write the rows of the new files; raise the error that ended the query."""
         stream: DataFrame = self._spark.readStream.schema("value string").parquet(self.source)
         writer = stream.select(column).writeStream.format(sink)
-        query = (
-            writer.option("kafka.bootstrap.servers", self._servers)
-            .option("topic", self._topic)
-            .option("checkpointLocation", str(self.checkpoint))
-            .options(**options)
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120)
+        writer = writer.option("checkpointLocation", str(self.checkpoint)).options(**options)
+        with fixed_tasks(self._spark):
+            query = (
+                writer.option("kafka.bootstrap.servers", self._servers)
+                .option("topic", self._topic)
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(120)
 
     def forget_commit(self, batch: int) -> None:
         """Remove the note that a batch is finished, as if the driver had died before writing it."""

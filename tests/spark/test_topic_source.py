@@ -1,0 +1,120 @@
+"""aioidem's own source for the audit reads a topic as Spark's own Kafka source reads it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioidem import Producer
+from aioidem._admin.topic_log import LogPart, TopicLog
+from aioidem._config import ProducerConfig
+from aioidem._spark.topic_source import TopicDataSource, topic_format
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import ConfigError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+InLoop = Callable[..., Any]
+
+
+async def fill(servers: str, topic: str) -> None:
+    """Write 4 records, abort 3, commit 2, and leave a transaction with 1 open."""
+    async with Producer(servers, compression_type="gzip") as plain:
+        headers = [("h", b"1")]
+        for number in range(4):
+            await plain.send(topic, b"%d" % number, key=b"k", headers=headers, partition=0)
+    async with Producer(servers, transactional_id=uuid.uuid4().hex) as producer:
+        for count, name, commit in ((3, b"aborted", False), (2, b"committed", True)):
+            await producer.begin_transaction()
+            await producer.send_many(topic, [name] * count, partition=0)
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+        await producer.begin_transaction()
+        await producer.send(topic, b"open", partition=0)
+
+
+async def read(log: TopicLog, part: LogPart) -> list[tuple[int, bytes | None]]:
+    return [
+        (record.offset, record.value)
+        async for page in log.pages(part)
+        for batch in page
+        for record in batch.iter_records()
+        if part.begin <= record.offset < part.end
+    ]
+
+
+def test_aborted_records_are_left_out_of_committed_ones(
+    cluster: EmbeddedCluster, topic: str, in_loop: InLoop
+) -> None:
+    """A reader of committed data gets neither aborted records nor control records."""
+    in_loop(fill, cluster.bootstrap_servers, topic)
+    config = ProducerConfig.build(cluster.bootstrap_servers)
+    committed = TopicLog(config, topic, committed=True, timeout=10)
+    uncommitted = TopicLog(config, topic, committed=False, timeout=10)
+    first, other = in_loop(committed.parts)
+    assert other == LogPart(1, 0, 0)
+    values = [value for _, value in in_loop(read, committed, first)]
+    assert values == [b"0", b"1", b"2", b"3", b"committed", b"committed"]
+    everything = in_loop(read, uncommitted, in_loop(uncommitted.parts)[0])
+    assert [value for _, value in everything].count(b"aborted") == 3
+    assert [offset for offset, _ in everything] == sorted({offset for offset, _ in everything})
+    # Parts of the log together have what the whole has, wherever they are cut.
+    cut = [LogPart(0, begin, min(begin + 2, first.end)) for begin in range(0, first.end, 2)]
+    pieces = [row for part in cut for row in in_loop(read, committed, part)]
+    assert pieces == in_loop(read, committed, first)
+
+
+def test_a_topic_that_does_not_exist_is_an_error(cluster: EmbeddedCluster, in_loop: InLoop) -> None:
+    """Reading a topic that does not exist raises what the broker says."""
+    config = ProducerConfig.build(cluster.bootstrap_servers)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        in_loop(TopicLog(config, "no-such-topic", committed=True, timeout=10).parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t"}, "bootstrap.servers: needed"),
+        ({"kafka.bootstrap.servers": "h:1"}, "subscribe: needed"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "endingOffsets": "1"},
+            "endingoffsets",
+        ),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.group.id": "g"}, "group.id"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.isolation.level": "none"},
+            "isolation.level",
+        ),
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, str], message: str) -> None:
+    """An option that is missing, unknown or illegal is an error that names it."""
+    from pyspark.sql.types import StructType
+
+    with pytest.raises(ConfigError, match=message):
+        TopicDataSource(options).reader(StructType([]))
+
+
+def test_both_sources_return_the_same_rows(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, in_loop: InLoop
+) -> None:
+    """aioidem's source returns the rows of Spark's own, with both isolation levels."""
+    in_loop(fill, cluster.bootstrap_servers, topic)
+    spark.dataSource.register(TopicDataSource)
+
+    def rows(source: str, level: str, columns: list[str]) -> list[Any]:
+        reader = spark.read.format(source).option("subscribe", topic)
+        reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+        reader = reader.option("kafka.isolation.level", level).option("includeHeaders", "true")
+        frame = reader.load()
+        assert not columns or frame.columns == columns
+        return frame.orderBy("partition", "offset").collect()
+
+    theirs = topic_format(spark)
+    for level, count in (("read_committed", 6), ("read_uncommitted", 10)):
+        expected = rows(theirs, level, [])
+        assert len(expected) == count
+        assert rows(TopicDataSource.name(), level, list(expected[0].__fields__)) == expected
