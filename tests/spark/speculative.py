@@ -60,7 +60,9 @@ def main(master: str, servers: str, topic: str, identity: str, folder: str) -> N
     with open_session("speculation", master=master, settings=SETTINGS) as spark:
         register(spark)
         rows = spark.range(0, ROWS, 1, TASKS).selectExpr("cast(id AS string) value")
-        writer = rows.select(F.udf(slow, StringType())("value").alias("value")).write
+        writer = rows.select(
+            F.udf(slow, StringType(), useArrow=False)("value").alias("value")
+        ).write
         writer = writer.format("aioidem").mode("append").option("topic", topic)
         writer = writer.option("kafka.bootstrap.servers", servers)
         writer.option("identity", identity).option("speculation", "allow").save()

@@ -103,7 +103,11 @@ def test_speculation_is_refused(spark: SparkSession, query: Query) -> None:
         context = TaskContext.get()
         return None if context is None else context.getLocalProperty("spark.driver.bindAddress")
 
-    [row] = spark.range(1).select(F.udf(told, StringType())("id").alias("told")).collect()
+    [row] = (
+        spark.range(1)
+        .select(F.udf(told, StringType(), useArrow=False)("id").alias("told"))
+        .collect()
+    )
     assert row.told == "127.0.0.1"
     spark.sparkContext.setLocalProperty("spark.speculation", "true")
     try:

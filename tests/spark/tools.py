@@ -104,4 +104,4 @@ def fail_once(at: int) -> Any:
             raise ZeroDivisionError(f"attempt 0 fails at {value}")
         return value
 
-    return F.udf(look, StringType())("value").alias("value")
+    return F.udf(look, StringType(), useArrow=False)("value").alias("value")
