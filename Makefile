@@ -91,6 +91,7 @@ mutants: $(READY) ## Break each rule of recovery in turn: the simulation must no
 	@$(BIN)/python -m tests.simulated.mutants
 
 # One space further than its bound: make explore EXPLORE="--space 'one remembered' --faults 3"
+# Two faults more in every space, on two processes, for hours: make explore EXPLORE=--long
 explore: $(READY) ## Every order of events in small worlds, and what they cover: some minutes
 	@$(BIN)/python -m tests.exploration $(EXPLORE)
 

@@ -24,12 +24,14 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from aioidem._config import ProducerConfig
+from aioidem._engine import ProducerCore
 from aioidem._engine.goodput import Goodput
 from aioidem._engine.memory import ByteBudget
 from aioidem._engine.retention import _Retry as Retry
 from aioidem._engine.route import Route
 from aioidem._engine.steps import SendProduce
 
+from .engine import Form
 from .model import PartitionLog
 from .space import Space
 from .world import SOON, Pipe, World
@@ -39,7 +41,21 @@ __all__ = ["digest"]
 
 def digest(world: World) -> bytes:
     """Return 16 bytes that two worlds share only if the same things can follow from them."""
-    form = _Walk(world.now, timed=world.space.timed).form(world)
+    timed = world.space.timed
+    engine = world.core.rest(lambda core: _described(core, world.now, timed=timed))
+    walk = _Walk(world.now, timed=timed, links=engine.links)
+    return _hashed((engine.digest, walk.form(world)))
+
+
+def _described(core: ProducerCore, now: float, *, timed: bool) -> Form:
+    """Describe an engine, alone."""
+    walk = _Walk(now, timed=timed)
+    digest = _hashed(walk.form(core))
+    links = tuple(walk.links)
+    return Form(digest, links, _hashed((digest, now, links, tuple(walk.names))))
+
+
+def _hashed(form: Any) -> bytes:
     return hashlib.blake2b(marshal.dumps(form, 2), digest_size=16).digest()
 
 
@@ -49,15 +65,19 @@ class _Walk:
     Args:
         now: the time in that world, in seconds.
         timed: whether all times matter, also those that are far away.
+        links: the numbers of the connections that were met before.
     """
 
-    __slots__ = ("_links", "_met", "_now", "_timed")
+    __slots__ = ("_met", "_now", "_timed", "links", "names")
 
-    def __init__(self, now: float, *, timed: bool) -> None:
+    def __init__(self, now: float, *, timed: bool, links: tuple[int, ...] = ()) -> None:
         self._now = now
         self._timed = timed
         self._met: dict[int, int] = {}
-        self._links: dict[int, int] = {}
+        self.links = {number: place for place, number in enumerate(links)}
+        # Numbers and points in time that the form leaves out, or replaces by another value. In two
+        # engines with equal forms they have the same meaning, place by place.
+        self.names: list[int | float | None] = []
 
     def form(self, thing: Any) -> Any:
         """Return plain values that describe a thing and everything that it refers to."""
@@ -104,17 +124,26 @@ class _Walk:
         if at is None:
             return -1.0
         left = at - self._now
+        if left <= 0 or (left > SOON and not self._timed):
+            self.names.append(at)
         return 0.0 if left <= 0 else left if left <= SOON or self._timed else 2 * SOON
 
     def since(self, at: float | None) -> float:
         """Describe how long ago something happened, where that matters."""
-        return self._now - at if self._timed and at is not None else -1.0
+        if self._timed and at is not None:
+            return self._now - at
+        self.names.append(at)
+        return -1.0
 
     def link(self, number: int | None) -> int:
         """Return the number of a connection in this form: the first one met has number 0."""
         if number is None:
             return -1
-        return self._links.setdefault(number, len(self._links))
+        return self.links.setdefault(number, len(self.links))
+
+    def name(self, number: int) -> None:
+        """Leave out a number that makes no difference but for the numbers that follow from it."""
+        self.names.append(number)
 
     def by_link(self, thing: dict[int, Any]) -> Any:
         return tuple([(self.link(key), self.form(value)) for key, value in thing.items()])
@@ -138,6 +167,7 @@ class _Walk:
 
     def requests(self, thing: OrderedDict[int, Any]) -> Any:
         """Describe the requests of a connection by their order; their tokens make no difference."""
+        self.names += thing
         return tuple([self.form(value) for value in thing.values()])
 
     def pipe(self, thing: Pipe) -> Any:
@@ -177,12 +207,11 @@ _LEFT_OUT = {
     "MetadataRefresher": "refreshed_at requests _backoff",
     "TopicState": "described_by",
     "IdentityRequest": "_backoff",
-    # Numbers that are never used again, and what the last poll left.
-    "Connections": "_next_link_id",
-    "RequestLedger": "_next_token _steps",
+    # What the last poll left.
+    "RequestLedger": "_steps",
     "ProducerCore": "wake_at config counters",
     # The parts of a world that do not decide what may follow.
-    "World": "space complaints now ids_granted queued bytes",
+    "World": "space complaints now ids_granted queued bytes core",
 }
 
 # The names by which the engine's parts refer to one another. Each part is walked from the core.
@@ -202,6 +231,8 @@ _WAYS: dict[str, _Way] = {
     "Attempt.link_id": _Walk.link,
     "Attempt.earlier_link": _Walk.link,
     "Connections.links": _Walk.by_link,
+    "Connections._next_link_id": _Walk.name,
+    "RequestLedger._next_token": _Walk.name,
     "RetentionEvidence._recognised": _Walk.by_link,
     "RetentionEvidence._refused": _Walk.by_link,
     "Recovery._probed": _Walk.batches,

@@ -7,7 +7,7 @@ them. This module replaces that function, so it counts the rows without any chan
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,7 @@ from aioidem._engine import batch as batch_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import recovery as recovery_module
 from aioidem._engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
-from aioidem._engine.classify import Disposition, classify
-from aioidem._engine.lifecycle import transition
+from aioidem._engine.classify import Disposition
 from aioidem._engine.recovery import RECOVERY_TRANSITIONS
 
 __all__ = ["Coverage"]
@@ -35,19 +34,34 @@ class Coverage:
         self.rows: dict[str, set[tuple[enum.Enum, enum.Enum]]] = {name: set() for name in _TABLES}
         self.codes: set[tuple[int, bool]] = set()
 
+    def add(
+        self, rows: dict[str, set[tuple[enum.Enum, enum.Enum]]], codes: set[tuple[int, bool]]
+    ) -> None:
+        """Add what was collected in another process."""
+        for name, taken in rows.items():
+            self.rows[name] |= taken
+        self.codes |= codes
+
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count while the block runs."""
         names = {id(table): name for name, table in _TABLES.items()}
         rows, codes = self.rows, self.codes
 
-        def counting(table: Any, state: Any, event: Any, subject: object) -> Any:
-            rows[names[id(table)]].add((state, event))
-            return transition(table, state, event, subject)
+        # A function here may stand for one that a mutant has put in its place.
+        def counting(transition: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(table: Any, state: Any, event: Any, subject: object) -> Any:
+                rows[names[id(table)]].add((state, event))
+                return transition(table, state, event, subject)
 
-        def classifying(error_code: int, base_offset: int, **options: Any) -> Disposition:
-            codes.add((error_code, base_offset >= 0))
-            return classify(error_code, base_offset, **options)
+            return counted
+
+        def classifying(classify: Callable[..., Disposition]) -> Callable[..., Disposition]:
+            def counted(error_code: int, base_offset: int, **options: Any) -> Disposition:
+                codes.add((error_code, base_offset >= 0))
+                return classify(error_code, base_offset, **options)
+
+            return counted
 
         places: list[tuple[Any, str, Any]] = [
             (recovery_module, "transition", counting),
@@ -56,8 +70,8 @@ class Coverage:
         ]
         saved = [(module, name, getattr(module, name)) for module, name, _ in places]
         try:
-            for module, name, value in places:
-                setattr(module, name, value)
+            for (module, name, around), (*_, function) in zip(places, saved, strict=True):
+                setattr(module, name, around(function))
             yield
         finally:
             for module, name, value in saved:

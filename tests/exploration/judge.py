@@ -46,7 +46,7 @@ def _wrongs(world: World, ended: bool) -> Iterator[str]:
     if len(set(everything)) < len(everything) and "once" in holds:
         yield f"a record is written twice: {everything}"
     yield from _untrue_outcomes(world, holds)
-    if "no alarm" in holds and world.core.counters.data_loss_events:
+    if "no alarm" in holds and world.core.sight.losses:
         yield "the engine reports a loss, and nothing was lost"
     if "in time" in holds:
         yield from _late_outcomes(world)

@@ -88,7 +88,12 @@ def engine_mutants() -> list[str]:
 
 
 def broken(
-    mutant: str, space: str, *, faults: int | None = None, limit: int | None = None
+    mutant: str,
+    space: str,
+    *,
+    faults: int | None = None,
+    limit: int | None = None,
+    workers: int = 1,
 ) -> Found:
     """Explore a space with a mutant in place.
 
@@ -96,19 +101,20 @@ def broken(
         TypeError: the mutant does not fit what it replaces, so any world would notice it.
     """
     with applied(MUTANTS[mutant]):
-        found = explore(SPACES[space], faults=faults, limit=limit)
+        found = explore(SPACES[space], faults=faults, limit=limit, workers=workers)
     if found.violation is not None and "TypeError" in found.violation.what:
         raise TypeError(f"{mutant}: {found.violation.what}")
     return found
 
 
-def show(mutants: Sequence[str], spaces: Sequence[str], limit: int | None) -> int:
+def show(mutants: Sequence[str], spaces: Sequence[str], limit: int | None, workers: int = 1) -> int:
     """Print for each mutant which space kills it; return the exit status of the command.
 
     Args:
         mutants: parts of the mutants' names; empty: all mutants.
         spaces: the names of the spaces to try, in this order; empty: those of `KILLED_IN`.
         limit: the most states to visit in each space.
+        workers: how many processes share a search.
     """
     began = time.monotonic()
     names = [
@@ -117,7 +123,7 @@ def show(mutants: Sequence[str], spaces: Sequence[str], limit: int | None) -> in
     killed = missed = 0
     for name in names:
         tried = spaces or ([KILLED_IN[name]] if name in KILLED_IN else [])
-        verdict = _verdict(name, tried, limit)
+        verdict = _verdict(name, tried, limit, workers)
         killed += verdict is not None
         missed += verdict is None and bool(tried)
         other = "survived" if tried else "no space asks for this rule"
@@ -131,9 +137,9 @@ def show(mutants: Sequence[str], spaces: Sequence[str], limit: int | None) -> in
     return 1 if missed else 0
 
 
-def _verdict(mutant: str, spaces: Sequence[str], limit: int | None) -> str | None:
+def _verdict(mutant: str, spaces: Sequence[str], limit: int | None, workers: int) -> str | None:
     for space in spaces:
-        found = broken(mutant, space, limit=limit)
+        found = broken(mutant, space, limit=limit, workers=workers)
         if found.violation is not None:
             steps = len(found.violation.path)
             return f"{space}, {found.states} states, {steps} steps: {found.violation.what}"

@@ -1,36 +1,32 @@
 """Search: every world that can be reached from the first one, breadth first.
 
-A world is kept as a pickle until it is its turn. Then each of its actions happens in a copy of its
-own, and a copy that is like no earlier world (`canonical`) is kept in turn. So each world is first
-reached by a shortest path, and the first violation that is found has the shortest path of all.
+Each of a world's actions happens in a copy of its own (`snapshot`), and a copy that is like no
+earlier world (`canonical`) waits for its turn. So each world is first reached by a shortest path,
+and the first violation that is found has the shortest path of all.
 
 After the last world, each world must be able to reach one in which all records have an outcome. If
-one cannot, the engine could go round in circles for ever.
+one cannot, the engine could go round in circles for ever (`circles`).
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 import time
-import zlib
-from array import array
-from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import NamedTuple
 
-from aioidem._config import ProducerConfig
-
-from .canonical import digest
+from .circles import first_without_end, path_to
+from .coverage import Coverage
 from .judge import wrong
+from .parallel import visit_together
 from .space import Space
+from .visits import Graph, Visits, Wrong
 from .world import World
 
-__all__ = ["Found", "Violation", "explore", "replay"]
+__all__ = ["Found", "Progress", "Violation", "explore", "replay"]
 
-_ROOT = 0
-_ROOMY = 10_000
-"""Waiting worlds (about 12 kB each) are compressed only if there are more of them than this."""
+Progress = Callable[[int, int, int], None]
+"""Called now and then with the numbers of worlds met and of steps to the present level's worlds."""
 
 
 class Violation(NamedTuple):
@@ -52,9 +48,34 @@ class Found(NamedTuple):
     depth: int
     """The length of the longest of the shortest paths."""
     complete: bool
-    """Whether every world was visited; False if the limit or a violation ended the search."""
+    """Whether every world was visited; False if a bound or a violation ended the search."""
     seconds: float
     violation: Violation | None
+
+
+class Bounds:
+    """When a search ends before it has visited everything.
+
+    Args:
+        limit: the most worlds to meet; None: all.
+        seconds: the longest time; None: no bound.
+        asked: returns whether somebody asked the search to end.
+    """
+
+    def __init__(
+        self, limit: int | None, seconds: float | None, asked: Callable[[], bool] | None
+    ) -> None:
+        self._limit = limit
+        self._until = None if seconds is None else time.monotonic() + seconds
+        self._asked = asked
+
+    def reached(self, met: int) -> bool:
+        """Return whether the search has to end, after it has met some worlds."""
+        return (
+            (self._limit is not None and met >= self._limit)
+            or (self._until is not None and time.monotonic() >= self._until)
+            or (self._asked is not None and self._asked())
+        )
 
 
 def explore(
@@ -62,18 +83,71 @@ def explore(
     *,
     faults: int | None = None,
     limit: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    seconds: float | None = None,
+    asked: Callable[[], bool] | None = None,
+    workers: int = 1,
+    coverage: Coverage | None = None,
+    progress: Progress | None = None,
 ) -> Found:
     """Visit all worlds of a space, until one of them is wrong.
 
     Args:
         space: the space.
         faults: how many faults may happen; by default as many as the space says.
-        limit: the most worlds to visit; by default all.
-        progress: called now and then with the number of worlds met, and of those that wait.
+        limit: the most worlds to meet; by default all.
+        seconds: how long the search may take.
+        asked: returns whether somebody asked the search to end.
+        workers: how many processes share the search.
+        coverage: gets the rows of the engine's tables that were taken.
+        progress: called now and then.
     """
-    budget = space.faults if faults is None else faults
-    return _Search(space, budget, limit, progress).run()
+    began = time.monotonic()
+    faults = space.faults if faults is None else faults
+    bounds = Bounds(limit, seconds, asked)
+    coverage = Coverage() if coverage is None else coverage
+    if workers == 1:
+        with coverage.counted():
+            graphs, found, depth, stopped = _visit_alone(space, faults, bounds.reached, progress)
+    else:
+        graphs, found, depth, stopped = visit_together(
+            space, faults, bounds.reached, progress, workers, coverage
+        )
+    violation = None if found is None else _violation(graphs, found)
+    complete = violation is None and not stopped
+    if complete:
+        number = first_without_end(graphs)
+        if number is not None:
+            what = "the engine can go round in circles for ever"
+            violation = Violation(what, path_to(graphs, number))
+    return Found(
+        space,
+        faults,
+        sum(len(graph.before) for graph in graphs),
+        sum(len(graph.steps_from) for graph in graphs),
+        sum(graph.ends for graph in graphs),
+        depth,
+        complete,
+        time.monotonic() - began,
+        violation,
+    )
+
+
+def _visit_alone(
+    space: Space, faults: int, reached: Callable[[int], bool], progress: Progress | None
+) -> tuple[list[Graph], Wrong | None, int, bool]:
+    with closing(Visits(space, faults, reached)) as visits:
+        found, depth = visits.begin(), 0
+        while found is None and visits.waiting and not visits.stopped:
+            if progress is not None:
+                progress(visits.met, len(visits.waiting), depth)
+            found = visits.expand()
+            depth += bool(visits.waiting)
+        return [visits.graph], found, depth, visits.stopped
+
+
+def _violation(graphs: Sequence[Graph], found: Wrong) -> Violation:
+    path = path_to(graphs, found.number)
+    return Violation(found.what, (*path, found.action) if found.action else path)
 
 
 def replay(space: Space, path: tuple[str, ...], faults: int | None = None) -> str | None:
@@ -88,172 +162,3 @@ def replay(space: Space, path: tuple[str, ...], faults: int | None = None) -> st
         if found is not None:
             return found
     return wrong(world, ended=not world.actions())
-
-
-class _Search:
-    def __init__(
-        self,
-        space: Space,
-        faults: int,
-        limit: int | None,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self.space = space
-        self.faults = faults
-        self.limit = limit
-        self.progress = progress
-        self.freezer = _Freezer(space)
-        self.waiting: deque[tuple[int, bytes]] = deque()
-        self.known: dict[bytes, int] = {}
-        # By number of a world: the world before it, the action between them, and its depth.
-        self.before = array("q")
-        self.actions: list[str] = []
-        self.depths = array("i")
-        # Every step between two worlds, for `_stuck`: from and to.
-        self.steps_from = array("q")
-        self.steps_to = array("q")
-        self.good: list[int] = []
-        self.transitions = self.ends = 0
-
-    def run(self) -> Found:
-        began = time.monotonic()
-        world = World(self.space, self.faults)
-        violation = self._meet(world, -1, "")
-        while self.waiting and violation is None:
-            if self.limit is not None and len(self.known) >= self.limit:
-                break
-            number, frozen = self.waiting.popleft()
-            violation = self._visit(number, frozen)
-        complete = violation is None and not self.waiting
-        if complete:
-            violation = self._stuck()
-        return Found(
-            self.space,
-            self.faults,
-            len(self.known),
-            self.transitions,
-            self.ends,
-            max(self.depths),
-            complete,
-            time.monotonic() - began,
-            violation,
-        )
-
-    def _visit(self, number: int, frozen: bytes) -> Violation | None:
-        """Let each action of a world happen, and keep the worlds that are new."""
-        world = self.freezer.thaw(frozen)
-        actions = world.actions()
-        if not actions:
-            self.ends += 1
-        for place, action in enumerate(actions):
-            if place:
-                world = self.freezer.thaw(frozen)
-            violation = self._step(world, number, action)
-            if violation is not None:
-                return violation
-        return None
-
-    def _step(self, world: World, number: int, action: str) -> Violation | None:
-        self.transitions += 1
-        try:
-            world.do(action)
-        except Exception as error:  # noqa: BLE001 - whatever the engine raises is a violation
-            return Violation(f"the engine raises {error!r}", (*self._path(number), action))
-        return self._meet(world, number, action)
-
-    def _meet(self, world: World, before: int, action: str) -> Violation | None:
-        """Keep a world if it is new, and judge it."""
-        mark = digest(world)
-        number = self.known.get(mark)
-        if number is None:
-            number = self.known[mark] = len(self.known)
-            self.before.append(before)
-            self.actions.append(action)
-            self.depths.append(self.depths[before] + 1 if before >= 0 else 0)
-            violation = wrong(world, ended=not world.actions())
-            if violation is not None:
-                return Violation(violation, self._path(number))
-            if world.settled:
-                self.good.append(number)
-            roomy = len(self.waiting) < _ROOMY
-            self.waiting.append((number, self.freezer.freeze(world, roomy=roomy)))
-            if self.progress is not None and number % 1000 == 0:
-                self.progress(number, len(self.waiting))
-        if before >= 0:
-            self.steps_from.append(before)
-            self.steps_to.append(number)
-        return None
-
-    def _path(self, number: int) -> tuple[str, ...]:
-        path = []
-        while number != _ROOT:
-            path.append(self.actions[number])
-            number = self.before[number]
-        return tuple(reversed(path))
-
-    def _stuck(self) -> Violation | None:
-        """Find a world from which no world can be reached in which every record has an outcome."""
-        count = len(self.known)
-        # The steps, sorted by the world that they lead to.
-        starts = array("q", bytes(8 * (count + 1)))
-        for to in self.steps_to:
-            starts[to + 1] += 1
-        for number in range(count):
-            starts[number + 1] += starts[number]
-        places, origins = array("q", starts), array("q", bytes(8 * len(self.steps_to)))
-        for origin, to in zip(self.steps_from, self.steps_to, strict=True):
-            origins[places[to]] = origin
-            places[to] += 1
-        fine = bytearray(count)
-        todo = list(self.good)
-        for number in todo:
-            fine[number] = 1
-        while todo:
-            to = todo.pop()
-            for origin in origins[starts[to] : starts[to + 1]]:
-                if not fine[origin]:
-                    fine[origin] = 1
-                    todo.append(origin)
-        worst = fine.find(0)
-        if worst < 0:
-            return None
-        return Violation("the engine can go round in circles for ever", self._path(worst))
-
-
-class _Freezer:
-    """Makes copies of worlds, which share what never changes in their space.
-
-    Args:
-        space: the space of the worlds.
-    """
-
-    def __init__(self, space: Space) -> None:
-        _SHARED[:] = [space, space.config]
-        self._table: dict[type, Callable[[Any], Any]] = {
-            Space: lambda _: (_shared, (0,)),
-            ProducerConfig: lambda _: (_shared, (1,)),
-        }
-
-    def freeze(self, world: World, *, roomy: bool) -> bytes:
-        """Return a copy of a world as bytes; compressed to about a tenth if memory is scarce."""
-        stream = io.BytesIO()
-        pickler = pickle.Pickler(stream, 5)
-        pickler.dispatch_table = self._table
-        pickler.dump(world)
-        frozen = stream.getvalue()
-        return frozen if roomy else zlib.compress(frozen, 1)
-
-    def thaw(self, frozen: bytes) -> World:
-        """Return a new copy of the world that was frozen."""
-        if frozen[:1] != pickle.PROTO:
-            frozen = zlib.decompress(frozen)
-        world = pickle.loads(frozen)  # noqa: S301 - made by `freeze`
-        assert isinstance(world, World)
-        return world
-
-
-_SHARED: list[Any] = []
-
-
-def _shared(place: int) -> Any:
-    return _SHARED[place]

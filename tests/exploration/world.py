@@ -45,8 +45,7 @@ import struct
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from aioidem._engine import ProducerCore, steps
-from aioidem._engine.record import PendingRecord
+from aioidem._engine import steps
 from aioidem._protocol.broker_config import BrokerFacts
 from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
 from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
@@ -54,10 +53,9 @@ from aioidem._protocol.producer_id import ProducerIdAnswer
 from aioidem._protocol.producers import ProducersAnswer
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._protocol.topic_config import TopicConfig
-from aioidem._records import record_size_bound
-from aioidem.errors import KafkaConnectionError
 
 from . import model
+from .engine import EngineStates, Polled
 from .model import Answer, PartitionLog, Sent
 from .space import Space
 
@@ -88,11 +86,6 @@ class Request(NamedTuple):
     token: int
     topic: int
     batches: tuple[tuple[int, Sent], ...]
-
-
-def half() -> float:
-    """Return the engine's random number, which is always the same."""
-    return 0.5
 
 
 class Pipe:
@@ -127,7 +120,7 @@ class World:
         self.space = space
         self.faults = faults
         self.now = _START
-        self.core = ProducerCore(space.config, random=half)
+        self.core = EngineStates(space.config, _TOPIC, space.partitions).begin()
         self.logs = [PartitionLog(space.retains) for _ in range(space.partitions)]
         # The id of the topic, and the logs of the topics of that name that were deleted.
         self.topic = 1
@@ -152,7 +145,7 @@ class World:
     def _begin(self) -> None:
         """Connect, have the first records acknowledged, and queue the others."""
         space, core = self.space, self.core
-        core.accumulator.topic(_TOPIC)
+        core.ask_for(_TOPIC)
         self._run_engine()
         for _ in range(space.primed):
             for partition in range(space.partitions):
@@ -164,8 +157,7 @@ class World:
                     self.do(action)
                     break
         for partition in range(space.partitions):
-            state = core.partitions.get((_TOPIC, partition))
-            if state is not None and space.next_sequence:
+            if space.next_sequence:
                 self._jump(partition)
         for _ in range(space.records):
             for partition in range(space.partitions):
@@ -174,7 +166,7 @@ class World:
 
     def _jump(self, partition: int) -> None:
         """Let the next sequence be `Space.next_sequence`, as if all before it had been written."""
-        self.core.partitions[_TOPIC, partition].ledger.next = self.space.next_sequence
+        self.core.jump(_TOPIC, partition, self.space.next_sequence)
         log = self.logs[partition]
         ((offset, batch),) = log.entries
         log.entries, log.end, log.remembered = (), offset, {}
@@ -183,14 +175,11 @@ class World:
 
     def _queue(self, partition: int) -> None:
         value = b"%d" % len(self.outcomes)
-        size = record_size_bound(None, value, ())
         primed = len(self.outcomes) < self.space.primed * self.space.partitions
         stamp = self._wall_ms - (0 if primed else int(self.space.age * 1000))
-        record = PendingRecord(None, value, (), stamp, partition, size)
-        assert self.core.budget.try_take(record.charge())
         self.outcomes.append(_PENDING)
         self.queued.append(self.now)
-        self.core.accumulator.append(_TOPIC, record, self.now)
+        self.core.queue(_TOPIC, partition, value, stamp, self.now)
 
     @property
     def _wall_ms(self) -> int:
@@ -236,7 +225,7 @@ class World:
         )
 
     def _find_timers(self, found: list[str], kinds: frozenset[str]) -> None:
-        at = self.core.wake_at
+        at = self.core.sight.wake_at
         if at is None:
             return
         busy = any(pipe.open and (pipe.requests or pipe.answers) for pipe in self.pipes)
@@ -248,14 +237,12 @@ class World:
     @property
     def _stale(self) -> bool:
         """Whether metadata would tell the engine something new, and is not requested yet."""
-        view = self.core.cluster
-        known_topic = view.topics[_TOPIC].topic_id
-        if self.core.metadata.wanted:
+        view = self.core.sight
+        if view.metadata_wanted:
             return False
-        return known_topic != UUID(int=self.topic) or any(
-            (known := view.leader_of(_TOPIC, partition)) is not None
-            and known.leader_epoch < log.leader_epoch
-            for partition, log in enumerate(self.logs)
+        return view.topic_id != UUID(int=self.topic) or any(
+            epoch is not None and epoch < log.leader_epoch
+            for epoch, log in zip(view.leader_epochs, self.logs, strict=True)
         )
 
     def _find_faults(self, found: list[str], kinds: frozenset[str]) -> None:
@@ -302,6 +289,7 @@ class World:
         Raises:
             ValueError: there is no such action.
         """
+        engine, now = self.core.state, self.now
         kind, which, how = _parsed(action)
         match kind:
             case "serve":
@@ -311,7 +299,7 @@ class World:
             case "wait" | "silence":
                 self._wait()
             case "told":
-                self.core.metadata.want()
+                self.core.want_metadata()
             case "send":
                 self._queue(len(self.outcomes) % self.space.partitions)
             case "cut":
@@ -322,7 +310,7 @@ class World:
                 self.logs[which].forget()
             case "vanish":
                 self.unlisted = True
-                self.core.metadata.want()
+                self.core.want_metadata()
             case "shorten":
                 self.logs[which].retains = _DEFAULT_RETAINED
             case "usurp":
@@ -343,7 +331,10 @@ class World:
                 raise ValueError(action)
         if kind not in ("serve", "deliver", "wait", "told", "send"):
             self.faults -= 1
-        self._run_engine()
+        # A poll of an engine that nothing has happened to since the last one only changes which
+        # partition's turn it is.
+        if self.space.partitions > 1 or self.core.state is not engine or self.now != now:
+            self._run_engine()
         self.pipes = [pipe for pipe in self.pipes if pipe.open or pipe.requests]
 
     def _move(self, log: PartitionLog, how: str = "") -> None:
@@ -396,16 +387,16 @@ class World:
             self.complaints.append(f"the engine does not understand an answer: {error}")
 
     def _wait(self) -> None:
-        at = self.core.wake_at
+        at = self.core.sight.wake_at
         assert at is not None
         if at - self.now > self.space.config.request_timeout / 2:
             self.pipes = [pipe for pipe in self.pipes if pipe.open]
         self.now = at
 
     def _cut(self, pipe: Pipe, *, unwritten: bool) -> None:
-        never = [pipe.requests.pop().token] if unwritten else []
+        never = (pipe.requests.pop().token,) if unwritten else ()
         self._close(pipe)
-        self.core.on_link_lost(pipe.link_id, KafkaConnectionError("cut"), self.now, never)
+        self.core.on_link_cut(pipe.link_id, never, self.now)
 
     def _close(self, pipe: Pipe) -> None:
         pipe.open = False
@@ -427,30 +418,25 @@ class World:
         """Poll the engine and perform its steps, until it has none at this time."""
         for _ in range(1000):
             # Without the time of day no record is ever too old.
-            todo = self.core.poll(self.now, self._wall_ms if self.space.age else None)
-            self._take_outcomes()
-            if not todo:
+            polled = self.core.poll(self.now, self._wall_ms if self.space.age else None)
+            self._take_outcomes(polled)
+            if not polled.steps:
                 break
-            for step in todo:
+            for step in polled.steps:
                 self._perform(step)
-            self._take_outcomes()
         else:
             self.complaints.append("the engine never comes to rest")
-        at = self.core.wake_at
+        at = self.core.sight.wake_at
         if at is not None and at <= self.now:
             self.complaints.append("the engine asks to be woken in the past")
 
-    def _take_outcomes(self) -> None:
-        for settlement in self.core.outcomes.take_settled():
-            outcome = settlement.outcome
-            for place, record in enumerate(settlement.records):
-                number = int(record.value or b"")
+    def _take_outcomes(self, polled: Polled) -> None:
+        for status, base_offset, numbers in polled.outcomes:
+            for place, number in enumerate(numbers):
                 if self.outcomes[number] != _PENDING:
                     self.complaints.append(f"record {number} is settled twice")
-                offset = outcome.base_offset + place if outcome.base_offset >= 0 else -1
-                self.outcomes[number] = (outcome.status.value, offset)
-        self.core.outcomes.take_events()
-        self.core.outcomes.take_notes()
+                offset = base_offset + place if base_offset >= 0 else -1
+                self.outcomes[number] = (status, offset)
 
     def _perform(self, step: steps.Step) -> None:
         core, now = self.core, self.now
