@@ -31,6 +31,7 @@ from aioidem._engine.retention import _Retry as Retry
 from aioidem._engine.route import Route
 from aioidem._engine.steps import SendProduce
 
+from .coordinator import TransactionalLog
 from .engine import Form
 from .model import PartitionLog
 from .space import Space
@@ -174,6 +175,7 @@ class _Walk:
         return (
             self.link(thing.link_id),
             thing.broker,
+            thing.cluster,
             thing.open,
             tuple([_plain(request[1:]) for request in thing.requests]),
             self.form([entries for _, entries in thing.answers]),
@@ -206,12 +208,15 @@ _LEFT_OUT = {
     "Recovery": "_pass_began",
     "MetadataRefresher": "refreshed_at requests _backoff",
     "TopicState": "described_by",
+    "Transactions": "_backoff last_refusal",
     "IdentityRequest": "_backoff",
     # What the last poll left.
     "RequestLedger": "_steps",
     "ProducerCore": "wake_at config counters",
     # The parts of a world that do not decide what may follow.
     "World": "space complaints now ids_granted queued bytes core",
+    "TransactionalWorld": "space complaints now ids_granted queued bytes core",
+    "MigratingWorld": "space complaints now ids_granted queued bytes core",
 }
 
 # The names by which the engine's parts refer to one another. Each part is walked from the core.
@@ -245,6 +250,8 @@ _WAYS: dict[str, _Way] = {
     "FirstAckGate._heard_at": _Walk.since,
     "ProduceRequests._turn": _Walk.parity,  # each poll begins with another of two partitions
     "World.written": _Walk.sorted_items,
+    "TransactionalWorld.written": _Walk.sorted_items,
+    "MigratingWorld.written": _Walk.sorted_items,
 }
 
 _OPAQUE = (ProducerConfig, Space, Goodput, ByteBudget, SendProduce)
@@ -257,6 +264,7 @@ _WALKS: dict[type, _Way] = {
     Retry: _Walk.retry,
     Pipe: _Walk.pipe,
     PartitionLog: _Walk.log,
+    TransactionalLog: _Walk.log,
     OrderedDict: _Walk.requests,
     dict: _Walk.mapping,
     set: _Walk.collection,

@@ -14,9 +14,11 @@ from typing import Any
 from aioidem._engine import batch as batch_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import recovery as recovery_module
+from aioidem._engine import transactions as transactions_module
 from aioidem._engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
 from aioidem._engine.classify import Disposition
 from aioidem._engine.recovery import RECOVERY_TRANSITIONS
+from aioidem._engine.transactions import TRANSACTION_TRANSITIONS
 
 __all__ = ["Coverage"]
 
@@ -24,6 +26,7 @@ _TABLES: dict[str, Mapping[Any, Any]] = {
     "the ladder": RECOVERY_TRANSITIONS,
     "a batch": BATCH_TRANSITIONS,
     "what is known of a batch": PERSISTENCE_TRANSITIONS,
+    "transactions": TRANSACTION_TRANSITIONS,
 }
 
 
@@ -66,6 +69,7 @@ class Coverage:
         places: list[tuple[Any, str, Any]] = [
             (recovery_module, "transition", counting),
             (batch_module, "transition", counting),
+            (transactions_module, "transition", counting),
             (produce_module, "classify", classifying),
         ]
         saved = [(module, name, getattr(module, name)) for module, name, _ in places]

@@ -25,8 +25,10 @@ from uuid import UUID
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.record import PendingRecord
+from aioidem._engine.transactions import TransactionState
 from aioidem._records import record_size_bound
 from aioidem.errors import KafkaConnectionError, ProtocolError
+from aioidem.structs import DeliveryStatus
 
 __all__ = ["Engine", "EngineState", "EngineStates", "Form", "Polled", "Sight"]
 
@@ -60,6 +62,12 @@ class Sight(NamedTuple):
     """By partition: the leader epoch that the engine knows; None if it knows no leader."""
     losses: int
     """How many losses of data it reported."""
+    transaction: TransactionState
+    """What it does for the caller's transaction."""
+    committed: bool | None
+    """How the caller's transaction ended; None while it is open."""
+    may_be_committed: bool
+    """Whether the engine ended for good, and says that the transaction may be committed."""
 
 
 class Polled(NamedTuple):
@@ -152,13 +160,17 @@ class EngineStates:
         """Look at an engine in a state."""
         if state.sight is None:
             core, topic = self._core_of(state), self._topic
+            cause = core.transactions.cause
             known = [core.cluster.leader_of(topic, partition) for partition in self._partitions]
             state.sight = Sight(
                 core.wake_at,
                 core.metadata.wanted,
-                core.cluster.topics[topic].topic_id,
+                None if topic not in core.cluster.topics else core.cluster.topics[topic].topic_id,
                 tuple([None if each is None else each.leader_epoch for each in known]),
                 core.counters.data_loss_events,
+                core.transactions.state,
+                core.transactions.outcome.committed,
+                cause is not None and cause.status is DeliveryStatus.UNKNOWN,
             )
         return state.sight
 
@@ -292,9 +304,9 @@ class Engine:
         # Two steps of different kinds are equal if they have equal values, as all named tuples.
         return self.do(_on_answer, type(step), step, answer, now)
 
-    def on_link_open(self, link_id: int, version: int, now: float) -> None:
-        """See `ProducerCore.on_link_open`."""
-        self.do(_on_link_open, link_id, version, now)
+    def on_link_open(self, link_id: int, version: int, now: float, level: int) -> None:
+        """See `ProducerCore.on_link_open`; `level` is that of transactions."""
+        self.do(_on_link_open, link_id, version, now, level)
 
     def on_link_cut(self, link_id: int, unwritten: tuple[int, ...], now: float) -> None:
         """See `ProducerCore.on_link_lost`; `unwritten` are tokens."""
@@ -303,6 +315,22 @@ class Engine:
     def want_metadata(self) -> None:
         """Ask for metadata soon."""
         self.do(_want_metadata)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction, as a caller does."""
+        self.do(_begin_transaction)
+
+    def commit(self) -> None:
+        """Ask for the commit of the transaction."""
+        self.do(_commit)
+
+    def abort(self) -> None:
+        """Ask for the transaction to be aborted."""
+        self.do(_abort)
+
+    def hear_outcome(self) -> None:
+        """Note that the caller knows how its transaction ended."""
+        self.do(_hear_outcome)
 
     def ask_for(self, topic: str) -> None:
         """Learn of a topic."""
@@ -338,8 +366,8 @@ def _on_answer(
     return core.on_answer(step, answer, now)
 
 
-def _on_link_open(core: ProducerCore, link_id: int, version: int, now: float) -> None:
-    core.on_link_open(link_id, version, now)
+def _on_link_open(core: ProducerCore, link_id: int, version: int, now: float, level: int) -> None:
+    core.on_link_open(link_id, version, now, level)
 
 
 def _on_link_cut(core: ProducerCore, link_id: int, unwritten: tuple[int, ...], now: float) -> None:
@@ -348,6 +376,22 @@ def _on_link_cut(core: ProducerCore, link_id: int, unwritten: tuple[int, ...], n
 
 def _want_metadata(core: ProducerCore) -> None:
     core.metadata.want()
+
+
+def _begin_transaction(core: ProducerCore) -> None:
+    core.coordination.begin()
+
+
+def _commit(core: ProducerCore) -> None:
+    core.coordination.commit()
+
+
+def _abort(core: ProducerCore) -> None:
+    core.coordination.abort()
+
+
+def _hear_outcome(core: ProducerCore) -> None:
+    core.transactions.outcome.told = True
 
 
 def _ask_for(core: ProducerCore, topic: str) -> None:

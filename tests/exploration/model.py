@@ -54,6 +54,7 @@ STORAGE_ERROR = 56
 UNKNOWN_TOPIC_ID = 100
 
 _SEQUENCES = 2**31
+_TRANSACTIONAL = 0x10
 _HEADER = struct.Struct(">qiiBIhiqqqhii")
 
 
@@ -100,6 +101,8 @@ class PartitionLog:
         self.end = 0
         self.committed = 0
         self.remembered: dict[int, _Remembered] = {}
+        # The numbers of the records that were committed, and lost by an unclean election.
+        self.lost: frozenset[int] = frozenset()
 
     def append(self, batch: Sent, *, replicated: bool = True) -> Answer:
         """Append a batch, or recognise or refuse it; commit the log unless it is not replicated."""
@@ -126,13 +129,20 @@ class PartitionLog:
         for sequence, last, offset in known.batches:
             if (sequence, last) == (batch.sequence, batch.last):
                 return Answer(NONE, offset)
-        follows = batch.sequence == (known.batches[-1][1] + 1) % _SEQUENCES
+        last = known.batches[-1][1] if known.batches else -1
+        follows = batch.sequence == (last + 1) % _SEQUENCES
         return Answer(NONE if follows else OUT_OF_ORDER)
 
     def _remember(self, batch: Sent, offset: int, known: _Remembered | None) -> None:
         earlier = known.batches if known is not None and known.epoch == batch.epoch else ()
         batches = (*earlier, (batch.sequence, batch.last, offset))
         self.remembered[batch.producer_id] = _Remembered(batch.epoch, batches[-self.retains :])
+
+    def lose(self) -> None:
+        """Lose the newest batch, though it is committed: the next leader does not have it."""
+        offset, batch = self.entries[-1]
+        self.committed = offset
+        self.lost |= set(batch.numbers)
 
     def lead(self, broker: int, *, losing: bool = False, bare: bool = False) -> None:
         """Make another broker the leader.
@@ -176,6 +186,12 @@ class PartitionLog:
             self.remembered[producer_id] = _Remembered(known.epoch + 1, ((0, 0, self.end),))
         self.fill(1)
 
+    def raise_epoch(self, producer_id: int, epoch: int) -> None:
+        """Note a newer epoch of a producer, under which it has no batch yet."""
+        known = self.remembered.get(producer_id)
+        if known is None or known.epoch < epoch:
+            self.remembered[producer_id] = _Remembered(epoch, ())
+
     def state(self) -> tuple[object, ...]:
         """Return everything that the future depends on, as plain values."""
         return (
@@ -186,6 +202,7 @@ class PartitionLog:
             self.end,
             self.committed,
             tuple(self.remembered.items()),
+            tuple(sorted(self.lost)),
         )
 
 
@@ -195,7 +212,7 @@ def read_batch(data: bytes) -> Sent:
     header = _HEADER.unpack_from(data)
     length, magic, attributes, count = header[1], header[3], header[5], header[12]
     assert length == len(data) - 12, "the batch has another length than it says"
-    assert (magic, attributes) == (2, 0), "the batch is compressed, or of another format"
+    assert (magic, attributes & ~_TRANSACTIONAL) == (2, 0), "compressed, or of another format"
     numbers, at = [], _HEADER.size
     for _ in range(count):
         size, at = _varint(data, at)

@@ -21,7 +21,7 @@ from .judge import wrong
 from .parallel import visit_together
 from .space import Space
 from .visits import Graph, Visits, Wrong
-from .world import World
+from .worlds import world_of
 
 __all__ = ["Found", "Progress", "Violation", "explore", "replay"]
 
@@ -155,7 +155,7 @@ def replay(space: Space, path: tuple[str, ...], faults: int | None = None) -> st
 
     The replay ends at the first action after which something is wrong, even if the path goes on.
     """
-    world = World(space, len(path) if faults is None else faults)
+    world = world_of(space, len(path) if faults is None else faults)
     for action in path:
         world.do(action)
         found = wrong(world, ended=False)

@@ -17,6 +17,7 @@ from uuid import UUID
 from .engine import Engine, EngineStates
 from .space import Space
 from .world import World
+from .worlds import kind_of
 
 __all__ = ["Frontier", "copied", "packed", "unpacked"]
 
@@ -39,7 +40,8 @@ def packed(world: World) -> tuple[bytes, dict[str, Any]]:
 
 def unpacked(space: Space, core: Engine, values: dict[str, Any]) -> World:
     """Return the world that has some values."""
-    world = World.__new__(World)
+    kind = kind_of(space)
+    world = kind.__new__(kind)
     vars(world).update(values, space=space, core=core)
     return world
 

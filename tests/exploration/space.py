@@ -25,6 +25,8 @@ class Space:
     """The faults that may happen; `world` has a list."""
     faults: int = 2
     """How many of them happen at most."""
+    everyday: int = 1
+    """How many of them happen at most in `make check`, which has seconds for all spaces."""
     records: int = 3
     """Records per partition that are queued when the exploration begins."""
     primed: int = 1
@@ -57,6 +59,12 @@ class Space:
     """What must hold in every state, or at the end."""
     timed: bool = False
     """Whether records reach their deadlines: then all times tell worlds apart."""
+    transactions: str = ""
+    """ "v1" or "v2" if the producer has a transactional id."""
+    verifies: bool = True
+    """Whether leaders ask the coordinator before they append the first batch of a transaction."""
+    script: tuple[int, ...] = ()
+    """The caller's transactions: how many records each has; negative if the caller aborts it."""
     options: tuple[tuple[str, Any], ...] = ()
     """Options of the producer that replace those in `config`."""
 
@@ -82,4 +90,6 @@ class Space:
             "connections_max_idle": None,
             "max_in_flight_requests_per_connection": self.in_flight,
         }
+        if self.transactions:
+            options["transactional_id"] = "x"
         return ProducerConfig.build("b1:9092", **{**options, **dict(self.options)})

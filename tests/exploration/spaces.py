@@ -251,6 +251,104 @@ _ALL = [
         frozenset({"vanish", "cut", "unsure"}),
         late=1,
     ),
+    Space(
+        "another cluster",
+        "is nothing that may be in one cluster written to the next, and is no id taken along?",
+        frozenset({"migrate", "cut", "unsure"}),
+        records=2,
+        late=1,
+        holds=_TRUE,
+    ),
+    Space(
+        "a stranger's broker",
+        "is nothing written over a connection that leads to somebody else's cluster?",
+        frozenset({"stray", "move", "cut"}),
+        records=2,
+        late=1,
+    ),
+    Space(
+        "unclean elections",
+        "is a loss that the offsets show reported, and nothing said to be stored that never was?",
+        frozenset({"unclean", "cut", "unsure"}),
+        records=2,
+        primed=2,
+        holds=frozenset({"once", "in order", "acked", "not written", "no alarm", "loss told"}),
+    ),
+    *(
+        space
+        for v in ("v1", "v2")
+        for space in (
+            Space(
+                f"transactions {v}",
+                "does each transaction end as the caller is told, whatever comes late?",
+                frozenset({"cut", "unsure", "relocate"}),
+                transactions=v,
+                script=(1, -2, 1),
+                faults=1,
+                everyday=0,
+                # A request of an aborted transaction that comes late begins another one, which
+                # costs the producer its epoch. So it may end, and say so.
+                holds=frozenset(),
+            ),
+            Space(
+                f"healed transactions {v}",
+                "is each transaction ended as the caller wants, if no connection is lost?",
+                frozenset({"refuse", "unsure", "fail", "relocate"}),
+                transactions=v,
+                script=(1, -1, 1),
+                everyday=int(v == "v2"),
+                holds=frozenset({"all ended as wanted"}),
+            ),
+            Space(
+                f"twin {v}",
+                "is nothing committed that a producer wrote before a twin took over?",
+                frozenset({"twin", "cut", "unsure"}),
+                transactions=v,
+                script=(2, 1),
+                everyday=0,
+                holds=frozenset(),
+            ),
+            Space(
+                f"expired transactions {v}",
+                "is a transaction that the coordinator aborts never said to be committed?",
+                frozenset({"expire", "cut"}),
+                transactions=v,
+                script=(-1, 2),
+                everyday=int(v == "v2"),
+                holds=frozenset(),
+            ),
+            Space(
+                f"transactions of two partitions {v}",
+                "is a transaction committed in all of its partitions, or in none?",
+                frozenset({"cut", "move"}),
+                partitions=2,
+                transactions=v,
+                script=(2, 2),
+                faults=1,
+                everyday=0,
+                holds=frozenset(),
+            ),
+            Space(
+                f"no word of an end {v}",
+                "is the end of a transaction never guessed?",
+                frozenset({"cut", "fail", "crash", "garble"}),
+                transactions=v,
+                script=(1, -1),
+                everyday=0,
+                holds=frozenset(),
+            ),
+        )
+    ),
+    Space(
+        "transactions before verification",
+        "does no late batch open a transaction that nobody ends, where leaders do not ask?",
+        frozenset({"refuse", "relocate", "move"}),
+        transactions="v1",
+        verifies=False,
+        script=(-2, 1),
+        everyday=0,
+        holds=frozenset(),
+    ),
 ]
 
 SPACES = {space.name: space for space in _ALL}

@@ -37,6 +37,14 @@ KILLS = {
     "recreated topic taken for the same": 1,
     "implicit ack where suspect": 2,
     "gate not reset after an error": 3,
+    "no data loss event": 1,
+    "identity kept in another cluster": 1,
+    "doubt carried to another cluster": 1,
+    "committed before all is delivered": 0,
+    "lost commit taken for done": 1,
+    "lost commit taken for failed": 1,
+    "epoch of the end ignored": 1,
+    "end refused taken for done": 1,
 }
 
 
@@ -52,8 +60,8 @@ def test_every_world_of_the_everyday_space_is_right() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [name for name in SPACES if name != EVERYDAY])
 def test_one_fault_in_every_other_space(name: str) -> None:
-    """All interleavings of one fault keep every promise of each space."""
-    found = explore(SPACES[name], faults=1)
+    """All interleavings of one fault (of none in the largest) keep every promise of each space."""
+    found = explore(SPACES[name], faults=SPACES[name].everyday)
     assert found.violation is None
     assert found.complete
 

@@ -44,6 +44,39 @@ def test_a_broker_that_forgets_the_producer_early(path: str, promise: str, what:
     assert replay(space, tuple(path.split("; "))) == what
 
 
+@pytest.mark.parametrize(
+    ("version", "path", "told"),
+    [
+        (
+            "v1",
+            (
+                "cut 2; wait; serve 4; deliver 4; serve 3; deliver 3; serve 4; mark 0; serve 2;"
+                " deliver 4; serve 4; mark 0; deliver 4; wait; serve 4; deliver 4"
+            ),
+            ["committed", "none", "none"],
+        ),
+        (
+            "v2",
+            (
+                "serve 3; deliver 3; serve 2; deliver 2; abort; cut 3; serve 2; mark 0; deliver 2;"
+                " serve 3; serve 2; mark 0; deliver 2; wait; serve 2; deliver 2"
+            ),
+            ["committed", "aborted", "none"],
+        ),
+    ],
+)
+def test_a_late_request_that_begins_a_transaction(version: str, path: str, told: list[str]) -> None:
+    """InitProducerId aborts what a late request began, and refuses its own repetition."""
+    space = dataclasses.replace(
+        SPACES[f"transactions {version}"],
+        script=(1, -1, 1),
+        holds=frozenset({"all ended as wanted"}),
+    )
+    wanted = ["committed", "aborted", "committed"]
+    found = replay(space, tuple(path.split("; ")))
+    assert found == f"the caller wanted {wanted}, and was told {told}"
+
+
 def test_an_epoch_that_is_used_up() -> None:
     """A new producer id does not fence the old one: a late copy is appended after later records."""
     space = dataclasses.replace(SPACES["last epoch"], holds=frozenset({"in order"}))

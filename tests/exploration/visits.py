@@ -20,6 +20,7 @@ from .judge import wrong
 from .snapshot import Frontier, copied, packed, unpacked
 from .space import Space
 from .world import World
+from .worlds import world_of
 
 __all__ = ["Graph", "Visits", "Wrong"]
 
@@ -92,7 +93,7 @@ class Visits:
         self._level = 0
         self._sent: list[set[bytes]] = []
         self._out: list[BinaryIO | None] = []
-        world = World(space, faults)
+        world = world_of(space, faults)
         self._states: EngineStates = world.core.states
         self.waiting = Frontier(space, self._states, folder)
         self._first = world

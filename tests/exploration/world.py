@@ -23,7 +23,7 @@ The other actions are faults. A world has a budget of them:
 - *unsure*: the broker appends the batch, and answers REQUEST_TIMED_OUT: not all replicas have it.
 - *depose*: as *unsure*, and the broker loses the leadership before it answers NOT_LEADER.
 - *move*: another broker becomes the leader. With *losing*, it lacks what is not committed; with
-  *bare*, it remembers no producer.
+  *bare*, it remembers no producer; with *unclean*, it lacks the newest batch, committed or not.
 - *restart*: the leader restarts, and remembers one batch of the producer.
 - *forget*: the leader forgets the producer, though no record is old enough for that.
 - *lapse*: the same, at a moment when no request and no answer is on its way.
@@ -55,11 +55,12 @@ from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._protocol.topic_config import TopicConfig
 
 from . import model
+from .coordinator import Call, Granted
 from .engine import EngineStates, Polled
 from .model import Answer, PartitionLog, Sent
 from .space import Space
 
-__all__ = ["SOON", "Pipe", "World"]
+__all__ = ["PRODUCER_ID", "SOON", "TOPIC", "Pipe", "Request", "World"]
 
 SOON = 1.0
 """A timer that is due within this many seconds fires by itself.
@@ -69,8 +70,10 @@ A later one fires only if nothing else can happen, or if a broker is silent, whi
 
 _START = 1000.0
 _MIDNIGHT_MS = 1_700_006_400_000
-_TOPIC = "t"
-_PRODUCER_ID = 7
+TOPIC = "t"
+"""The one topic that there is."""
+PRODUCER_ID = 7
+"""The first id that is granted."""
 _DEFAULT_RETAINED = 5
 _NOT_GRANTED = 29
 _ONE_RECORD = 70
@@ -96,14 +99,16 @@ class Pipe:
         broker: the broker that it leads to.
     """
 
-    __slots__ = ("answers", "broker", "link_id", "open", "requests", "told")
+    __slots__ = ("answers", "broker", "cluster", "link_id", "open", "requests", "told")
 
     def __init__(self, link_id: int, broker: int) -> None:
         self.link_id = link_id
         self.broker = broker
+        self.cluster = 1
         self.open = True
-        self.requests: list[Request] = []
-        self.answers: list[tuple[Request, tuple[PartitionAnswer, ...]]] = []
+        self.requests: list[Request | Call] = []
+        # What was asked, and the answer: for each partition one, or that of the coordinator.
+        self.answers: list[tuple[Request | Call, tuple[PartitionAnswer, ...] | Granted]] = []
         # By partition: how many batches the last success on this connection said are remembered.
         self.told: dict[int, int] = {}
 
@@ -120,8 +125,8 @@ class World:
         self.space = space
         self.faults = faults
         self.now = _START
-        self.core = EngineStates(space.config, _TOPIC, space.partitions).begin()
-        self.logs = [PartitionLog(space.retains) for _ in range(space.partitions)]
+        self.core = EngineStates(space.config, TOPIC, space.partitions).begin()
+        self.logs = [self._log() for _ in range(space.partitions)]
         # The id of the topic, and the logs of the topics of that name that were deleted.
         self.topic = 1
         self.deleted: list[PartitionLog] = []
@@ -142,10 +147,14 @@ class World:
         self.complaints: list[str] = []
         self._begin()
 
+    def _log(self) -> PartitionLog:
+        """Return the log of a new partition."""
+        return PartitionLog(self.space.retains)
+
     def _begin(self) -> None:
         """Connect, have the first records acknowledged, and queue the others."""
         space, core = self.space, self.core
-        core.ask_for(_TOPIC)
+        core.ask_for(TOPIC)
         self._run_engine()
         for _ in range(space.primed):
             for partition in range(space.partitions):
@@ -166,7 +175,7 @@ class World:
 
     def _jump(self, partition: int) -> None:
         """Let the next sequence be `Space.next_sequence`, as if all before it had been written."""
-        self.core.jump(_TOPIC, partition, self.space.next_sequence)
+        self.core.jump(TOPIC, partition, self.space.next_sequence)
         log = self.logs[partition]
         ((offset, batch),) = log.entries
         log.entries, log.end, log.remembered = (), offset, {}
@@ -179,7 +188,7 @@ class World:
         stamp = self._wall_ms - (0 if primed else int(self.space.age * 1000))
         self.outcomes.append(_PENDING)
         self.queued.append(self.now)
-        self.core.queue(_TOPIC, partition, value, stamp, self.now)
+        self.core.queue(TOPIC, partition, value, stamp, self.now)
 
     @property
     def _wall_ms(self) -> int:
@@ -220,25 +229,31 @@ class World:
     def _serves(self, pipe: Pipe) -> bool:
         # Requests of a closed connection are served only by a leader. Elsewhere they would change
         # nothing, and nobody would get the answer.
+        request = pipe.requests[0]
+        assert isinstance(request, Request)
         return pipe.open or any(
-            self.logs[partition].leader == pipe.broker for partition, _ in pipe.requests[0].batches
+            self.logs[partition].leader == pipe.broker for partition, _ in request.batches
         )
 
     def _find_timers(self, found: list[str], kinds: frozenset[str]) -> None:
         at = self.core.sight.wake_at
         if at is None:
             return
-        busy = any(pipe.open and (pipe.requests or pipe.answers) for pipe in self.pipes)
-        if at - self.now <= SOON or not busy:
+        if at - self.now <= SOON or not self._busy:
             found.append("wait")
         elif "silence" in kinds:
             found.append("silence")
 
     @property
+    def _busy(self) -> bool:
+        """Whether something else than a timer will make the engine go on."""
+        return any(pipe.open and (pipe.requests or pipe.answers) for pipe in self.pipes)
+
+    @property
     def _stale(self) -> bool:
         """Whether metadata would tell the engine something new, and is not requested yet."""
         view = self.core.sight
-        if view.metadata_wanted:
+        if view.topic_id is None or view.metadata_wanted:
             return False
         return view.topic_id != UUID(int=self.topic) or any(
             epoch is not None and epoch < log.leader_epoch
@@ -251,7 +266,7 @@ class World:
                 found.extend(
                     f"{kind} {pipe.link_id}"
                     for kind in _ANSWERS
-                    if kind in kinds and self._leads_all(pipe)
+                    if kind in kinds and self._takes(pipe, kind)
                 )
             if pipe.open and (pipe.requests or pipe.answers) and "cut" in kinds:
                 found.append(f"cut {pipe.link_id}")
@@ -264,6 +279,8 @@ class World:
                     found.append(f"move {partition} losing")
             if "bare" in kinds:
                 found.append(f"move {partition} bare")
+            if "unclean" in kinds and log.entries:
+                found.append(f"move {partition} unclean")
             if log.remembered:
                 found.extend(f"{each} {partition}" for each in ("forget", "usurp") if each in kinds)
                 if "lapse" in kinds and not any(p.requests or p.answers for p in self.pipes):
@@ -276,9 +293,17 @@ class World:
         if "shrink" in kinds and not self.shrunk:
             found.append("shrink")
 
-    def _leads_all(self, pipe: Pipe) -> bool:
-        """Return whether the broker leads all partitions of a connection's oldest request."""
-        leaders = [self.logs[partition].leader for partition, _ in pipe.requests[0].batches]
+    def _takes(self, pipe: Pipe, fault: str) -> bool:
+        """Return whether a connection's oldest request could be answered otherwise.
+
+        Args:
+            pipe: the connection. Its broker must lead all partitions of the request.
+            fault: how it would be answered.
+        """
+        del fault
+        request = pipe.requests[0]
+        assert isinstance(request, Request)
+        leaders = [self.logs[partition].leader for partition, _ in request.batches]
         return leaders == [pipe.broker] * len(leaders)
 
     # -- what happens ------------------------------------------------------------------------------
@@ -323,17 +348,25 @@ class World:
                 self.shrunk = True
             case "recreate":
                 self.deleted += self.logs
-                self.logs = [PartitionLog(self.space.retains) for _ in self.logs]
+                self.logs = [self._log() for _ in self.logs]
                 self.topic += 1
             case _ if kind in _ANSWERS:
                 self._serve(self._pipe(which), kind)
             case _:
                 raise ValueError(action)
-        if kind not in ("serve", "deliver", "wait", "told", "send"):
-            self.faults -= 1
-        # A poll of an engine that nothing has happened to since the last one only changes which
-        # partition's turn it is.
-        if self.space.partitions > 1 or self.core.state is not engine or self.now != now:
+        idle = self.space.partitions == 1 and self.core.state is engine and self.now == now
+        self._after(fault=kind not in ("serve", "deliver", "wait", "told", "send"), idle=idle)
+
+    def _after(self, *, fault: bool, idle: bool) -> None:
+        """Let the engine react to an action.
+
+        Args:
+            fault: whether it was a fault.
+            idle: whether nothing has happened to the engine since its last poll. Another poll would
+            only change which partition's turn it is.
+        """
+        self.faults -= fault
+        if not idle:
             self._run_engine()
         self.pipes = [pipe for pipe in self.pipes if pipe.open or pipe.requests]
 
@@ -342,13 +375,16 @@ class World:
         space = self.space
         if space.successor_retains is not None:
             log.retains = space.retains if leader == 1 else space.successor_retains
-        log.lead(leader, losing=how == "losing", bare=how == "bare")
+        if how == "unclean":
+            log.lose()
+        log.lead(leader, losing=how in ("losing", "unclean"), bare=how == "bare")
 
     def _pipe(self, link_id: int) -> Pipe:
         return next(pipe for pipe in self.pipes if pipe.link_id == link_id)
 
     def _serve(self, pipe: Pipe, fault: str = "") -> None:
         request = pipe.requests.pop(0)
+        assert isinstance(request, Request)
         answers = []
         for partition, batch in request.batches:
             log = self.logs[partition]
@@ -357,7 +393,7 @@ class World:
             elif self.shrunk and len(batch.numbers) > 1 and log.leader == pipe.broker:
                 answer = Answer(model.MESSAGE_TOO_LARGE)
             else:
-                answer = _answered(log, batch, pipe.broker, fault)
+                answer = self._answered(partition, batch, pipe.broker, fault)
             if fault == "depose":
                 self._move(log)
             moved = answer.code == model.NOT_LEADER
@@ -376,8 +412,32 @@ class World:
         if pipe.open:
             pipe.answers.append((request, tuple(answers)))
 
+    def _answered(self, partition: int, batch: Sent, broker: int, fault: str) -> Answer:
+        """Return what a broker answers to a batch."""
+        log = self.logs[partition]
+        if broker != log.leader:
+            return Answer(model.NOT_LEADER)
+        if fault == "refuse":
+            return Answer(model.NOT_ENOUGH_REPLICAS)
+        if fault == "reject":
+            return Answer(model.INVALID_TIMESTAMP)
+        if fault == "fail":
+            return Answer(model.STORAGE_ERROR)
+        answer = log.append(batch, replicated=fault != "unsure")
+        if answer.code != model.NONE:
+            return answer
+        match fault:
+            case "unsure":
+                return Answer(model.REQUEST_TIMED_OUT)
+            case "crash":
+                return Answer(model.STORAGE_ERROR)
+            case "depose":
+                return Answer(model.NOT_LEADER, answer.offset)
+        return answer
+
     def _deliver(self, pipe: Pipe) -> None:
         request, entries = pipe.answers.pop(0)
+        assert not isinstance(entries, Granted)
         for entry in entries:
             if entry.error_code == model.NONE:
                 pipe.told[entry.partition] = entry.retained or _DEFAULT_RETAINED
@@ -447,7 +507,8 @@ class World:
                 return
             case steps.OpenLink(link_id, host, _):
                 self.pipes.append(Pipe(link_id, int(host[1:])))
-                core.on_link_open(link_id, self.space.version, now)
+                level = 2 if self.space.transactions == "v2" else 1
+                core.on_link_open(link_id, self.space.version, now, level)
                 return
             case steps.CloseLink(link_id, _):
                 self._close(self._pipe(link_id))
@@ -458,7 +519,7 @@ class World:
                 answer = "cluster"
             case steps.InitProducerId():
                 answer = ProducerIdAnswer(
-                    0, _PRODUCER_ID + self.ids_granted, 0 if self.ids_granted else self.space.epoch
+                    0, PRODUCER_ID + self.ids_granted, 0 if self.ids_granted else self.space.epoch
                 )
                 self.ids_granted += 1
             case steps.DescribeTopicConfig():
@@ -479,13 +540,13 @@ class World:
         brokers = tuple(BrokerAddress(n, f"b{n}", 9092) for n in range(1, self.space.brokers + 1))
         if self.unlisted:
             self.unlisted = False
-            unknown = TopicUpdate(_TOPIC, None, model.UNKNOWN_TOPIC, ())
+            unknown = TopicUpdate(TOPIC, None, model.UNKNOWN_TOPIC, ())
             return MetadataUpdate("cluster", brokers, (unknown,))
         partitions = tuple(
             PartitionUpdate(index, log.leader, log.leader_epoch)
             for index, log in enumerate(self.logs)
         )
-        topic = TopicUpdate(_TOPIC, UUID(int=self.topic), 0, partitions)
+        topic = TopicUpdate(TOPIC, UUID(int=self.topic), 0, partitions)
         return MetadataUpdate("cluster", brokers, (topic,))
 
     def _producers(self, partition: int) -> ProducersAnswer:
@@ -565,34 +626,13 @@ class World:
     def _check_turn(self, partition: int, new: Sent, pipe: Pipe) -> None:
         """Note a new batch that passes one that waits to be sent again."""
         requests = [*pipe.requests, *(request for request, _ in pipe.answers)]
-        under_way = {sent for request in requests for _, sent in request.batches}
+        produce = [request for request in requests if isinstance(request, Request)]
+        under_way = {sent for request in produce for _, sent in request.batches}
         for (where, *_), batch in self.written.items():
             behind = where == partition and batch[:2] == new[:2] and batch not in under_way
             pending = any(self.outcomes[number] == _PENDING for number in batch.numbers)
             if behind and pending and not self.shrunk:
                 self.complaints.append(f"{new} passes {batch}, which waits to be sent again")
-
-
-def _answered(log: PartitionLog, batch: Sent, broker: int, fault: str) -> Answer:
-    if broker != log.leader:
-        return Answer(model.NOT_LEADER)
-    if fault == "refuse":
-        return Answer(model.NOT_ENOUGH_REPLICAS)
-    if fault == "reject":
-        return Answer(model.INVALID_TIMESTAMP)
-    if fault == "fail":
-        return Answer(model.STORAGE_ERROR)
-    answer = log.append(batch, replicated=fault != "unsure")
-    if answer.code != model.NONE:
-        return answer
-    match fault:
-        case "unsure":
-            return Answer(model.REQUEST_TIMED_OUT)
-        case "crash":
-            return Answer(model.STORAGE_ERROR)
-        case "depose":
-            return Answer(model.NOT_LEADER, answer.offset)
-    return answer
 
 
 def _parsed(action: str) -> tuple[str, int, str]:
