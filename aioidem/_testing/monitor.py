@@ -137,6 +137,8 @@ class WireMonitor:
 
     Attributes:
         violations: The violations of the rules so far, in words.
+        before_append: The error codes that show, in an answer without a base offset, that the
+            broker did not append the batch.
         max_span: The largest span so far: the number of batches from the oldest one that is not
             proved stored to a new one, both included.
     """
@@ -158,7 +160,7 @@ class WireMonitor:
         self._first_sequences = first_sequences or {}
         self._windowed = windowed
         self._renumbers = renumbers
-        self._before_append: frozenset[int] = (
+        self.before_append: frozenset[int] = (
             _BEFORE_APPEND if trust_base_offset else _BEFORE_APPEND - _TWO_FACED
         )
         self._partitions: dict[tuple[str, int], PartitionAccount] = {}
@@ -360,7 +362,7 @@ class WireMonitor:
                 said = DEFAULT_WINDOW if answer.retained is None else answer.retained
                 state.window = max(1, min(said, _MAX_WINDOW))
             return
-        refused = answer.code in self._before_append and answer.base_offset < 0
+        refused = answer.code in self.before_append and answer.base_offset < 0
         if not sent.proved:
             state.gate = False
             # Two kinds of errors allow resending several batches at once: one that only a leader

@@ -27,6 +27,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from aioidem._engine import classify as classify_module
+from aioidem._engine import partition as partition_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import record_accumulator as accumulator_module
 from aioidem._engine import spreading as spreading_module
@@ -916,6 +917,22 @@ def grace_without_end(patch: Patch) -> None:
         expire(self, now, 3 * grace + 1.0, now + 1.0 if answered is None else answered, out)
 
     patch(PartitionState, "expire", naive)
+
+
+@mutant("a batch in doubt has a grace only if its leader has answered since the doubt arose")
+def grace_without_an_answer(patch: Patch) -> None:
+    def naive(batch: Batch, _answered_at: float | None) -> bool:
+        return batch.in_doubt
+
+    patch(partition_module, "_resolving", naive)
+
+
+@mutant("a batch that nothing is known about has no grace after its deadline")
+def grace_for_a_first_attempt(patch: Patch) -> None:
+    def naive(_batch: Batch, answered_at: float | None) -> bool:
+        return answered_at is not None
+
+    patch(partition_module, "_resolving", naive)
 
 
 # -- many records of one call -------------------------------------------------------------------

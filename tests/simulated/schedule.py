@@ -201,6 +201,15 @@ class Schedule:
         return self.profile == "forgetful" or "old records" in self.features
 
     @property
+    def by_name(self) -> bool:
+        """Whether a request may name a topic that is recreated, instead of giving its id.
+
+        A late request is then appended to the new topic. Produce has topic ids from v13 on.
+        """
+        recreated = any(fault.kind == "recreate" for fault in self.faults)
+        return recreated and min(self.versions) < _FIRST_WITH_TOPIC_IDS
+
+    @property
     def limits_stand(self) -> bool:
         """Whether the topics' size limits stay the same to the end."""
         return bool(self.small_limit) and all(fault.kind != "limit" for fault in self.faults)
@@ -308,6 +317,7 @@ PROFILES: dict[str, int] = {
 
 _INVALID_RECORD = int(ErrorCode.invalid_record)
 _FIRST_WITH_RECORD_ERRORS = 8
+_FIRST_WITH_TOPIC_IDS = 13
 
 
 def _numbers(*codes: int) -> tuple[int, ...]:

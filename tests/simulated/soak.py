@@ -94,6 +94,7 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     unknown_by_profile: Counter[str] = field(default_factory=Counter)
     transactions: Counter[str] = field(default_factory=Counter)
+    allowances: Counter[str] = field(default_factory=Counter)
     batches: int = 0
     retries: int = 0
     bumps: int = 0
@@ -120,6 +121,7 @@ class Tally:
         self.faults.update(["small limit"] * bool(schedule.small_limit))
         self.faults.update(["bad records"] * schedule.bad_records)
         self.transactions.update(result.transactions)
+        self.allowances.update(result.allowances)
         self.unknown_by_profile[profile] += result.unknown
         self.batches += result.batches
         self.retries += result.retries
@@ -164,6 +166,11 @@ class Tally:
         yield f"records: {_table(Counter({k.value: n for k, n in self.outcomes.items()}))}"
         yield f"unknown by profile: {_table(self.unknown_by_profile)}"
         yield f"transactions: {_table(self.transactions)}"
+        shares = (
+            f"{name} {count} ({count / self.schedules:.2%})"
+            for name, count in self.allowances.most_common()
+        )
+        yield f"schedules that needed an allowance: {'; '.join(shares)}"
         yield f"schedules that lost acknowledged records: {_table(self.lossy)}"
         yield (
             f"batches sent: {self.batches}, again: {self.retries}, epoch bumps: {self.bumps}, "
@@ -175,6 +182,7 @@ class Tally:
 
 _COUNTERS = (
     *("outcomes", "profiles", "features", "faults", "unknown_by_profile", "lossy", "transactions"),
+    "allowances",
 )
 
 

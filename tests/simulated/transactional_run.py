@@ -50,6 +50,7 @@ from aioidem.testing import (
     parse_value,
 )
 
+from .attempts import Attempts
 from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
 from .schedule import Call, Fault, Glitch, Schedule, Work
 from .transactional import FATAL
@@ -324,11 +325,12 @@ class _Seat:
             max_in_flight=whole.schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=whole.schedule.options.get("trust_base_offset", True),
         )
+        self.witness = Attempts(lambda: whole.now, self.monitor.before_append)
 
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
 
-    def note_acked(self, settlements: list[Settlement]) -> None:
+    def note_settled(self, settlements: list[Settlement]) -> None:
         """Note which of this producer's records are acknowledged."""
         for settlement in settlements:
             if settlement.outcome.status is DeliveryStatus.ACKED:

@@ -55,12 +55,14 @@ from aioidem.testing import (
     WireBatch,
     WireMonitor,
     check_counters,
-    check_history,
     log_records,
     make_value,
     parse_value,
 )
 
+from .allowances import FALSE_EVENT, judge_history, names_of
+from .attempts import Attempts
+from .deadlines import Deadlines
 from .faults import Injector
 from .missing import MissingPartitions
 from .schedule import Call, Fault, Glitch, Schedule, draw
@@ -294,12 +296,14 @@ class _TapSender(Sender):
         """Deliver as usual, but write the producer's events to the trace instead of the log."""
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event}")
-        self._whole.note_acked(self._core.outcomes.peek_settled())
+        self._whole.note_settled(self._core.outcomes.peek_settled())
         super().deliver()
 
     def _perform(self, step: steps.Step) -> None:
         self.deliver()
         self._whole.trace_step(step)
+        if isinstance(step, steps.OpenLink):
+            self._whole.brokers[step.link_id] = int(step.host.rpartition("-")[2])
         super()._perform(step)
 
     async def _compress(self, step: steps.Compress) -> None:
@@ -316,10 +320,12 @@ class _TapSender(Sender):
                 for index, data in topic.partitions
             ]
             self._whole.monitor.wrote(step.link_id, step.token, batches)
+            self._whole.witness.wrote(step.link_id, step.token, batches)
         super()._send_produce(step)
 
     def _close(self, link_id: int, reason: str) -> None:
         self._whole.monitor.lost(link_id)
+        self._whole.witness.lost(link_id)
         super()._close(link_id, reason)
 
     def _lost(
@@ -327,6 +333,7 @@ class _TapSender(Sender):
     ) -> None:
         known = link_id in self._core.connections.links
         self._whole.monitor.lost(link_id, unwritten if known else ())
+        self._whole.witness.lost(link_id, unwritten if known else ())
         super()._lost(link_id, error, unwritten)
 
 
@@ -394,6 +401,8 @@ class Whole:
         self._jump: Callable[[float], None] = _stay
         self.rows: dict[ValueId, Row] = {}
         self.streams: list[_Stream] = []
+        # The broker of each connection, by its number.
+        self.brokers: dict[int, int] = {}
         self.incarnations = dict.fromkeys(range(schedule.brokers), 0)
         self.lost: set[ValueId] = set()
         self.late: set[ValueId] = set()
@@ -435,6 +444,10 @@ class Whole:
                 for p in range(n)
             },
         )
+        self.witness = Attempts(lambda: self.now, self.monitor.before_append)
+        self._deadlines: Deadlines | None = None
+        # One row per record that the engine has settled: when it was queued, and its outcome.
+        self._settled: dict[ValueId, Row] = {}
 
     def run(self) -> Result:
         """Run the schedule to its end, and judge the run."""
@@ -475,6 +488,8 @@ class Whole:
     def stall(self, seconds: float, _polls_first: bool) -> None:
         """Let the whole process stand still for a while, brokers included."""
         self._stalled_for += seconds
+        if self._deadlines is not None:
+            self._deadlines.stalled(seconds)
         self._jump(seconds)
 
     def is_open(self, peer_id: int) -> bool:
@@ -498,6 +513,7 @@ class Whole:
         self.embedded.set_clock_offset(0, 0.0)
         act()
         self.embedded.set_clock_offset(0, 0.0)
+        self._note_leaders()
 
     def trace(self, line: str) -> None:
         """Write a line to the trace, if there is one."""
@@ -513,14 +529,27 @@ class Whole:
     def note_sent(self) -> None:
         """Do nothing: only a `World` notes the records in flight here, to time their recovery."""
 
-    def note_acked(self, settlements: Sequence[Settlement]) -> None:
-        """Note which records the engine has found to be acknowledged.
+    def _note_leaders(self) -> None:
+        if self._deadlines is not None:
+            self._deadlines.led(self.cluster)
 
-        The callers may get the outcome in a later turn of the loop, or may have been cancelled.
+    def note_settled(self, settlements: Sequence[Settlement]) -> None:
+        """Note which outcomes the engine has decided.
+
+        The callers may get them in a later turn of the loop, or may have been cancelled.
         """
         for settlement in settlements:
-            if settlement.outcome.status is DeliveryStatus.ACKED:
-                self._acked.update(parse_value(record.value) for record in settlement.records)
+            outcome = settlement.outcome
+            for record in settlement.records:
+                value = parse_value(record.value)
+                assert value is not None
+                # A record that has never had a partition has no `queued_at`.
+                queued = max(record.queued_at, self.rows[value].started)
+                row = Row(value, outcome.topic, outcome.partition, queued)
+                row.outcome, row.settled = _OUTCOMES[outcome.status], self.now
+                self._settled.setdefault(value, row)
+                if outcome.status is DeliveryStatus.ACKED:
+                    self._acked.add(value)
 
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
@@ -531,6 +560,10 @@ class Whole:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
         self.monitor.answered(link_id, token, answers)
+        self.witness.answered(link_id, token, answers)
+        self._note_leaders()
+        if self._deadlines is not None:
+            self._deadlines.answered(self.brokers[link_id])
 
     def flush(self) -> None:
         """Let the application flush, for as long as it chooses to wait."""
@@ -561,6 +594,7 @@ class Whole:
                 config = ProducerConfig.build(
                     cluster.bootstrap_servers, client_id="whole", **schedule.options
                 )
+                self._deadlines = Deadlines(config, self.witness, lambda: self.now)
                 connector = WholeConnector(self, cluster.connector)
                 await self._life(TapProducer(config, connector, self))
                 self.injector.heal()
@@ -752,8 +786,8 @@ class Whole:
         if producer is None:
             return
         core = producer.core
-        # A record's time counts from the application's call, so it includes waiting for memory and
-        # for the topic's metadata.
+        # The time until the caller has the outcome counts from the application's call, so it
+        # includes waiting for memory. `Deadlines` judges the time from the queue to the decision.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
         copies = self.late if schedule.forgetful else frozenset()
@@ -764,7 +798,12 @@ class Whole:
             may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
             unpromised=not config.enable_idempotence,
         )
-        result.violations += check_history(self.rows.values(), self.log(), expect)
+        use = result.allowances.add
+        result.violations += judge_history(
+            self.rows.values(), self.log(), expect, names_of(schedule), use
+        )
+        assert self._deadlines is not None
+        result.violations += self._deadlines.judge(self._settled.values(), use)
         result.violations += check_counters(
             {
                 "buffer_bytes_used": core.budget.in_use,
@@ -780,8 +819,13 @@ class Whole:
         result.bumps = core.epoch_bumps
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
-        if result.events and not schedule.events_allowed:
-            self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
+        if result.events and not self.lost:
+            if schedule.events_allowed:
+                use(FALSE_EVENT)
+            else:
+                self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
+        if isinstance(core.fatal_error, errors.InternalError):
+            self.report(Anomaly.CRASH, str(core.fatal_error))
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
         if schedule.all_acked and left:
             self.report(Anomaly.STUCK, f"{left[0].value} {left[0].outcome.value}")

@@ -19,7 +19,7 @@ import random
 import re
 import traceback
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -60,12 +60,14 @@ from aioidem.testing import (
     WireBatch,
     WireMonitor,
     check_counters,
-    check_history,
     log_records,
     make_value,
     parse_value,
 )
 
+from .allowances import FALSE_EVENT, judge_history, names_of
+from .attempts import Attempts
+from .deadlines import Deadlines
 from .faults import Injector
 from .missing import MissingPartitions
 from .schedule import Call, Schedule
@@ -106,6 +108,7 @@ class Result:
         lost: How many acknowledged records are in no log at the end.
         took: How long the run took in virtual time, in seconds.
         transactions: How many transactions were committed, not committed, or ended unknown.
+        allowances: The allowances of the judge without which there would be violations.
     """
 
     schedule: Schedule
@@ -121,6 +124,7 @@ class Result:
     lost: int = 0
     took: float = 0.0
     transactions: dict[str, int] = field(default_factory=dict)
+    allowances: set[str] = field(default_factory=set)
     trace: list[str] = field(default_factory=list)
 
     @property
@@ -290,6 +294,7 @@ class SimCore(ProducerCore):
         if odd is not None:
             # The engine has given the connection up; the Sender will end it soon.
             self._world.monitor.lost(link_id)
+            self._world.witness.lost(link_id)
         self._note_leaders()
         return odd
 
@@ -562,6 +567,7 @@ class SimSender(Sender):
             known = link_id in self._core.connections.links
             unwritten = channel.unwritten() if known else []
             self._world.monitor.lost(link_id, unwritten)
+            self._world.witness.lost(link_id, unwritten)
             self._lost(link_id, cause, unwritten)
 
     def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
@@ -608,7 +614,6 @@ class World:
         self._calls = count()
         self._waiting = 0
         self._stalled = False
-        self._stalled_for = 0.0
         self._inbox: list[Callable[[], None]] = []
         self._closing: int | None = None
         self.connections: dict[int, SimConnection] = {}
@@ -665,6 +670,8 @@ class World:
             windowed=self.config.broker_dedup == "window",
             renumbers=self.config.in_doubt == "resend",
         )
+        self.witness = Attempts(lambda: self.now, self.monitor.before_append)
+        self.deadlines = Deadlines(self.config, self.witness, lambda: self.now)
 
     def _build_cluster(self) -> ClusterState:
         s = self.schedule
@@ -795,6 +802,7 @@ class World:
             for cluster in list(self.clusters):
                 for delivery in cluster.advance(self.now, self.wall_ms):
                     self._receive(delivery)
+            self.deadlines.led(self.cluster)
             if self._events and self._events[0][0] <= self.now:
                 heapq.heappop(self._events)[2]()
                 continue
@@ -838,7 +846,7 @@ class World:
         if self._stalled:
             return
         self._stalled = True
-        self._stalled_for += seconds
+        self.deadlines.stalled(seconds)
 
         def wake() -> None:
             self._stalled = False
@@ -1046,6 +1054,7 @@ class World:
             for index, data in topic.partitions
         ]
         self.monitor.wrote(link_id, step.token, batches)
+        self.witness.wrote(link_id, step.token, batches)
         self._watch_version(link_id, step)
 
     def _watch_version(self, link_id: int, step: steps.SendProduce) -> None:
@@ -1067,6 +1076,8 @@ class World:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
         self.monitor.answered(link_id, token, answers)
+        self.witness.answered(link_id, token, answers)
+        self.deadlines.answered(self.connections[link_id].broker)
         broker = self._asked_in_v14.pop((link_id, token), None)
         if broker is not None:
             self._speak_v14.add(broker)
@@ -1189,22 +1200,17 @@ class World:
         result.violations += self.monitor.unreported_losses()
         result.violations += self.missing.violations()
         rows = self.rows.values()
-        deadline = self.config.delivery_timeout + self.config.request_timeout
-        by_name = schedule.lossy and min(schedule.versions) < 13
-        repeats = self.config.in_doubt == "resend" or by_name
-        # The broker may serve a copy after its connection was closed, and have forgotten the copy
-        # that it acknowledged. No client can prevent that.
-        copies = self.late if schedule.forgetful else frozenset()
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
-            deadline=deadline + self._stalled_for + _SLACK,
             lost=self.lost,
             may_reorder=late,
-            may_repeat=set(self.rows) if repeats else copies,
+            may_repeat=self.repeatable(),
             unpromised=not self.config.enable_idempotence,
         )
-        log = self.log()
-        result.violations += check_history([*rows, *self.strangers.values()], log, expect)
+        log, use = self.log(), result.allowances.add
+        everybody = [*rows, *self.strangers.values()]
+        result.violations += judge_history(everybody, log, expect, names_of(schedule), use)
+        result.violations += self.deadlines.judge(rows, use)
         there = {parse_value(record.value) for record in log}
         acked = {row.value for row in rows if row.outcome is Outcome.ACKED}
         result.lost = len((acked & self.lost) - there)
@@ -1226,13 +1232,24 @@ class World:
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
         result.losses = self.monitor.losses_proved
-        if result.events and not (schedule.events_allowed or self.lost):
-            self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
+        if result.events and not self.lost:
+            if schedule.events_allowed:
+                use(FALSE_EVENT)
+            else:
+                self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
         self._judge_windows()
         if schedule.all_acked:
             self._judge_gentle()
         if schedule.round_trips is not None:
             self._judge_sprint(schedule.round_trips)
+
+    def repeatable(self) -> Collection[ValueId]:
+        """Return the values that may be in the log twice."""
+        if self.config.in_doubt == "resend":
+            return set(self.rows)
+        # A broker may serve a copy after its connection was closed, and have forgotten the copy
+        # that it acknowledged, or have recreated the topic. No client can prevent that.
+        return self.late if self.schedule.forgetful or self.schedule.by_name else frozenset()
 
     def _judge_windows(self) -> None:
         schedule, convictions = self.schedule, self.result.convictions

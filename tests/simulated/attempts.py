@@ -1,0 +1,120 @@
+"""What the wire shows of each record: whether it was sent, is awaited, is in doubt, or was refused.
+
+A record is in doubt from the moment when an attempt at its batch ended without an answer, or with
+one that brokers also send after the append. The account is kept by value and not by sequence
+numbers, so it does not end when a batch gets another identity.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aioidem._records import read_batches
+from aioidem.testing import ValueId, WireAnswer, WireBatch, parse_value
+
+__all__ = ["Attempts", "Story"]
+
+
+@dataclass(slots=True)
+class Story:
+    """What the wire shows of one record.
+
+    Attributes:
+        attempts: How often the record was written to a socket.
+        outstanding: How many attempts are neither answered nor lost.
+        doubted_at: When the record became in doubt, in seconds; None if it never was.
+        acked: Whether an attempt was answered NONE.
+        codes: How often each error code answered an attempt.
+        doubted_codes: The same, from the moment when the record was in doubt.
+    """
+
+    attempts: int = 0
+    outstanding: int = 0
+    doubted_at: float | None = None
+    acked: bool = False
+    codes: Counter[int] = field(default_factory=Counter)
+    doubted_codes: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def may_be_written(self) -> bool:
+        """Whether some attempt may have been appended."""
+        return bool(self.outstanding) or self.acked or self.doubted_at is not None
+
+
+class Attempts:
+    """Keeps the `Story` of each record that a producer has written to a socket.
+
+    Args:
+        now: Returns the time, in seconds.
+        before_append: The error codes that show, in an answer without a base offset, that the
+            broker did not append the batch.
+    """
+
+    def __init__(self, now: Callable[[], float], before_append: Collection[int]) -> None:
+        self._now = now
+        self._before_append = before_append
+        self._stories: dict[ValueId, Story] = {}
+        self._requests: dict[object, dict[object, dict[tuple[str, int], list[ValueId]]]] = {}
+
+    def of(self, value: ValueId) -> Story | None:
+        """Return what the wire shows of a record; None if it was never written to a socket."""
+        return self._stories.get(value)
+
+    def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
+        """Note that a Produce request was given to the socket."""
+        carried = {(batch.topic, batch.partition): _values(batch.data) for batch in batches}
+        self._requests.setdefault(connection, {})[request] = carried
+        for values in carried.values():
+            for value in values:
+                story = self._stories.setdefault(value, Story())
+                story.attempts += 1
+                story.outstanding += 1
+
+    def answered(self, connection: object, request: object, answers: Sequence[WireAnswer]) -> None:
+        """Note that an answer reached the producer; batches that it leaves out are in doubt."""
+        left = self._requests.get(connection, {}).pop(request, {})
+        for answer in answers:
+            for story in self._ended(left.pop((answer.topic, answer.partition), [])):
+                self._answer(story, answer)
+        self._doubt(left)
+
+    def lost(self, connection: object, unwritten: Collection[object] = ()) -> None:
+        """Note that a connection has ended; of the requests `unwritten` no byte was written."""
+        for request, carried in self._requests.pop(connection, {}).items():
+            if request not in unwritten:
+                self._doubt(carried)
+                continue
+            for values in carried.values():
+                for value, story in zip(values, self._ended(values), strict=True):
+                    story.attempts -= 1
+                    if not story.attempts:
+                        del self._stories[value]
+
+    def _answer(self, story: Story, answer: WireAnswer) -> None:
+        if not answer.code:
+            story.acked = True
+            return
+        story.codes[answer.code] += 1
+        if story.doubted_at is not None:
+            story.doubted_codes[answer.code] += 1
+        elif answer.code not in self._before_append or answer.base_offset >= 0:
+            story.doubted_at = self._now()
+
+    def _doubt(self, carried: Mapping[tuple[str, int], Iterable[ValueId]]) -> None:
+        for values in carried.values():
+            for story in self._ended(values):
+                if story.doubted_at is None:
+                    story.doubted_at = self._now()
+
+    def _ended(self, values: Iterable[ValueId]) -> Iterator[Story]:
+        for value in values:
+            story = self._stories[value]
+            story.outstanding -= 1
+            yield story
+
+
+def _values(data: bytes) -> list[ValueId]:
+    values = [parse_value(record.value) for record in read_batches(data)[0].records()]
+    return [value for value in values if value is not None]

@@ -1,0 +1,166 @@
+"""Tests of the simulation's judge: planted violations that it must notice, and what it allows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.state import ClusterState
+from aioidem._config import ProducerConfig
+from aioidem._records import build_batch
+from aioidem.testing import (
+    Anomaly,
+    Outcome,
+    Row,
+    ValueId,
+    WireAnswer,
+    WireBatch,
+    make_value,
+)
+
+from .attempts import Attempts
+from .deadlines import GRACE, Deadlines
+from .perform import perform
+from .schedule import Fault, Schedule
+from .soak import quiet
+from .whole import Whole, draw_whole
+from .world import World
+
+VALUE = ValueId("p", "t", 0, 0)
+CONFIG = ProducerConfig.build(
+    [("b0", 9092)], delivery_timeout=10.0, request_timeout=2.0, linger=0.0
+)
+
+
+class _Record:
+    key, headers, timestamp_ms = None, (), 0
+    value = make_value(VALUE)
+
+
+class Watched:
+    """One record to partition t-0, which broker 0 leads, and what the judge is told about it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.requests = 0
+        self.attempts = Attempts(lambda: self.now, {ErrorCode.not_leader_or_follower})
+        self.deadlines = Deadlines(CONFIG, self.attempts, lambda: self.now)
+        cluster = ClusterState(brokers=2)
+        cluster.topology.create_topic("t", assignments={0: [0]}, configs={})
+        self.deadlines.led(cluster)
+
+    def send(self, at: float) -> int:
+        self.now = at
+        self.requests += 1
+        data = build_batch([_Record()], producer_id=7, producer_epoch=0, base_sequence=0).data
+        self.attempts.wrote("a", self.requests, [WireBatch("t", 0, data)])
+        return self.requests
+
+    def answer(self, at: float, request: int, code: int) -> None:
+        self.now = at
+        self.attempts.answered("a", request, [WireAnswer("t", 0, code, -1)])
+        self.deadlines.answered(0)
+
+    def lose(self, at: float, unwritten: tuple[int, ...] = ()) -> None:
+        self.now = at
+        self.attempts.lost("a", unwritten)
+
+    def judged(self, settled: float) -> tuple[list[Anomaly], set[str]]:
+        row = Row(VALUE, "t", 0, 0.0, Outcome.UNKNOWN, settled=settled)
+        used: set[str] = set()
+        found = self.deadlines.judge([row], used.add)
+        return [violation.anomaly for violation in found], used
+
+
+IN_TIME: tuple[list[Anomaly], set[str]] = ([], set())
+LATE: tuple[list[Anomaly], set[str]] = ([Anomaly.LATE], set())
+ALLOWED: tuple[list[Anomaly], set[str]] = ([], {GRACE})
+
+
+def test_a_record_that_was_never_in_doubt_has_no_grace() -> None:
+    """A record that waits, or whose first attempt is not answered, ends at its deadline."""
+    watched = Watched()
+    assert watched.judged(10.0) == IN_TIME
+    assert watched.judged(10.1) == LATE
+    watched.answer(1.0, watched.send(0.5), ErrorCode.not_leader_or_follower)
+    watched.send(2.0)
+    watched.deadlines.answered(0)
+    assert watched.judged(10.1) == LATE
+
+
+def test_a_record_in_doubt_has_grace_only_if_its_leader_answers() -> None:
+    """One request timeout more is granted if the leader has answered since the doubt arose."""
+    watched = Watched()
+    watched.send(0.5)
+    watched.lose(1.0)
+    assert watched.judged(10.1) == LATE
+    watched.now = 1.5
+    watched.deadlines.answered(1)  # it leads another partition
+    assert watched.judged(10.1) == LATE
+    watched.answer(2.0, watched.send(1.5), ErrorCode.not_leader_or_follower)
+    assert watched.judged(11.9) == ALLOWED
+    assert watched.judged(12.1) == LATE
+
+
+def test_an_answer_after_the_deadline_grants_nothing() -> None:
+    """At the deadline the leader must already have answered."""
+    watched = Watched()
+    watched.send(0.5)
+    watched.lose(1.0)
+    watched.now = 10.5
+    watched.deadlines.answered(0)
+    assert watched.judged(11.0) == LATE
+
+
+def test_a_request_of_which_no_byte_was_written_leaves_no_doubt() -> None:
+    watched = Watched()
+    request = watched.send(0.5)
+    watched.lose(1.0, (request,))
+    assert watched.attempts.of(VALUE) is None
+
+
+def test_a_stopped_process_is_late_by_no_more_than_its_stop() -> None:
+    """If the process is stopped at the deadline, outcomes come when it continues."""
+    watched = Watched()
+    watched.now = 8.0
+    watched.deadlines.stalled(3.0)
+    assert watched.judged(11.0) == IN_TIME
+    assert watched.judged(11.1) == LATE
+    earlier = Watched()
+    earlier.now = 2.0
+    earlier.deadlines.stalled(3.0)
+    assert earlier.judged(10.1) == LATE
+
+
+def _plan(**values: Any) -> Schedule:
+    options = {"request_timeout": 2.0, "delivery_timeout": 60.0}
+    return Schedule(0, profile="attack", options=options, versions=(12,), **values)
+
+
+@pytest.mark.parametrize("kind", ["unclean", "recreate"])
+def test_only_a_late_copy_in_a_recreated_topic_may_be_a_duplicate(kind: str) -> None:
+    """An unclean election excuses no duplicate, and a recreated topic only those that came late."""
+    fault = Fault(1.0, kind, ("t",) if kind == "recreate" else ("t", 0))
+    world = World(_plan(faults=(fault,)))
+    late = ValueId("p", "t", 0, 1)
+    world.rows = {value: Row(value, "t", 0, 0.0) for value in (VALUE, late)}
+    world.late = {late}
+    assert set(world.repeatable()) == ({late} if kind == "recreate" else set())
+
+
+def test_an_engine_that_raises_inside_the_whole_producer_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crash of the producer's background task is a violation, whatever the records' outcomes."""
+
+    def broken(_whole: Whole, *_answer: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Whole, "heard", broken)
+    plan = dataclasses.replace(draw_whole(1123, "trio"), all_acked=False)
+    with quiet():
+        found = [violation.anomaly for violation in perform(plan).violations]
+    assert found == [Anomaly.CRASH]
