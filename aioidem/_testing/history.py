@@ -161,6 +161,7 @@ class Anomaly(enum.Enum):
     FOREIGN = "a value in the wrong place, or of a call that is not in the history"
     UNSETTLED = "no outcome"
     LATE = "settled after its deadline"
+    BASELESS = "UNKNOWN, and nothing explains why"
     LEAK = "something is left over"
     GAP = "a first send that does not continue its partition's sequences"
     CHANGED_RETRY = "the same sequence sent with other bytes"

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._records import read_batches
 from aioidem.testing import ValueId, WireAnswer, WireBatch, parse_value
 
@@ -22,25 +24,31 @@ class Story:
     """What the wire shows of one record.
 
     Attributes:
-        attempts: How often the record was written to a socket.
+        place: The topic and the partition.
+        stamp_ms: The record's timestamp, in milliseconds since the Unix epoch.
+        sent_at: When the record was first written to a socket, in seconds.
+        attempts: How often that happened.
         outstanding: How many attempts are neither answered nor lost.
         doubted_at: When the record became in doubt, in seconds; None if it never was.
-        acked: Whether an attempt was answered NONE.
+        acked_at: When an attempt was first answered NONE, in seconds; None if none was.
         codes: How often each error code answered an attempt.
         doubted_codes: The same, from the moment when the record was in doubt.
     """
 
+    place: tuple[str, int]
+    stamp_ms: int
+    sent_at: float
     attempts: int = 0
     outstanding: int = 0
     doubted_at: float | None = None
-    acked: bool = False
+    acked_at: float | None = None
     codes: Counter[int] = field(default_factory=Counter)
     doubted_codes: Counter[int] = field(default_factory=Counter)
 
     @property
     def may_be_written(self) -> bool:
         """Whether some attempt may have been appended."""
-        return bool(self.outstanding) or self.acked or self.doubted_at is not None
+        return bool(self.outstanding) or self.acked_at is not None or self.doubted_at is not None
 
 
 class Attempts:
@@ -55,6 +63,9 @@ class Attempts:
     def __init__(self, now: Callable[[], float], before_append: Collection[int]) -> None:
         self._now = now
         self._before_append = before_append
+        self.fenced_at: float | None = None
+        """When INVALID_PRODUCER_EPOCH last answered any attempt, in seconds; None if it never did.
+        """
         self._stories: dict[ValueId, Story] = {}
         self._requests: dict[object, dict[object, dict[tuple[str, int], list[ValueId]]]] = {}
 
@@ -62,13 +73,21 @@ class Attempts:
         """Return what the wire shows of a record; None if it was never written to a socket."""
         return self._stories.get(value)
 
+    def oldest_stamp_ms(self, place: tuple[str, int]) -> int:
+        """Return the oldest timestamp that was ever sent to a partition."""
+        return min(story.stamp_ms for story in self._stories.values() if story.place == place)
+
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
         """Note that a Produce request was given to the socket."""
-        carried = {(batch.topic, batch.partition): _values(batch.data) for batch in batches}
-        self._requests.setdefault(connection, {})[request] = carried
-        for values in carried.values():
-            for value in values:
-                story = self._stories.setdefault(value, Story())
+        carried = self._requests.setdefault(connection, {})[request] = {}
+        for batch in batches:
+            place = batch.topic, batch.partition
+            values = carried[place] = []
+            for value, stamp_ms in _records(batch.data):
+                values.append(value)
+                story = self._stories.get(value)
+                if story is None:
+                    story = self._stories[value] = Story(place, stamp_ms, self._now())
                 story.attempts += 1
                 story.outstanding += 1
 
@@ -76,6 +95,8 @@ class Attempts:
         """Note that an answer reached the producer; batches that it leaves out are in doubt."""
         left = self._requests.get(connection, {}).pop(request, {})
         for answer in answers:
+            if answer.code == ErrorCode.invalid_producer_epoch:
+                self.fenced_at = self._now()
             for story in self._ended(left.pop((answer.topic, answer.partition), [])):
                 self._answer(story, answer)
         self._doubt(left)
@@ -94,7 +115,8 @@ class Attempts:
 
     def _answer(self, story: Story, answer: WireAnswer) -> None:
         if not answer.code:
-            story.acked = True
+            if story.acked_at is None:
+                story.acked_at = self._now()
             return
         story.codes[answer.code] += 1
         if story.doubted_at is not None:
@@ -115,6 +137,8 @@ class Attempts:
             yield story
 
 
-def _values(data: bytes) -> list[ValueId]:
-    values = [parse_value(record.value) for record in read_batches(data)[0].records()]
-    return [value for value in values if value is not None]
+def _records(data: bytes) -> Iterator[tuple[ValueId, int]]:
+    for record in read_batches(data)[0].records():
+        value = parse_value(record.value)
+        if value is not None:
+            yield value, record.timestamp_ms

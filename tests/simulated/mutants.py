@@ -935,6 +935,42 @@ def grace_for_a_first_attempt(patch: Patch) -> None:
     patch(partition_module, "_resolving", naive)
 
 
+@mutant("a batch in doubt is asked about until its deadline")
+def doubt_given_up_at_half_the_deadline(patch: Patch) -> None:
+    expire = PartitionState.expire
+    past = PartitionState.past_deadline
+
+    def half(state: PartitionState, now: float) -> list[Batch]:
+        def due(batch: Batch) -> bool:
+            queued = batch.records[0].queued_at
+            return batch.in_doubt and batch.due and now > (queued + batch.deadline) / 2
+
+        return [batch for batch in state.unresolved if due(batch)]
+
+    def naive(self: PartitionState, now: float, grace: float, answered: Any, out: Any) -> None:
+        for batch in half(self, now):
+            self._give_up(batch, _timeout(), out)
+        expire(self, now, grace, answered, out)
+
+    patch(PartitionState, "expire", naive)
+    patch(
+        PartitionState, "past_deadline", lambda self, now: past(self, now) or bool(half(self, now))
+    )
+
+
+@mutant("a batch whose attempts were all refused before the append is NOT_WRITTEN")
+def refused_batches_said_to_be_unknown(patch: Patch) -> None:
+    fail = PartitionState._fail
+
+    def naive(self: PartitionState, batch: Batch, error: KafkaError, out: Any) -> None:
+        if batch.persistence is Persistence.REJECTED:
+            self._give_up(batch, error, out)
+        else:
+            fail(self, batch, error, out)
+
+    patch(PartitionState, "_fail", naive)
+
+
 # -- many records of one call -------------------------------------------------------------------
 
 

@@ -95,6 +95,7 @@ class Tally:
     unknown_by_profile: Counter[str] = field(default_factory=Counter)
     transactions: Counter[str] = field(default_factory=Counter)
     allowances: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     batches: int = 0
     retries: int = 0
     bumps: int = 0
@@ -122,6 +123,7 @@ class Tally:
         self.faults.update(["bad records"] * schedule.bad_records)
         self.transactions.update(result.transactions)
         self.allowances.update(result.allowances)
+        self.reasons.update(result.reasons)
         self.unknown_by_profile[profile] += result.unknown
         self.batches += result.batches
         self.retries += result.retries
@@ -165,6 +167,7 @@ class Tally:
         yield f"faults: {_table(self.faults)}"
         yield f"records: {_table(Counter({k.value: n for k, n in self.outcomes.items()}))}"
         yield f"unknown by profile: {_table(self.unknown_by_profile)}"
+        yield f"batches that ended UNKNOWN: {_table(self.reasons)}"
         yield f"transactions: {_table(self.transactions)}"
         shares = (
             f"{name} {count} ({count / self.schedules:.2%})"
@@ -182,7 +185,7 @@ class Tally:
 
 _COUNTERS = (
     *("outcomes", "profiles", "features", "faults", "unknown_by_profile", "lossy", "transactions"),
-    "allowances",
+    *("allowances", "reasons"),
 )
 
 

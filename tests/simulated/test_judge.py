@@ -24,6 +24,7 @@ from aioidem.testing import (
 from .attempts import Attempts
 from .deadlines import GRACE, Deadlines
 from .perform import perform
+from .reasons import Reasons
 from .schedule import Fault, Schedule
 from .soak import quiet
 from .whole import Whole, draw_whole
@@ -133,6 +134,39 @@ def test_a_stopped_process_is_late_by_no_more_than_its_stop() -> None:
     earlier.now = 2.0
     earlier.deadlines.stalled(3.0)
     assert earlier.judged(10.1) == LATE
+
+
+def test_unknown_needs_a_reason() -> None:
+    """A record may end UNKNOWN only if it may be written, and something hides whether it is."""
+    watched = Watched()
+    reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+    row = Row(VALUE, "t", 0, 0.0)
+    assert "never written to a socket" in str(reasons.judge([row]))
+    watched.answer(1.0, watched.send(0.5), ErrorCode.not_leader_or_follower)
+    assert "refused before the append" in str(reasons.judge([row]))
+    watched.send(2.0)
+    assert "in flight, and not in doubt" in str(reasons.judge([row]))
+    watched.lose(3.0)
+    assert "in doubt" in str(reasons.judge([row]))
+    watched.answer(4.0, watched.send(3.5), ErrorCode.out_of_order_sequence_number)
+    assert "in doubt" in str(reasons.judge([row]))
+    watched.answer(5.0, watched.send(4.5), ErrorCode.out_of_order_sequence_number)
+    assert reasons.judge([row]) is None
+    assert reasons.found == {"two passes of probes were refused": 1}
+
+
+def test_a_deadline_or_the_end_of_the_producer_explains_a_doubt() -> None:
+    watched = Watched()
+    reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+    row = Row(VALUE, "t", 0, 0.0)
+    watched.send(0.5)
+    watched.now = 9.9
+    assert reasons.judge([row]) is not None
+    watched.now = 10.0
+    assert reasons.judge([row]) is None
+    watched.now = 1.0
+    reasons.closing = True
+    assert reasons.judge([row]) is None
 
 
 def _plan(**values: Any) -> Schedule:

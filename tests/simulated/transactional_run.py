@@ -330,6 +330,10 @@ class _Seat:
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
 
+    def note_recreated(self, topic: str) -> None:
+        """Note that an answer has shown this producer that a topic was recreated."""
+        self.monitor.topic_recreated(topic)
+
     def note_settled(self, settlements: list[Settlement]) -> None:
         """Note which of this producer's records are acknowledged."""
         for settlement in settlements:

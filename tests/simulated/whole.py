@@ -33,6 +33,7 @@ from aioidem import Producer, errors
 from aioidem._broker.intercept import RequestSeen
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
+from aioidem._engine.record import PendingRecord
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
 from aioidem._network.transport import Connector
@@ -65,8 +66,9 @@ from .attempts import Attempts
 from .deadlines import Deadlines
 from .faults import Injector
 from .missing import MissingPartitions
+from .reasons import Reasons
 from .schedule import Call, Fault, Glitch, Schedule, draw
-from .world import START_MS, Result, SimCore, answer_lines, step_lines
+from .world import EXPIRATION, START_MS, Result, SimCore, answer_lines, step_lines
 
 __all__ = [
     "FAULTS",
@@ -299,6 +301,12 @@ class _TapSender(Sender):
         self._whole.note_settled(self._core.outcomes.peek_settled())
         super().deliver()
 
+    def shut(self) -> None:
+        """End the Sender as usual; what has no outcome gets one now."""
+        if self._whole.unknowns is not None:
+            self._whole.unknowns.closing = True
+        super().shut()
+
     def _perform(self, step: steps.Step) -> None:
         self.deliver()
         self._whole.trace_step(step)
@@ -446,6 +454,7 @@ class Whole:
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
         self._deadlines: Deadlines | None = None
+        self.unknowns: Reasons | None = None
         # One row per record that the engine has settled: when it was queued, and its outcome.
         self._settled: dict[ValueId, Row] = {}
 
@@ -533,6 +542,12 @@ class Whole:
         if self._deadlines is not None:
             self._deadlines.led(self.cluster)
 
+    def note_recreated(self, topic: str) -> None:
+        """Note that an answer has shown the producer that a topic was recreated."""
+        self.monitor.topic_recreated(topic)
+        if self.unknowns is not None:
+            self.unknowns.recreated[topic] = self.now
+
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
         """Note which outcomes the engine has decided.
 
@@ -540,16 +555,29 @@ class Whole:
         """
         for settlement in settlements:
             outcome = settlement.outcome
+            fresh: list[Row] = []
             for record in settlement.records:
                 value = parse_value(record.value)
                 assert value is not None
-                # A record that has never had a partition has no `queued_at`.
-                queued = max(record.queued_at, self.rows[value].started)
+                queued = self._queued_at(record, self.rows[value].started)
                 row = Row(value, outcome.topic, outcome.partition, queued)
                 row.outcome, row.settled = _OUTCOMES[outcome.status], self.now
-                self._settled.setdefault(value, row)
+                if value not in self._settled:
+                    self._settled[value] = row
+                    fresh.append(row)
                 if outcome.status is DeliveryStatus.ACKED:
                     self._acked.add(value)
+            if fresh and outcome.status is DeliveryStatus.UNKNOWN and self.unknowns is not None:
+                complaint = self.unknowns.judge(fresh)
+                if complaint is not None:
+                    self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
+
+    def _queued_at(self, record: PendingRecord, called: float) -> float:
+        """Return when a record was queued: at the call, or when there was room for it."""
+        options = self.schedule.options
+        patience = float(options.get("max_block", 60.0)) + self._stalled_for
+        queued = record.deadline - float(options.get("delivery_timeout", 120.0))
+        return min(max(queued, called), called + patience)
 
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
@@ -595,6 +623,14 @@ class Whole:
                     cluster.bootstrap_servers, client_id="whole", **schedule.options
                 )
                 self._deadlines = Deadlines(config, self.witness, lambda: self.now)
+                expiration = int(self.schedule.broker_configs.get(*EXPIRATION))
+                self.unknowns = Reasons(
+                    config,
+                    self.witness,
+                    lambda: self.now,
+                    lambda: self.wall() * 1000,
+                    expiration / 1000,
+                )
                 connector = WholeConnector(self, cluster.connector)
                 await self._life(TapProducer(config, connector, self))
                 self.injector.heal()
@@ -814,6 +850,8 @@ class Whole:
         )
         for row in self.rows.values():
             result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
+        assert self.unknowns is not None
+        result.reasons = self.unknowns.found
         result.batches = core.counters.batches_sent
         result.retries = core.counters.batches_retried
         result.bumps = core.epoch_bumps

@@ -19,6 +19,7 @@ import random
 import re
 import traceback
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -70,11 +71,23 @@ from .attempts import Attempts
 from .deadlines import Deadlines
 from .faults import Injector
 from .missing import MissingPartitions
+from .reasons import Reasons
 from .schedule import Call, Schedule
 
-__all__ = ["START_MS", "Result", "SimCore", "World", "answer_lines", "run", "step_lines"]
+__all__ = [
+    "EXPIRATION",
+    "START_MS",
+    "Result",
+    "SimCore",
+    "World",
+    "answer_lines",
+    "run",
+    "step_lines",
+]
 
 START_MS = 1_750_000_000_000
+EXPIRATION = ("producer.id.expiration.ms", "86400000")
+"""The config after which brokers forget a producer, and its default, in milliseconds."""
 _SPIN = 300
 _OUTCOMES = {
     DeliveryStatus.ACKED: Outcome.ACKED,
@@ -90,6 +103,7 @@ _OTHER_CLUSTER = 1 << 40
 _CONNECTIONS = 1_000_000
 # The broker that leads the only partition in schedules of the profile "sprint".
 _SPRINT_LEADER = 0
+_MOVED = re.compile("the cluster changed from ")
 _DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
 
@@ -108,6 +122,7 @@ class Result:
         lost: How many acknowledged records are in no log at the end.
         took: How long the run took in virtual time, in seconds.
         transactions: How many transactions were committed, not committed, or ended unknown.
+        reasons: How many batches ended UNKNOWN, by reason (`Reasons`).
         allowances: The allowances of the judge without which there would be violations.
     """
 
@@ -125,6 +140,7 @@ class Result:
     took: float = 0.0
     transactions: dict[str, int] = field(default_factory=dict)
     allowances: set[str] = field(default_factory=set)
+    reasons: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 
     @property
@@ -314,7 +330,7 @@ class SimCore(ProducerCore):
         for name, view in self.cluster.topics.items():
             if self._ids.setdefault(name, view.topic_id) != view.topic_id:
                 self._ids[name] = view.topic_id
-                self._world.monitor.topic_recreated(name)
+                self._world.note_recreated(name)
         self._note_leaders()
 
     def _note_partitions(self, token: int, update: MetadataUpdate, now: float) -> None:
@@ -516,6 +532,8 @@ class SimSender(Sender):
     def deliver(self) -> None:
         """Deliver as usual, but pass the producer's events to `World.event`, not to the log."""
         events = self._core.outcomes.take_events()
+        if any(map(_MOVED.match, events)) and len(self._world.clusters) > 1:
+            self._world.unknowns.moved_at = self._world.now
         self._world.note_settled(self._core.outcomes.peek_settled())
         super().deliver()
         for event in events:
@@ -600,7 +618,7 @@ class World:
         self.now = 100.0
         self.start = self.now
         self._last_call = self.start + max((call.at for call in schedule.calls), default=0.0)
-        self.wall_jump = 0.0
+        self.wall_jump = self._latest_wall = 0.0
         self.result = Result(schedule)
         self.rows: dict[ValueId, Row] = {}
         self.closed = False
@@ -672,6 +690,14 @@ class World:
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
         self.deadlines = Deadlines(self.config, self.witness, lambda: self.now)
+        expiration = int(schedule.broker_configs.get(*EXPIRATION))
+        self.unknowns = Reasons(
+            self.config,
+            self.witness,
+            lambda: self.now,
+            lambda: self._latest_wall * 1000,
+            expiration / 1000,
+        )
 
     def _build_cluster(self) -> ClusterState:
         s = self.schedule
@@ -725,7 +751,9 @@ class World:
 
     def client_wall(self) -> float:
         """Return the client's wall clock, in seconds since the epoch."""
-        return self.wall_ms / 1000 + self.wall_jump
+        wall = self.wall_ms / 1000 + self.wall_jump
+        self._latest_wall = max(self._latest_wall, wall)
+        return wall
 
     def at(self, when: float, act: Callable[[], None]) -> None:
         """Do something at the given time."""
@@ -811,11 +839,20 @@ class World:
                 break
         self._turn()
 
+    def note_recreated(self, topic: str) -> None:
+        """Note that an answer has shown the producer that a topic was recreated."""
+        self.monitor.topic_recreated(topic)
+        self.unknowns.recreated[topic] = self.now
+
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
         """Note outcomes that the engine has decided; callers may get them in a later turn."""
         for settlement in settlements:
             outcome = settlement.outcome
             rows = [record.row for record in settlement.records if isinstance(record, SimRecord)]
+            if outcome.status is DeliveryStatus.UNKNOWN and rows[0].value not in self._decided:
+                complaint = self.unknowns.judge(rows)
+                if complaint is not None:
+                    self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
             self._decided |= {row.value: _OUTCOMES[outcome.status] for row in rows}
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
@@ -985,6 +1022,7 @@ class World:
         if not self.ended:
             self.trace("the producer ends")
             self._note_windows()
+            self.unknowns.closing = True
             self.sender.shut()
             self.ended = True
 
@@ -1038,7 +1076,7 @@ class World:
         if "was deleted and recreated" in event:
             self._recreated_at = self.now
         self.result.convictions += "was seen to deduplicate" in event
-        if event.startswith("the cluster changed from"):
+        if _MOVED.match(event):
             self.monitor.cluster_changed()
         lost = _DATA_LOSS.match(event)
         if lost is not None:
@@ -1226,6 +1264,7 @@ class World:
         )
         for row in rows:
             result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
+        result.reasons = self.unknowns.found
         result.batches = core.counters.batches_sent
         result.retries = core.counters.batches_retried
         result.bumps = core.epoch_bumps

@@ -1,0 +1,111 @@
+"""The judge of UNKNOWN: whether the wire and the brokers explain why a record's outcome is unknown.
+
+A record may end UNKNOWN only if an attempt at it may have been appended. Besides, something must
+have kept the producer from finding out whether it was: `Reasons.judge` names it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._config import ProducerConfig
+from aioidem.testing import Row
+
+from .attempts import Attempts, Story
+
+__all__ = ["Reasons"]
+
+_SLACK = 0.001
+_FORGOTTEN = frozenset({ErrorCode.unknown_producer_id, ErrorCode.invalid_producer_id_mapping})
+
+
+class Reasons:
+    """Names the reason for which a record ends UNKNOWN.
+
+    Args:
+        config: The producer's options.
+        attempts: What the wire shows of each record.
+        now: Returns the time, in seconds.
+        wall_ms: Returns the latest time of day that the producer has seen, in milliseconds since
+            the Unix epoch.
+        expiration: After how many seconds brokers forget a producer, by its records' timestamps.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        attempts: Attempts,
+        now: Callable[[], float],
+        wall_ms: Callable[[], float],
+        expiration: float,
+    ) -> None:
+        self._config = config
+        self._attempts = attempts
+        self._now = now
+        self._wall_ms = wall_ms
+        self._expiration_ms = expiration * 1000
+        self.found: Counter[str] = Counter()
+        """How many batches ended UNKNOWN, by reason."""
+        self.closing = False
+        """Whether the producer is being closed, so that what has no outcome gets one now."""
+        self.recreated: dict[str, float] = {}
+        """When an answer last showed that a topic was recreated, in seconds."""
+        self.moved_at: float | None = None
+        """When the producer last moved to another cluster, in seconds."""
+
+    def judge(self, rows: Sequence[Row]) -> str | None:
+        """Note why the records of a batch end UNKNOWN now; return a complaint if nothing does."""
+        why, explained = self._why(rows)
+        if not explained:
+            return f"{rows[0].value}: {why}"
+        self.found[why] += 1
+        return None
+
+    def _why(self, rows: Sequence[Row]) -> tuple[str, bool]:
+        now, row = self._now(), rows[0]
+        if self._config.acks == 0:
+            return "acks=0", True
+        story = self._attempts.of(row.value)
+        if story is None:
+            return "it was never written to a socket", False
+        if not story.may_be_written:
+            return f"every attempt was refused before the append: {dict(story.codes)}", False
+        if story.acked_at is not None and story.acked_at < now and not story.doubted_at:
+            return "it was acknowledged", False
+        if self.closing:
+            return "the producer is closed", True
+        deadline = min(row.started for row in rows) + self._config.delivery_timeout
+        if now >= deadline - _SLACK:
+            return "its deadline came while it was in doubt or unanswered", True
+        if self.recreated.get(row.topic) == now:
+            return "its topic was recreated", True
+        if self.moved_at == now:
+            return "the brokers' names lead to another cluster", True
+        if self._attempts.fenced_at is not None and self._attempts.fenced_at >= story.sent_at:
+            return "another client writes under its producer id", True
+        if story.doubted_at is None:
+            return "it is in flight, and not in doubt", False
+        return self._refused(story)
+
+    def _refused(self, story: Story) -> tuple[str, bool]:
+        codes = story.doubted_codes
+        if _FORGOTTEN & codes.keys():
+            return "the leader had forgotten the producer", True
+        if codes[ErrorCode.out_of_order_sequence_number] >= 2:
+            return "two passes of probes were refused", True
+        if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
+            return "it was refused for good, or with an unknown code, while it was in doubt", True
+        age_ms = self._wall_ms() - self._attempts.oldest_stamp_ms(story.place)
+        if age_ms > self._expiration_ms / 2:
+            return "the brokers may have forgotten the producer", True
+        return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
+
+
+def _retriable(code: int) -> bool:
+    try:
+        return ErrorCode(code).retriable
+    except ValueError:
+        return False
