@@ -38,11 +38,12 @@ from aioidem._hot.encoding import (
 from aioidem._hot.fields import BudgetFields, QueueFields, StickyFields, TargetFields
 from aioidem._hot.hashing import murmur2, partitions_of
 from aioidem._hot.queueing import Appender, PlainSends, squeeze, take_fitting
-from aioidem._hot.record import DeliveryFields, RecordFields
+from aioidem._hot.record import LOOKED, DeliveryFields, RecordFields
 from aioidem._hot.settling import settle_each, total_overhead, total_size
 
-_ALIKE = ("MAX_RECORD_OVERHEAD", "WHY_PURE", "BinaryColumn", "NewRecord")
+_ALIKE = ("LOOKED", "MAX_RECORD_OVERHEAD", "WHY_PURE", "BinaryColumn", "NewRecord")
 __all__ = [
+    "LOOKED",
     "MAX_RECORD_OVERHEAD",
     "WHY_PURE",
     "Appender",

@@ -29,6 +29,7 @@ from collections import deque
 from aioidem._hot import columns as _columns
 from aioidem._hot import encoding as _encoding
 from aioidem._hot import hashing as _hashing
+from aioidem._hot import record as _record
 
 
 cdef extern from "Python.h":
@@ -51,6 +52,7 @@ cdef array _LONGS = array("q")
 cdef object _BinaryColumn = _columns.BinaryColumn
 cdef Py_ssize_t _FIRST_CAPACITY = 32768
 cdef Py_ssize_t MAX_OVERHEAD = _encoding.MAX_RECORD_OVERHEAD
+cdef int64_t LOOKED = _record.LOOKED
 
 
 # --- sections that grow -------------------------------------------------------------------------
@@ -265,7 +267,7 @@ cdef class DeliveryFields(RecordFields):
     def exception(self):
         """Return the error that the record failed with; None if it has not failed."""
         outcome = self._outcome
-        if self._looking == 1 and (outcome is None or outcome.error is None):
+        if outcome is not None and outcome.error is None:
             return None
         return self._failure()
 
@@ -291,7 +293,7 @@ cdef class DeliveryFields(RecordFields):
             here = False
         if not here:
             home.check(False)
-        self._looking = 1
+        self._looking = LOOKED
         self._add(callback)
 
     def _add(self, callback):

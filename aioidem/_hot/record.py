@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["DeliveryFields", "RecordFields"]
+__all__ = ["LOOKED", "DeliveryFields", "RecordFields"]
+
+LOOKED = 2**30
+"""The value of `DeliveryFields._looking` for an outcome that the caller has read or is told."""
 
 
 class RecordFields:
@@ -138,7 +141,7 @@ class DeliveryFields(RecordFields):
     def exception(self) -> Any:
         """Return the error that the record failed with; None if it has not failed."""
         outcome = self._outcome
-        if self._looking == 1 and (outcome is None or outcome.error is None):
+        if outcome is not None and outcome.error is None:
             return None
         return self._failure()
 
@@ -164,7 +167,7 @@ class DeliveryFields(RecordFields):
             here = False
         if not here:
             home.check(False)
-        self._looking = 1
+        self._looking = LOOKED
         self._add(callback)
 
     def _add(self, callback: Callable[[Any], object]) -> None:

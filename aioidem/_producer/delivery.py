@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from aioidem._engine.record import Outcome
+from aioidem._hot import LOOKED
 from aioidem._network.waiting import Waiter, add_waiter
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
@@ -71,9 +72,10 @@ class Delivery:
     _callbacks: Any  # one function, a tuple of several, or None
     _context: DeliveryContext
     _looking: int
-    # `_looking` is above 0 if the caller learns of the outcome: it is the number of tasks that wait
-    # for the outcome, or 1 if there is a callback or the outcome was read. It is
-    # `COUNTED_AS_UNSEEN` if the record failed before anybody looked, and `unseen` has counted it.
+    # `_looking` is above 0 if the caller learns of the outcome. It is the number of tasks that wait
+    # for the outcome; `LOOKED` is more than any such number, and means that there is a callback, or
+    # that the outcome was read. It is `COUNTED_AS_UNSEEN` if the record failed before anybody
+    # looked, and `unseen` has counted it.
 
     def _failed(self, error: Exception) -> None:
         """Log the exception that a callback has raised."""
@@ -97,7 +99,7 @@ class Delivery:
             KafkaError: The record failed; the error's `status` says whether it may be in the log.
             InternalError: The outcome is not known yet.
         """
-        if self._looking != 1:
+        if self._looking < 1:
             self._look()
         outcome = self._outcome
         if outcome is None:
@@ -138,7 +140,7 @@ class Delivery:
             error = self._made(outcome)
             if isinstance(error, KafkaError):
                 self._context.unseen.looked_at(outcome.topic, error)
-        self._looking = 1
+        self._looking = LOOKED
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` when the outcome is known, or now if it is known already.
@@ -179,6 +181,14 @@ class Delivery:
             self._waiter = None
         if self._looking > 0:
             self._looking -= 1
+        outcome = self._outcome
+        if outcome is not None and outcome.error is not None:
+            # The record failed in the very turn of the loop in which the wait was cancelled.
+            self._count_if_unseen(outcome.topic, outcome.error)
+
+    def _count_if_unseen(self, topic: str, error: Exception) -> None:
+        """Count the failure unless the caller learns of it; `QueuedDelivery` overrides this."""
+        raise InternalError(f"a delivery of {topic!r} cannot be pending: {error}")
 
     def _wait_here(self) -> Waiter:
         """Return what the current task has to wait for; raise if it may not wait here."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import overload
 
 from aioidem._engine.record import Outcome, PendingRecord
-from aioidem._hot import DeliveryFields
+from aioidem._hot import LOOKED, DeliveryFields
 from aioidem._network.waiting import Waiter, wake
 from aioidem._producer.delivery import (
     COUNTED_AS_UNSEEN,
@@ -56,7 +56,7 @@ class QueuedDelivery(DeliveryFields, Delivery, PendingRecord):
         if self._outcome is not None:
             self.add_done_callback(callback)
         else:
-            self._looking = 1
+            self._looking = LOOKED
             self._add(callback)
 
     def begin_wait(self) -> asyncio.Future[None]:

@@ -6,6 +6,7 @@ virtual, so the tests can assert "at most one line in ten seconds".
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import re
@@ -17,11 +18,11 @@ import anyio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem import DeliveryCounts, DeliveryStatus, Producer, errors
+from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer, errors
 from aioidem._broker.intercept import Action, Drop, Refuse, RequestSeen
 from aioidem.broker import EmbeddedCluster
 
-from .tools import PRODUCE, bounded, numbered, producer_for, virtual_time
+from .tools import ASYNCIO_LOOPS, PRODUCE, bounded, numbered, producer_for, virtual_time
 
 pytestmark = pytest.mark.anyio
 
@@ -161,6 +162,54 @@ async def test_a_cancelled_caller_has_not_looked(caplog: pytest.LogCaptureFixtur
         cluster.intercept(None)
     [last] = lines(caplog, NEVER)
     assert "careless: 4 failed" in last
+
+
+@bounded(200)
+async def test_a_wait_that_is_cancelled_does_not_hide_a_callback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A caller with a callback has looked at the failure, although its wait was cancelled."""
+    async with running() as (cluster, producer):
+        cluster.intercept(refuse)
+        cluster.set_rtt(2.0)
+        delivery = producer.send_nowait("orders", b"x", partition=0)
+        told: list[object] = []
+
+        async def wait() -> None:
+            await delivery
+
+        with anyio.move_on_after(1.0):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                await virtual_time(0.5)
+                delivery.add_done_callback(told.append)
+        await producer.flush()
+        assert told == [delivery]
+        cluster.intercept(None)
+    assert lines(caplog, NOT_YET) == lines(caplog, NEVER) == []
+
+
+@ASYNCIO_LOOPS
+@bounded(200)
+async def test_a_failure_in_the_turn_of_a_cancellation_is_not_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A wait that is cancelled just after its record failed raises the failure, or it is logged."""
+
+    async def wait(delivery: Delivery) -> None:
+        await delivery
+
+    async with running() as (cluster, producer):
+        cluster.intercept(refuse)
+        first = producer.send_nowait("orders", b"1", partition=0)
+        second = producer.send_nowait("orders", b"2", partition=0)
+        task = asyncio.create_task(wait(first))
+        second.add_done_callback(lambda _: task.cancel())
+        [ended] = await asyncio.gather(task, return_exceptions=True)
+        assert first.done()
+        cluster.intercept(None)
+    told = isinstance(ended, errors.InvalidTimestampError)
+    assert told + len(lines(caplog, NEVER)) == 1
 
 
 @bounded(200)
