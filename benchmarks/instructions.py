@@ -72,8 +72,13 @@ def build() -> str:
     return f"{' '.join(sys.version.split())}; {extension}; {libc}; {platform.machine()}"
 
 
-def counted(form: str, what: str) -> list[int]:
+def counted(form: str, what: str, layout: int = 0) -> list[int]:
     """Run a workload under callgrind, and return the instructions between its marks.
+
+    Args:
+        form: The form of the hot loops, one of `FORMS`.
+        what: The name of the workload.
+        layout: A number that puts the objects of the interpreter at other addresses.
 
     Raises:
         SystemExit: It failed; the output says why.
@@ -82,6 +87,7 @@ def counted(form: str, what: str) -> list[int]:
         **{name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
         "PYTHONHASHSEED": "0",
         "AIOIDEM_NO_EXTENSIONS": "1" if form == "pure" else "",
+        **{f"LAYOUT_{number}": "x" * 7 * number for number in range(layout)},
     }
     script = HERE.with_name("instructions_workloads.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -99,18 +105,23 @@ def counted(form: str, what: str) -> list[int]:
     return [int(total[1]) for total in totals if total is not None][1:]
 
 
-def measured(form: str, *, loops_only: bool) -> Counts:
+def measured(form: str, *, loops_only: bool, layout: int = 0) -> Counts:
     """Count the instructions of each workload.
+
+    Args:
+        form: The form of the hot loops, one of `FORMS`.
+        loops_only: Whether to leave out the workload that takes a minute.
+        layout: See `counted`.
 
     Raises:
         SystemExit: valgrind failed, or its output has another form than that of releases of today.
     """
-    found = counted(form, "loops")
+    found = counted(form, "loops", layout)
     if len(found) != len(LOOPS):
         raise SystemExit(f"callgrind has seen {len(found)} of {len(LOOPS)} workloads")
     counts = {name: total / RECORDS for name, total in zip(LOOPS, found, strict=True)}
     if not loops_only:
-        fewer, more = counted(form, "producer")
+        fewer, more = counted(form, "producer", layout)
         counts[PRODUCER] = (more - fewer) / (LONG - SHORT)
     return counts
 
@@ -143,6 +154,23 @@ def compare(form: str, before: Counts, now: Counts, *, same_build: bool) -> tupl
     return "\n".join(lines), verdicts == {""}
 
 
+def judged(form: str, before: Counts, *, loops_only: bool, same_build: bool) -> tuple[str, bool]:
+    """Count, and compare with the recorded counts; see `compare`.
+
+    CPython's caches of attributes are indexed by addresses, so once in a while two attributes of a
+    loop share an entry, and the loop takes longer. A count that is out of bounds is therefore
+    repeated with objects at other addresses, and the smallest one is compared.
+    """
+    now: Counts = {}
+    for layout in range(0, 20, 7):
+        found = measured(form, loops_only=loops_only, layout=layout)
+        now = {name: min(count, now.get(name, count)) for name, count in found.items()}
+        table, within = compare(form, before, now, same_build=same_build)
+        if within:
+            break
+    return table, within
+
+
 def record() -> None:
     """Replace the recorded counts of this Python."""
     everything = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
@@ -171,8 +199,8 @@ def main() -> int:
         if before is None:
             print(f"nothing is recorded for Python {PYTHON}: --record")
             return 1
-        now = measured(form, loops_only=options.loops)
-        table, within = compare(form, before[0], now, same_build=before[1] == build())
+        same = before[1] == build()
+        table, within = judged(form, before[0], loops_only=options.loops, same_build=same)
         print(table, end="\n\n")
         well &= within
     return 0 if well else 1

@@ -53,8 +53,8 @@ def test_the_hot_loops_execute_what_is_recorded(
     if found is None:
         pytest.skip(f"nothing is recorded for Python {guard.PYTHON}: see CONTRIBUTING.md")
     before, build = found
-    now = guard.measured(form, loops_only=True)
-    table, within = guard.compare(form, before, now, same_build=build == guard.build())
+    same = build == guard.build()
+    table, within = guard.judged(form, before, loops_only=True, same_build=same)
     assert within, f"\n{table}"
 
 
@@ -74,6 +74,25 @@ def test_a_slower_loop_is_noticed(
     assert not within
     slower = [line.split(",")[0] for line in table.splitlines() if line.endswith("MORE")]
     assert slower == ["encode_records", "encode_records"]
+
+
+def test_a_count_out_of_bounds_is_repeated_at_other_addresses(
+    guard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smallest of three counts is compared, and a count within bounds is not repeated."""
+    counts = {0: 106.0, 7: 104.0, 14: 90.0}
+    layouts: list[int] = []
+
+    def measured(_form: str, *, loops_only: bool, layout: int) -> dict[str, float]:
+        assert loops_only
+        layouts.append(layout)
+        return {"a": counts[layout]}
+
+    monkeypatch.setattr(guard, "measured", measured)
+    assert guard.judged("pure", {"a": 100.0}, loops_only=True, same_build=True)[1]
+    assert layouts == [0, 7]
+    assert not guard.judged("pure", {"a": 10.0}, loops_only=True, same_build=True)[1]
+    assert layouts == [0, 7, 0, 7, 14]
 
 
 @pytest.mark.parametrize(
