@@ -44,7 +44,7 @@ class Injector:
         self._served = -1
         self._garble: dict[tuple[int, int], int] = {}
         self._pid_code = 0
-        self._old_metadata: dict[int, Entity] | None = None
+        self._old_metadata: dict[tuple[str | None, int], Entity] | None = None
         self._gone: set[str] = set()
         self._leaderless = False
         # For each deleted topic: how many partitions it will have when it is recreated.
@@ -357,8 +357,6 @@ class Injector:
                 self._later(seconds, lambda: self._cut_from(self._to(kept), arriving, noticed))
             else:
                 self._cut_from(self._to(broker), arriving, noticed)
-        if self._old_metadata is not None:
-            self._old_metadata = {}
         cluster = world.change_cluster()
         natives = [
             Stranger(world, cluster, cluster.topology.allocate_producer_id(broker), 0)
@@ -537,8 +535,10 @@ class Injector:
 
         def change(answer: Entity) -> Entity:
             if self._old_metadata is not None:
-                # All brokers repeat the first answer that any broker gave in this API version.
-                answer = self._old_metadata.setdefault(seen.api_version, answer)
+                # All brokers of a cluster repeat the first answer that any of them gave in this
+                # API version.
+                place = getattr(answer, "cluster_id", None), seen.api_version
+                answer = self._old_metadata.setdefault(place, answer)
             topics = tuple(self._veil(topic) for topic in answer.topics)
             return dataclasses.replace(answer, topics=topics)
 
