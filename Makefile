@@ -7,6 +7,7 @@ SEEDS ?= 2000
 FROM ?= 0
 MIX ?= profiles
 INPUTS ?= 1000000
+SAMPLE ?= 60
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -22,7 +23,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants explore audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants mutants-all explore audit fuzz
 .PHONY: style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
@@ -87,8 +88,13 @@ soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0 MIX=
 soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000
 	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM)
 
-mutants: $(READY) ## Break each rule of recovery in turn: the simulation must notice
+mutants: $(READY) ## Break rules of sending, by hand and by machine: make mutants SAMPLE=60
 	@$(BIN)/python -m tests.simulated.mutants
+	@$(BIN)/python -m tests.mutation --sample $(SAMPLE)
+
+# One that was ended goes on where it was.
+mutants-all: $(READY) ## Every mutant that the machine makes: most of a day
+	@$(BIN)/python -m tests.mutation --all
 
 # One space further than its bound: make explore EXPLORE="--space 'one remembered' --faults 3"
 # Two faults more in every space, on two processes, for hours: make explore EXPLORE=--long
