@@ -162,6 +162,7 @@ def judged(form: str, before: Counts, *, loops_only: bool, same_build: bool) -> 
     repeated with objects at other addresses, and the smallest one is compared.
     """
     now: Counts = {}
+    table, within = "", False
     for layout in range(0, 20, 7):
         found = measured(form, loops_only=loops_only, layout=layout)
         now = {name: min(count, now.get(name, count)) for name, count in found.items()}
