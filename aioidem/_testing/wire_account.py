@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import insort
 from typing import Final, NamedTuple
 
-from aioidem._records import read_batches
 from aioidem._testing.history import ValueId, parse_value
+from aioidem._testing.wire_frames import batch_values
 
 __all__ = [
     "DEFAULT_WINDOW",
@@ -95,7 +95,7 @@ class Sent:
 
     def values(self) -> list[ValueId]:
         """Return the `ValueId` of each record; records whose value has none are left out."""
-        values = [parse_value(record.value) for record in read_batches(self.data)[0].records()]
+        values = [parse_value(record.value) for record in batch_values(self.data)]
         return [value for value in values if value is not None]
 
 

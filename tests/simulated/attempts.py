@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from aioidem._records import read_batches
+from aioidem._testing.wire_frames import batch_values
 from aioidem.testing import ValueId, WireAnswer, WireBatch, parse_value
 
 __all__ = ["Attempts", "Story"]
@@ -138,7 +138,7 @@ class Attempts:
 
 
 def _records(data: bytes) -> Iterator[tuple[ValueId, int]]:
-    for record in read_batches(data)[0].records():
+    for record in batch_values(data):
         value = parse_value(record.value)
         if value is not None:
             yield value, record.timestamp_ms

@@ -65,6 +65,8 @@ from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.topic_view import TopicView
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
+from aioidem._producer import sender as sender_module
+from aioidem._protocol.produce import ProduceAnswer
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
 
@@ -969,6 +971,32 @@ def refused_batches_said_to_be_unknown(patch: Patch) -> None:
             fail(self, batch, error, out)
 
     patch(PartitionState, "_fail", naive)
+
+
+# -- what brokers say ---------------------------------------------------------------------------
+
+
+@mutant("the window is the one in the answer's bytes: an absent field means 5")
+def window_misread_by_the_decoder(patch: Patch) -> None:
+    read = sender_module._read_produce_answer
+
+    def misread(version: int, frame: bytes) -> ProduceAnswer:
+        answer = read(version, frame)
+        parts = (part._replace(retained=part.retained or 20) for part in answer.partitions)
+        return answer._replace(partitions=tuple(parts))
+
+    patch(sender_module, "_read_produce_answer", misread)
+
+
+@mutant("a new leader epoch of the same broker is a new leader")
+def epochs_of_the_same_leader_ignored(patch: Patch) -> None:
+    merge = TopicView.merge
+
+    def naive(self: TopicView, update: Any) -> None:
+        if update.leader_id < 0 or self.leaders.get(update.index) != update.leader_id:
+            merge(self, update)
+
+    patch(TopicView, "merge", naive)
 
 
 # -- many records of one call -------------------------------------------------------------------

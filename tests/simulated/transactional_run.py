@@ -50,7 +50,7 @@ from aioidem.testing import (
     parse_value,
 )
 
-from .attempts import Attempts
+from .frame_watch import FrameWatch
 from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
 from .schedule import Call, Fault, Glitch, Schedule, Work
 from .transactional import FATAL
@@ -325,14 +325,10 @@ class _Seat:
             max_in_flight=whole.schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=whole.schedule.options.get("trust_base_offset", True),
         )
-        self.witness = Attempts(lambda: whole.now, self.monitor.before_append)
+        self.watch = FrameWatch(self.monitor, [], heard=self.heard)
 
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
-
-    def note_recreated(self, topic: str) -> None:
-        """Note that an answer has shown this producer that a topic was recreated."""
-        self.monitor.topic_recreated(topic)
 
     def note_settled(self, settlements: list[Settlement]) -> None:
         """Note which of this producer's records are acknowledged."""
@@ -340,11 +336,10 @@ class _Seat:
             if settlement.outcome.status is DeliveryStatus.ACKED:
                 self._acked.update(parse_value(record.value) for record in settlement.records)
 
-    def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
-        """Pass a Produce answer on to this producer's monitor."""
+    def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
+        """Note a Produce answer that has reached this producer."""
         for line in answer_lines(link_id, token, answers):
             self.trace(line)
-        self.monitor.answered(link_id, token, answers)
 
     def trace(self, line: str) -> None:
         """Write a line to the trace, with the name of the producer."""

@@ -20,7 +20,7 @@ import random
 import selectors
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -40,8 +40,9 @@ from aioidem._network.transport import Connector
 from aioidem._producer.compressing import compressed
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
-from aioidem._producer.sender import Sender
+from aioidem._producer.sender import Sender, _Channel
 from aioidem._producer.topic_lookup import TopicLookup
+from aioidem._protocol.frames import FrameLimit
 from aioidem.broker import EmbeddedCluster
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -53,7 +54,6 @@ from aioidem.testing import (
     ValueId,
     Violation,
     WireAnswer,
-    WireBatch,
     WireMonitor,
     check_counters,
     log_records,
@@ -65,6 +65,7 @@ from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .deadlines import Deadlines
 from .faults import Injector
+from .frame_watch import FrameWatch
 from .missing import MissingPartitions
 from .reasons import Reasons
 from .schedule import Call, Fault, Glitch, Schedule, draw
@@ -320,28 +321,32 @@ class _TapSender(Sender):
         await until(self._whole.now + takes)
         self._on_compressed(step, compressed(step))
 
-    def _send_produce(self, step: steps.SendProduce) -> None:
-        if step.link_id in self._channels and self._config.acks:
-            batches = [
-                WireBatch(topic.name, index, data)
-                for topic in step.topics
-                for index, data in topic.partitions
-            ]
-            self._whole.monitor.wrote(step.link_id, step.token, batches)
-            self._whole.witness.wrote(step.link_id, step.token, batches)
-        super()._send_produce(step)
+    def _write(
+        self,
+        channel: _Channel,
+        frame: bytes,
+        correlation_id: int,
+        token: int,
+        limit: FrameLimit | None,
+    ) -> None:
+        self._whole.watch.sent(channel.link_id, token, frame[4:])
+        super()._write(channel, frame, correlation_id, token, limit)
+
+    def _on_frame(
+        self, channel: _Channel, correlation_id: int, frame: bytes
+    ) -> Awaitable[None] | None:
+        self._whole.watch.received(channel.link_id, frame)
+        return super()._on_frame(channel, correlation_id, frame)
 
     def _close(self, link_id: int, reason: str) -> None:
-        self._whole.monitor.lost(link_id)
-        self._whole.witness.lost(link_id)
+        self._whole.watch.lost(link_id)
         super()._close(link_id, reason)
 
     def _lost(
         self, link_id: int, error: Exception | None, unwritten: list[int] | tuple[()]
     ) -> None:
         known = link_id in self._core.connections.links
-        self._whole.monitor.lost(link_id, unwritten if known else ())
-        self._whole.witness.lost(link_id, unwritten if known else ())
+        self._whole.watch.lost(link_id, unwritten if known else ())
         super()._lost(link_id, error, unwritten)
 
 
@@ -453,6 +458,7 @@ class Whole:
             },
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
+        self.watch = FrameWatch(self.monitor, [self.witness], self.note_recreated, self.heard)
         self._deadlines: Deadlines | None = None
         self.unknowns: Reasons | None = None
         # One row per record that the engine has settled: when it was queued, and its outcome.
@@ -544,7 +550,6 @@ class Whole:
 
     def note_recreated(self, topic: str) -> None:
         """Note that an answer has shown the producer that a topic was recreated."""
-        self.monitor.topic_recreated(topic)
         if self.unknowns is not None:
             self.unknowns.recreated[topic] = self.now
 
@@ -582,13 +587,11 @@ class Whole:
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
 
-    def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
-        """Pass a Produce answer that reached the client on to the monitor."""
+    def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
+        """Note a Produce answer that has reached the client."""
         if self._tracing:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
-        self.monitor.answered(link_id, token, answers)
-        self.witness.answered(link_id, token, answers)
         self._note_leaders()
         if self._deadlines is not None:
             self._deadlines.answered(self.brokers[link_id])

@@ -48,6 +48,7 @@ from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.produce import ProduceAnswer
 from aioidem._protocol.versions import ApiKey, ApiVersionTable
 from aioidem._records import read_batches, record_size_bound
+from aioidem._testing.wire_frames import batch_values
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
     Anomaly,
@@ -58,10 +59,8 @@ from aioidem.testing import (
     ValueId,
     Violation,
     WireAnswer,
-    WireBatch,
     WireMonitor,
     check_counters,
-    log_records,
     make_value,
     parse_value,
 )
@@ -70,6 +69,7 @@ from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .deadlines import Deadlines
 from .faults import Injector
+from .frame_watch import FrameWatch
 from .missing import MissingPartitions
 from .reasons import Reasons
 from .schedule import Call, Schedule
@@ -242,15 +242,13 @@ def _together(schedule: Schedule) -> list[list[Call]]:
 
 
 class SimCore(ProducerCore):
-    """The engine, which also tells the `WireMonitor` what answers it receives."""
+    """The engine, which also tells the judge of missing partitions what it asks and is told."""
 
     def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
         super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
         self.accumulator.assigned_at_once = schedule.at_once[1]
         self.accumulator.drafts.quick = schedule.threads[0]
         self._world = world
-        self._epochs: dict[tuple[str, int], int] = {}
-        self._ids: dict[str, Any] = {}
         if schedule.first_sequence and config.enable_idempotence:
             self._start_sequences_at(schedule.first_sequence)
 
@@ -277,7 +275,7 @@ class SimCore(ProducerCore):
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
     ) -> errors.ProtocolError | None:
-        """Take the answer as usual; also tell the monitor about Produce and Metadata answers."""
+        """Take the answer as usual; also tell the judges about Produce and Metadata answers."""
         match step:
             case steps.SendProduce():
                 return self._on_produced(step, answer, now)
@@ -290,28 +288,11 @@ class SimCore(ProducerCore):
     def _on_produced(
         self, step: steps.SendProduce, answer: ProduceAnswer, now: float
     ) -> errors.ProtocolError | None:
-        """Take the answer as usual, after telling the monitor about it."""
-        link_id, token = step.link_id, step.token
-        link = self.connections.links.get(link_id)
-        request = None if link is None else link.outstanding.get(token)
-        if request is not None:
-            answers = [
-                WireAnswer(
-                    part.topic or request.names.get(part.topic_id or _NO_ID, ""),
-                    part.partition,
-                    part.error_code,
-                    part.base_offset,
-                    part.retained,
-                )
-                for part in answer.partitions
-            ]
-            self._world.heard(link_id, token, answers)
+        """Take the answer as usual; tell the judges if the engine gives the connection up."""
         odd = super().on_answer(step, answer, now)
         if odd is not None:
             # The engine has given the connection up; the Sender will end it soon.
-            self._world.monitor.lost(link_id)
-            self._world.witness.lost(link_id)
-        self._note_leaders()
+            self._world.watch.lost(step.link_id)
         return odd
 
     def _on_metadata(
@@ -321,37 +302,18 @@ class SimCore(ProducerCore):
         now: float,
         merge: MetadataMerge | None,
     ) -> None:
-        """Take the answer as usual; note new leaders, recreated topics and missing partitions."""
+        """Take the answer as usual; note missing partitions."""
         link = self.connections.links.get(step.link_id)
         heard = link is not None and step.token in link.outstanding
         super().on_answer(step, update, now, merge)
         if heard:
             self._note_partitions(step.token, update, now)
-        for name, view in self.cluster.topics.items():
-            if self._ids.setdefault(name, view.topic_id) != view.topic_id:
-                self._ids[name] = view.topic_id
-                self._world.note_recreated(name)
-        self._note_leaders()
 
     def _note_partitions(self, token: int, update: MetadataUpdate, now: float) -> None:
         for topic in update.topics:
             known = self.cluster.partitions(topic.name)
             if known is not None and topic.partitions and not topic.error_code:
                 self._world.missing.told(token, topic.name, frozenset(known), now)
-
-    def _note_leaders(self) -> None:
-        for name, view in self.cluster.topics.items():
-            for index in view.leaders:
-                partition = view.view(index)
-                assert partition is not None
-                known = self._epochs.get((name, index))
-                if known != partition.leader_epoch:
-                    self._epochs[name, index] = partition.leader_epoch
-                    if known is not None:
-                        self._world.monitor.leader_changed(name, index)
-
-
-_NO_ID: Any = object()
 
 
 class _StartedLedger(SequenceLedger):
@@ -558,6 +520,17 @@ class SimSender(Sender):
             connection.upcoming = step
         super()._send_produce(step)
 
+    def _write(
+        self,
+        channel: _Channel,
+        frame: bytes,
+        correlation_id: int,
+        token: int,
+        limit: FrameLimit | None,
+    ) -> None:
+        self._world.watch.sent(channel.link_id, token, frame[4:])
+        super()._write(channel, frame, correlation_id, token, limit)
+
     def compressed(self, step: steps.Compress) -> None:
         """Compress a batch and report it to the engine, as if a thread had compressed it."""
         self._on_compressed(step, compressed(step))
@@ -584,8 +557,7 @@ class SimSender(Sender):
             # If the engine gave the connection up itself, it treats all of its requests as written.
             known = link_id in self._core.connections.links
             unwritten = channel.unwritten() if known else []
-            self._world.monitor.lost(link_id, unwritten)
-            self._world.witness.lost(link_id, unwritten)
+            self._world.watch.lost(link_id, unwritten)
             self._lost(link_id, cause, unwritten)
 
     def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
@@ -598,6 +570,7 @@ class SimSender(Sender):
             self._core.on_progress(link_id, self.clock())
             if channel.asked and correlation_id != next(iter(channel.asked)):
                 return errors.ProtocolError("an answer out of turn")
+            self._world.watch.received(link_id, payload)
             self._on_frame(channel, correlation_id, payload)
         except errors.ProtocolError as error:
             return error
@@ -689,6 +662,7 @@ class World:
             renumbers=self.config.in_doubt == "resend",
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
+        self.watch = FrameWatch(self.monitor, [self.witness], self.note_recreated, self.heard)
         self.deadlines = Deadlines(self.config, self.witness, lambda: self.now)
         expiration = int(schedule.broker_configs.get(*EXPIRATION))
         self.unknowns = Reasons(
@@ -841,7 +815,6 @@ class World:
 
     def note_recreated(self, topic: str) -> None:
         """Note that an answer has shown the producer that a topic was recreated."""
-        self.monitor.topic_recreated(topic)
         self.unknowns.recreated[topic] = self.now
 
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
@@ -1077,22 +1050,15 @@ class World:
             self._recreated_at = self.now
         self.result.convictions += "was seen to deduplicate" in event
         if _MOVED.match(event):
-            self.monitor.cluster_changed()
+            self.watch.cluster_changed()
         lost = _DATA_LOSS.match(event)
         if lost is not None:
             self.monitor.loss_reported(lost[1], int(lost[2]))
 
     def handed(self, link_id: int, step: steps.SendProduce) -> None:
-        """Tell the monitor that a Produce request was given to the socket."""
+        """Note that a Produce request was given to the socket."""
         if self.config.acks == 0:
             return
-        batches = [
-            WireBatch(topic.name, index, data)
-            for topic in step.topics
-            for index, data in topic.partitions
-        ]
-        self.monitor.wrote(link_id, step.token, batches)
-        self.witness.wrote(link_id, step.token, batches)
         self._watch_version(link_id, step)
 
     def _watch_version(self, link_id: int, step: steps.SendProduce) -> None:
@@ -1108,13 +1074,11 @@ class World:
             self._speak_v14.clear()  # one report is enough
             self.report(Anomaly.STUCK, f"broker {connection.broker} is spoken to in v13 again")
 
-    def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
-        """Pass a Produce answer that reached the client on to the monitor."""
+    def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
+        """Note a Produce answer that has reached the client."""
         if self._tracing:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
-        self.monitor.answered(link_id, token, answers)
-        self.witness.answered(link_id, token, answers)
         self.deadlines.answered(self.connections[link_id].broker)
         broker = self._asked_in_v14.pop((link_id, token), None)
         if broker is not None:
@@ -1229,7 +1193,10 @@ class World:
             for partition in topic.partitions:
                 leader = partition.leader_replica or partition.replicas[partition.isr[0]]
                 raw = b"".join(batch.wire() for batch in leader.log.batches)
-                found += log_records(name, partition.index, read_batches(raw))
+                found += [
+                    LogRecord(name, partition.index, record.offset, record.value)
+                    for record in batch_values(raw)
+                ]
         return found
 
     def _judge(self) -> None:
