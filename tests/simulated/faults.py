@@ -22,10 +22,12 @@ from aioidem._broker.intercept import (
     Rewrite,
 )
 from aioidem._broker.partition import NO_LEADER, Partition, Topic
+from aioidem._broker.state import ClusterState
 from aioidem._records import read_batches
 from aioidem.errors import KafkaConnectionError
 from aioidem.testing import Anomaly, ValueId, log_records, parse_value
 
+from .broker_changes import BrokerChanges
 from .schedule import Fault, Glitch
 from .strangers import STRANGER, Stranger
 
@@ -35,10 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["Injector"]
 
 
-class Injector:
+class Injector(BrokerChanges):
     """The part of a run that carries out the faults of its schedule."""
 
     def __init__(self, world: World) -> None:
+        super().__init__()
         self._world = world
         self._glitches = {glitch.request: glitch for glitch in world.schedule.glitches}
         self._served = -1
@@ -87,9 +90,6 @@ class Injector:
             if partition.leader != NO_LEADER
             for value in _values_from(partition, partition.leader, partition.high_watermark)
         }
-
-    def _later(self, seconds: float, act: Any) -> None:
-        self._world.at(self._world.now + seconds, act)
 
     def _to(self, broker: int) -> list[SimConnection]:
         return [c for c in self._world.connections.values() if c.broker == broker]
@@ -192,15 +192,6 @@ class Injector:
         self._configure(topic, name, "1")
         self._later(seconds, lambda: self._configure(topic, name, None))
 
-    def _configure(self, name: str, config: str, value: str | None) -> None:
-        topic = self._topic(name)
-        if topic is None:
-            return
-        overrides = {k: v for k, v in topic.overrides.items() if k != config}
-        if value is not None:
-            overrides[config] = value
-        self._world.cluster.topology.set_topic_configs(topic, overrides)
-
     def _do_throttle(self, broker: int, throttle: float, seconds: float) -> None:
         target = self._world.cluster.brokers[broker]
         target.throttle = throttle
@@ -242,6 +233,12 @@ class Injector:
             partition.shrink_isr(broker)
             self._world.cluster.wake(partition)
             self._later(seconds, lambda: self._resume(partition, broker))
+
+    def _do_partial(self, broker: int, nbytes: int, seconds: float) -> None:
+        """Let the sockets to a broker take some more bytes, and then none for a while."""
+        for connection in self._to(broker):
+            connection.take_only(nbytes)
+            self._later(seconds, connection.take_all)
 
     def _do_block(self, broker: int, seconds: float) -> None:
         for connection in self._to(broker):
@@ -357,6 +354,11 @@ class Injector:
                 self._later(seconds, lambda: self._cut_from(self._to(kept), arriving, noticed))
             else:
                 self._cut_from(self._to(broker), arriving, noticed)
+        self._begin_cluster()
+
+    def _begin_cluster(self) -> ClusterState:
+        """Make a new cluster, in which other producers have the ids that ours may have."""
+        world = self._world
         cluster = world.change_cluster()
         natives = [
             Stranger(world, cluster, cluster.topology.allocate_producer_id(broker), 0)
@@ -370,6 +372,23 @@ class Injector:
                         turn * turn * world.rtt / 2,
                         lambda native=native, place=place: native.write(*place),
                     )
+        return cluster
+
+    def _do_split(self, arriving: float, noticed: bool, seconds: float, stays: bool) -> None:
+        """Let each new connection lead to one of two clusters by turns, and in the end to one."""
+        world, old = self._world, self._world.cluster
+        for broker in old.brokers:
+            self._cut_from(self._to(broker), arriving, noticed)
+        new = self._begin_cluster()
+        world.behind = [old, new]
+
+        def end() -> None:
+            world.behind = []
+            world.cluster = old if stays else new
+            others = [c for c in world.connections.values() if c.cluster is not world.cluster]
+            self._cut_from(others, arriving, noticed)
+
+        self._later(seconds, end)
 
     def _cut_from(self, connections: list[SimConnection], arriving: float, noticed: bool) -> None:
         for connection in connections:
@@ -516,7 +535,7 @@ class Injector:
         return _saying(glitch.args[0])
 
     def _boast(self, seen: RequestSeen) -> Action | None:
-        says = self._world.schedule.says
+        says = self._boasts.get(seen.broker_id, self._world.schedule.says)
         return None if says is None or seen.api_version < 14 else _saying(says)
 
     def _on_garbage(self, glitch: Glitch, seen: RequestSeen) -> Action | None:

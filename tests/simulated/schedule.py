@@ -151,6 +151,8 @@ class Schedule:
     """Whether topics are compacted, and some records have no key (KIP-467)."""
     used_epochs: int = 0
     """How many epochs of the transactional id are used up before any producer starts."""
+    impatient: bool = False
+    """Whether callers that were granted room may be cancelled before they claim it."""
     features: tuple[str, ...] = ()
     """What `swarm` chose for this seed; empty if the schedule was drawn by a profile."""
 
@@ -198,7 +200,8 @@ class Schedule:
     @property
     def forgetful(self) -> bool:
         """Whether brokers forget the producer because of its records' timestamps (KIP-854)."""
-        return self.profile == "forgetful" or "old records" in self.features
+        early = any(fault.kind in ("expire", "skew") for fault in self.faults)
+        return early or self.profile == "forgetful" or "old records" in self.features
 
     @property
     def by_name(self) -> bool:
@@ -252,7 +255,9 @@ class Schedule:
     @property
     def lies_about_memory(self) -> bool:
         """Whether a broker says that it retains more batches than it does."""
-        return self.says is not None or any(glitch.kind == "absurd" for glitch in self.glitches)
+        boasts = any(fault.kind == "boast" for fault in self.faults)
+        absurd = any(glitch.kind == "absurd" for glitch in self.glitches)
+        return self.says is not None or boasts or absurd
 
     @property
     def memory_grows_back(self) -> bool:
@@ -262,6 +267,8 @@ class Schedule:
         later it should still retain them. The producer cannot tell such a broker from one that
         overstates how many batches it retains.
         """
+        if any(fault.kind == "upgrade" for fault in self.faults):
+            return True  # below Produce v14 a broker retains 5 batches
         retained: dict[str, int] = {}
         shrunk: set[str] = set()
         for fault in sorted(self.faults, key=lambda fault: fault.at):

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .broker_changes import INTERVAL
 from .schedule import (
     AFTER,
     PERMANENT,
@@ -24,7 +25,12 @@ from .schedule import (
     Schedule,
 )
 
-__all__ = ["FEATURES", "Feature", "draw_swarm", "kind_of"]
+__all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_swarm", "kind_of"]
+
+ONLY_HERE = frozenset(
+    {"upgrade", "skew", "expire", "retention", "purge", "boast", "partial", "split", "trickle"}
+)
+"""The kinds of fault that no profile draws."""
 
 # How many faults one schedule has at most: with more of them, hardly a record is acknowledged.
 _MOST_FAULTS = 24
@@ -49,13 +55,13 @@ class Feature(NamedTuple):
         add: Adds it to a schedule, once.
         once: Whether it is a property, which a schedule has or has not, and not a fault.
         without: The features with which this one is never combined.
-        whole: Whether schedules of the whole producer can have it.
+        only: "engine" or "whole" if only such schedules can have it.
     """
 
     add: Callable[[SwarmDrawer], None]
     once: bool = False
     without: tuple[str, ...] = ()
-    whole: bool = True
+    only: str = ""
 
 
 class SwarmDrawer(Drawer):
@@ -99,7 +105,8 @@ class SwarmDrawer(Drawer):
         r = self.r
         share = r.choice((0.04, 0.08, 0.15, 0.3))
         self.rate = r.choice((1, 2, 4)) if share < 0.1 else r.choice((1, 1, 2))
-        names = [name for name, each in FEATURES.items() if each.whole or not self.backend]
+        kind = "whole" if self.backend else "engine"
+        names = [name for name, each in FEATURES.items() if each.only in ("", kind)]
         wanted = [name for name in names if r.random() < share] or [r.choice(names)]
         # Of two features that exclude each other, chance decides which one stays.
         r.shuffle(wanted)
@@ -182,6 +189,12 @@ class SwarmDrawer(Drawer):
         """Draw topics with LogAppendTime."""
         configs = self.values.get("topic_configs", {})
         self.values["topic_configs"] = {**configs, "message.timestamp.type": "LogAppendTime"}
+
+    def impatient_callers(self) -> None:
+        """Draw a small buffer, and callers that are cancelled between grant and claim."""
+        v = self.values
+        v["impatient"] = True
+        v["options"]["buffer_memory"] = self.r.choice((4000, 10_000))
 
     # -- faults -----------------------------------------------------------------------------------
 
@@ -331,6 +344,67 @@ class SwarmDrawer(Drawer):
         """Refuse DescribeConfigs for a while."""
         self._fault("secret", 10 * self.r.random(), at=0.0)
 
+    def rolling_upgrade(self) -> None:
+        """Restart all brokers, one after the other, with Produce v13 or v14; often go back."""
+        r = self.r
+        at, apart, version = self._when(), self._duration(), r.choice((13, 14))
+        for turn in range(r.choice((1, 2))):
+            for broker in range(self.values["brokers"]):
+                highest = version if turn == 0 else 27 - version
+                self._fault("upgrade", broker, highest, apart * r.random(), at=round(at, 5))
+                at += apart
+
+    def clock_skew(self) -> None:
+        """Set a broker's clock ahead or behind for a while."""
+        self._check_often()
+        ahead = self.r.choice((-86400.0, -60.0, 30.0, 300.0, 100_000.0))
+        self.fault("skew", self._broker(), ahead, self._duration())
+
+    def lowered_expiration(self) -> None:
+        """Lower the producer id expiration of all brokers for a while."""
+        self._check_often()
+        self.fault("expire", self.r.choice((1, 50, 1000)), self._duration())
+
+    def _check_often(self) -> None:
+        configs = self.values.setdefault("broker_configs", {})
+        configs.setdefault(INTERVAL, str(self.r.choice((10, 50))))
+
+    def lowered_retention(self) -> None:
+        """Lower a topic's retention.bytes for a while."""
+        self.fault("retention", self.some_topic(), self.r.choice((0, 500, 3000)), self._duration())
+
+    def delete_records(self) -> None:
+        """Delete the oldest records of a partition."""
+        self.fault("purge", *self._some_partition(), self.r.choice((0.3, 0.9, 1.0, 1.0)))
+
+    def boast(self) -> None:
+        """Let a broker say for a while that it retains another number of batches than it does."""
+        self.fault("boast", self._broker(), self.r.choice((1, 7, 20, 50)), self._duration())
+
+    def partial_write(self) -> None:
+        """Let sockets take a part of a frame and then block, perhaps until the records expire."""
+        r = self.r
+        seconds = r.choice(
+            (self._duration(), 1.1 * min(self.values["options"]["delivery_timeout"], 30.0))
+        )
+        at = self._when()
+        self._fault("partial", self._broker(), r.randint(0, 600), seconds, at=at)
+        if r.random() < 0.4:  # an epoch bump
+            at = round(at + r.random() * 4 * self.values["rtt"], 5)
+            self._fault("refuse_next", 87, *self._some_partition(), at=at)
+
+    def byte_by_byte(self) -> None:
+        """Let answers arrive byte by byte."""
+        r = self.r
+        self.fault("trickle", self._broker(), r.randint(1, 300), r.choice((0.0, 0.001, 0.02)))
+
+    def two_clusters(self) -> None:
+        """Let every name lead to two clusters for a while."""
+        r = self.r
+        self.fault(
+            "split", r.choice((0.0, 0.5, 1.0)), r.random() < 0.7, self._duration(), r.random() < 0.5
+        )
+
     def flush(self) -> None:
         """Flush."""
         self.fault("flush")
@@ -353,12 +427,13 @@ FEATURES: dict[str, Feature] = {
     "small limit": Feature(_D.small_limit, once=True),
     "records without keys": Feature(_D.records_without_keys, once=True),
     "missing partitions": Feature(_D.missing_partitions, once=True, without=("other cluster",)),
+    "impatient callers": Feature(_D.impatient_callers, once=True),
     "cut": Feature(_D.cut),
     "drop": Feature(_D.drop),
     "delay": Feature(_D.delay),
     "zombie": Feature(_D.zombie),
     "reset": Feature(_D.reset),
-    "narrow": Feature(_D.narrow, whole=False),
+    "narrow": Feature(_D.narrow),
     "block": Feature(_D.block),
     "round trips": Feature(_D.round_trips),
     "stall": Feature(_D.stall),
@@ -385,9 +460,18 @@ FEATURES: dict[str, Feature] = {
     "hidden topic": Feature(_D.hidden_topic),
     "leaderless": Feature(_D.leaderless),
     "spurious": Feature(_D.spurious),
-    "recreate": Feature(_D.recreate, whole=False),
-    "other cluster": Feature(_D.other_cluster, whole=False),
-    "clock jump": Feature(_D.clock_jump, whole=False),
+    "recreate": Feature(_D.recreate),
+    "other cluster": Feature(_D.other_cluster, only="engine"),
+    "two clusters": Feature(_D.two_clusters, only="engine", without=("missing partitions",)),
+    "clock jump": Feature(_D.clock_jump),
+    "rolling upgrade": Feature(_D.rolling_upgrade, without=("range",)),
+    "clock skew": Feature(_D.clock_skew),
+    "lowered expiration": Feature(_D.lowered_expiration),
+    "lowered retention": Feature(_D.lowered_retention, without=("unclean election",)),
+    "DeleteRecords": Feature(_D.delete_records, without=("unclean election",)),
+    "boast": Feature(_D.boast),
+    "partial write": Feature(_D.partial_write),
+    "byte by byte": Feature(_D.byte_by_byte, only="whole"),
     "hang-ups": Feature(_D.hang_ups),
     "no configs": Feature(_D.no_configs),
     "flush": Feature(_D.flush),

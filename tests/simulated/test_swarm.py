@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from . import mutants
-from .faults import Injector
 from .perform import perform
 from .run import main as command_line
 from .soak import quiet
-from .swarm import FEATURES, draw_swarm, kind_of
+from .swarm import FEATURES, ONLY_HERE, draw_swarm, kind_of
 from .test_soak import nothing_is_wrong
+from .whole import WholeInjector
 
 EVERYDAY = 120  # how many of the 1000 seeds `make check` runs; `make test` runs all of them
 
@@ -39,6 +39,12 @@ def test_every_pair_of_features_occurs_unless_it_is_excluded() -> None:
         chosen = draw_swarm(seed).features
         pairs.update(frozenset((a, b)) for a in chosen for b in chosen if a < b)
     apart = {frozenset((name, other)) for name, f in FEATURES.items() for other in f.without}
+    apart |= {
+        frozenset((a, b))
+        for a in FEATURES
+        for b in FEATURES
+        if {FEATURES[a].only, FEATURES[b].only} == {"engine", "whole"}
+    }
     everything = {frozenset((a, b)) for a in FEATURES for b in FEATURES if a < b}
     assert everything - apart - pairs.keys() == set()
     assert apart & pairs.keys() == set()
@@ -57,11 +63,12 @@ def test_the_swarm_draws_every_fault_that_the_injector_knows() -> None:
     drawn.update(glitch.kind for s in schedules for glitch in s.glitches)
     known = {
         name.removeprefix("_do_").removeprefix("_on_")
-        for name in dir(Injector)
+        for name in dir(WholeInjector)
         if name.startswith(("_do_", "_on_")) and name not in ("_on_metadata", "_on_init")
     }
     # After an epoch bump our producer could have the epoch of the stranger: see `_carried_here`.
     assert known - drawn.keys() == {"stranger"}
+    assert drawn.keys() >= ONLY_HERE
     assert min(drawn[kind] for kind in known - {"stranger"}) >= 10
 
 

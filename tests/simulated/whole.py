@@ -21,6 +21,7 @@ import selectors
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -31,8 +32,10 @@ from anyio.abc import ByteStream, TaskGroup
 
 from aioidem import Producer, errors
 from aioidem._broker.intercept import RequestSeen
+from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
+from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
@@ -43,6 +46,7 @@ from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender, _Channel
 from aioidem._producer.topic_lookup import TopicLookup
 from aioidem._protocol.frames import FrameLimit
+from aioidem._testing.wire_frames import batch_values
 from aioidem.broker import EmbeddedCluster
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -56,18 +60,19 @@ from aioidem.testing import (
     WireAnswer,
     WireMonitor,
     check_counters,
-    log_records,
     make_value,
     parse_value,
 )
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
+from .broker_changes import unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
 from .missing import MissingPartitions
 from .reasons import Reasons
+from .removed import RemovedBatches, whole_log
 from .schedule import Call, Fault, Glitch, Schedule, draw
 from .world import EXPIRATION, START_MS, Result, SimCore, answer_lines, step_lines
 
@@ -200,6 +205,11 @@ class _Stream(ByteStream):
         self.reset_after: dict[str, int] = {}
         # How many bytes of the next answer arrive; None for all of them.
         self.garble: int | None = None
+        # How many bytes arrive one by one, and the seconds before each of them.
+        self.trickle: tuple[int, float] = (0, 0.0)
+        self._arrived = b""
+        # How many bytes the stream still takes before it blocks; None: it does not.
+        self.accepts: int | None = None
         self._open = anyio.Event()
         self._open.set()
         self._scope: CancelScope | None = None
@@ -225,16 +235,41 @@ class _Stream(ByteStream):
                 raise anyio.BrokenResourceError
             data = b""
             with anyio.CancelScope() as self._scope:
-                data = await self._inner.receive(max_bytes)
+                data = await self._received(max_bytes)
             if self._cut:
                 raise anyio.BrokenResourceError
             if not self.deaf:
                 return self._garbled(self._passing("down", data))
 
+    async def _received(self, max_bytes: int) -> bytes:
+        """Return what has arrived; one byte, after a while, as long as the bytes trickle in."""
+        data = self._arrived or await self._inner.receive(max_bytes)
+        left, seconds = self.trickle
+        if left:
+            self.trickle = left - 1, seconds
+            await until(anyio.current_time() + seconds)
+        taken = min(1 if left else max_bytes, len(data))
+        self._arrived = data[taken:]
+        return data[:taken]
+
     async def send(self, item: bytes) -> None:
         await self._open.wait()
         if self._cut:
             raise anyio.BrokenResourceError
+        if self.accepts is not None and self.accepts < len(item):
+            taken, self.accepts = self.accepts, 0
+            if taken:
+                await self._send(item[:taken])
+            self.block()
+            await self._open.wait()
+            if self._cut:
+                raise anyio.BrokenResourceError
+            item = item[taken:]
+        await self._send(item)
+
+    async def _send(self, item: bytes) -> None:
+        if self.accepts is not None:
+            self.accepts -= len(item)
         if self.mute:
             await anyio.lowlevel.checkpoint()
         else:
@@ -289,7 +324,7 @@ class _TapSender(Sender):
     def __init__(
         self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: Whole
     ) -> None:
-        super().__init__(core, config, connector, wall_clock=whole.wall)
+        super().__init__(core, config, connector, wall_clock=whole.client_wall)
         self.settled.at_once = whole.schedule.at_once[0]
         core.accumulator.drafts.at_once = 3  # on every machine
         self._whole = whole
@@ -350,6 +385,26 @@ class _TapSender(Sender):
         super()._lost(link_id, error, unwritten)
 
 
+_SCOPE: ContextVar[CancelScope | None] = ContextVar("scope", default=None)
+
+
+class _ImpatientBudget(ByteBudget):
+    """A budget that, half of the time, cancels a caller in the moment when it is granted room."""
+
+    __slots__ = ()
+
+    def wait(self, size: int, wake: Callable[[], None]) -> MemoryWaiter:
+        """Queue a waiter as usual."""
+        scope = _SCOPE.get()
+
+        def woken() -> None:
+            wake()
+            if scope is not None and size % 2:
+                scope.cancel()
+
+        return super().wait(size, woken)
+
+
 class TapProducer(Producer):
     """A producer whose parts tell the `WireMonitor` what they send and receive."""
 
@@ -357,6 +412,8 @@ class TapProducer(Producer):
         super().__init__(config=config, connector=connector)
         world: Any = whole
         self._core = SimCore(config, world, whole.schedule)
+        if whole.schedule.impatient:
+            self._core.budget.__class__ = _ImpatientBudget
         self._budget = self._core.budget
         self._sender = _TapSender(self._core, config, connector, whole)
         self._life = ProducerLife(self._core, self._sender, config)
@@ -380,6 +437,28 @@ class WholeInjector(Injector):
                 stream.cut()
             else:
                 stream.mute = stream.deaf = True
+
+    def _do_partial(self, broker: int, nbytes: int, seconds: float) -> None:
+        whole: Any = self._world
+
+        def end(stream: _Stream) -> None:
+            stream.accepts = None
+            stream.unblock()
+
+        for stream in [s for s in whole.streams if s.broker == broker]:
+            stream.accepts = nbytes
+            self._later(seconds, functools.partial(end, stream))
+
+    def _do_trickle(self, broker: int, nbytes: int, seconds: float) -> None:
+        """Let the next bytes from a broker arrive one by one, each after some seconds."""
+        whole: Any = self._world
+        for stream in [s for s in whole.streams if s.broker == broker]:
+            stream.trickle = nbytes, seconds
+
+    def _do_narrow(self, bandwidth: float, seconds: float) -> None:
+        whole: Any = self._world
+        whole.embedded.set_bandwidth(bandwidth)
+        self._later(seconds, lambda: whole.embedded.set_bandwidth(None))
 
     def _do_rtt(self, rtt: float) -> None:
         whole: Any = self._world
@@ -419,7 +498,10 @@ class Whole:
         self.incarnations = dict.fromkeys(range(schedule.brokers), 0)
         self.lost: set[ValueId] = set()
         self.late: set[ValueId] = set()
-        self.archive: list[LogRecord] = []
+        # By cluster, the records of deleted topics.
+        self.archive: dict[str, list[list[LogRecord]]] = {}
+        self.removed = RemovedBatches()
+        self.wall_jump = 0.0
         self.rtt = schedule.rtt
         self.embedded = EmbeddedCluster(
             transaction_version=schedule.transaction_version,
@@ -497,8 +579,12 @@ class Whole:
         return anyio.current_time()
 
     def wall(self) -> float:
-        """Return the wall clock of the client and of the brokers, in seconds."""
+        """Return the brokers' wall clock, in seconds."""
         return _START + self.now - self._began
+
+    def client_wall(self) -> float:
+        """Return the client's wall clock, in seconds."""
+        return self.wall() + self.wall_jump
 
     def stall(self, seconds: float, _polls_first: bool) -> None:
         """Let the whole process stand still for a while, brokers included."""
@@ -614,12 +700,7 @@ class Whole:
         with anyio.fail_after(_DEADLOCK):
             async with self.embedded as cluster, anyio.create_task_group() as tasks:
                 for name, partitions in schedule.topics:
-                    cluster.create_topic(
-                        name,
-                        partitions=partitions,
-                        replication=schedule.replication,
-                        configs=schedule.topic_configs,
-                    )
+                    self.create_topic(self.cluster, name, partitions)
                 cluster.intercept(self.injector.intercept)
                 self._tasks = tasks
                 config = ProducerConfig.build(
@@ -693,7 +774,11 @@ class Whole:
         chance = self._chance(call)
         how = chance.randrange(4)
         send = (self._send_nowait, self._send_many, self._send, self._send)[how](producer, call)
-        if self.schedule.all_acked or chance.random() >= 0.25:
+        if self.schedule.impatient:
+            with anyio.CancelScope() as scope:
+                _SCOPE.set(scope)
+                await send
+        elif self.schedule.all_acked or chance.random() >= 0.25:
             await send
         elif chance.random() < 0.5:
             with anyio.CancelScope() as scope:
@@ -704,7 +789,7 @@ class Whole:
                 await send
 
     def _stamp(self, call: Call) -> float:
-        return self.wall() - call.age
+        return self.client_wall() - call.age
 
     def _row(self, call: Call) -> tuple[Row, bytes]:
         partition = -1 if call.partition is None else call.partition
@@ -811,12 +896,29 @@ class Whole:
     # -- the end -------------------------------------------------------------------------------
 
     def log(self) -> list[LogRecord]:
-        """Return every record of every partition."""
-        found: list[LogRecord] = []
-        for name, topic in self.embedded.state.topics.items():
-            for index in range(len(topic.partitions)):
-                found += log_records(name, index, self.embedded.batches(name, index))
-        return found
+        """Return all records of all partitions, those of deleted topics first."""
+        logs = [*self.archive.get(self.cluster.cluster_id, []), self.standing(self.cluster)]
+        return [record._replace(log=n) for n, records in enumerate(logs) for record in records]
+
+    def standing(self, cluster: ClusterState) -> list[LogRecord]:
+        """Return every record of every partition that the cluster has now."""
+        return [
+            LogRecord(name, partition.index, record.offset, record.value)
+            for name, topic in cluster.topics.items()
+            for partition in topic.partitions
+            for record in batch_values(whole_log(partition, self.removed))
+        ]
+
+    def create_topic(self, _cluster: ClusterState, name: str, partitions: int) -> None:
+        """Create a topic with the schedule's replication and configs."""
+        brokers, replication = self.schedule.brokers, self.schedule.replication
+        self.cluster.topology.create_topic(
+            name,
+            assignments={
+                p: [(p + r) % brokers for r in range(replication)] for p in range(partitions)
+            },
+            configs=dict(self.schedule.topic_configs),
+        )
 
     def _judge(self, config: ProducerConfig) -> None:
         result, schedule = self.result, self.schedule
@@ -829,10 +931,12 @@ class Whole:
         # includes waiting for memory. `Deadlines` judges the time from the queue to the decision.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
-        copies = self.late if schedule.forgetful else frozenset()
+        early = unresolved_while(self.injector.forgets_early, self.rows.values())
+        forgotten = schedule.forgetful or schedule.by_name
+        copies = self.late | early if forgotten else frozenset()
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
-            lost=self.lost,
+            lost=self.lost | early,
             may_reorder=(late if schedule.unfenced else frozenset()) | self._read_ahead,
             may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
             unpromised=not config.enable_idempotence,

@@ -67,11 +67,13 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
+from .broker_changes import unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
 from .missing import MissingPartitions
 from .reasons import Reasons
+from .removed import RemovedBatches, whole_log
 from .schedule import Call, Schedule
 
 __all__ = [
@@ -370,6 +372,10 @@ class SimConnection:
         self.under_way: list[list[Any]] = []
         # How many bytes still pass before the connection is reset, "up" and "down".
         self.reset_after: dict[str, int] = {}
+        # How many bytes the socket still takes before it blocks, and the frame that it has taken
+        # in part, which leaves when it takes bytes again.
+        self._accepts: int | None = None
+        self._torn: bytes | None = None
         self._last_due = 0.0
         # Until when the link sends earlier frames, if the bandwidth is limited.
         self._busy_until = 0.0
@@ -407,13 +413,33 @@ class SimConnection:
 
     def flush(self) -> None:
         """Hand the queued frames to the socket while it takes them."""
+        if self._torn is not None and not self.blocked and self.open:
+            frame, self._torn = self._torn, None
+            self._world.progressed(self)
+            if not self.mute:
+                self._travel(frame)
         while self._backlog and not self.blocked and self.open:
             self._started, frame = self._backlog.pop(0)
             self._world.progressed(self)
+            if self._accepts is not None:
+                self._accepts -= len(frame)
+                if self._accepts < 0:
+                    self._torn, self.blocked = frame, True
+                    return
             if self.cut_short("up", len(frame)):
                 return
             if not self.mute:
                 self._travel(frame)
+
+    def take_only(self, nbytes: int) -> None:
+        """Let the socket take so many bytes, which may end within a frame, and then none."""
+        self._accepts = nbytes
+
+    def take_all(self) -> None:
+        """Let the socket take bytes again, first the rest of the frame that it took in part."""
+        self._accepts = None
+        self.blocked = False
+        self.flush()
 
     def cut_short(self, way: str, nbytes: int) -> bool:
         """Count bytes towards `reset_after`, and return whether they reset the connection."""
@@ -641,6 +667,10 @@ class World:
         # `cluster`: the cluster to which the brokers' host names lead now. `clusters`: all clusters
         # to which they have led since the run began, with the present one as the last.
         self.clusters: list[ClusterState] = []
+        # The clusters to one of which each new connection leads, by turns; empty: all to `cluster`.
+        self.behind: list[ClusterState] = []
+        self._turns = count()
+        self.removed = RemovedBatches()
         self.cluster = self._build_cluster()
         self.injector = Injector(self)
         self.cluster.interceptor = self.injector.intercept
@@ -954,7 +984,7 @@ class World:
                 return
             over = True
             self._waiting -= 1
-            if waiter.granted and not self.closed:
+            if waiter.granted and not self.closed and not self._gives_up(row):
                 self.core.budget.claim(waiter)
                 self._append(topic, record, row, block_until)
             else:
@@ -964,6 +994,11 @@ class World:
             record.charge(), lambda: self.at(self.now, lambda: self._client(end, always=True))
         )
         self.at(block_until, lambda: self._client(end, always=True))
+
+    def _gives_up(self, row: Row) -> bool:
+        """Return whether a caller is cancelled after it was granted room."""
+        chance = random.Random(f"gives up {self.schedule.seed} {row.value}").random()
+        return self.schedule.impatient and chance < 0.5
 
     def flush(self) -> None:
         """Let the application flush."""
@@ -1019,6 +1054,8 @@ class World:
         broker_id = int(step.host[1:])
         refused = errors.KafkaConnectionError(f"broker {broker_id} is down")
         rtt, cluster = self.rtt, self.cluster
+        if self.behind:
+            cluster = self.behind[next(self._turns) % len(self.behind)]
 
         def finish() -> None:
             try:
@@ -1069,8 +1106,10 @@ class World:
         if step.version >= 14:
             self._asked_in_v14[link_id, step.token] = connection.broker
         # An answer that cannot be decoded, or names a partition twice, counts as a refusal of v14.
-        garbled = any(glitch.kind in ("garbage", "doubled") for glitch in self.schedule.glitches)
-        if step.version == 13 and connection.broker in self._speak_v14 and not garbled:
+        # A broker that is downgraded, or that shares its name with another, may not offer v14.
+        excused = any(glitch.kind in ("garbage", "doubled") for glitch in self.schedule.glitches)
+        excused |= any(fault.kind in ("upgrade", "split") for fault in self.schedule.faults)
+        if step.version == 13 and connection.broker in self._speak_v14 and not excused:
             self._speak_v14.clear()  # one report is enough
             self.report(Anomaly.STUCK, f"broker {connection.broker} is spoken to in v13 again")
 
@@ -1191,8 +1230,7 @@ class World:
         found: list[LogRecord] = []
         for name, topic in cluster.topics.items():
             for partition in topic.partitions:
-                leader = partition.leader_replica or partition.replicas[partition.isr[0]]
-                raw = b"".join(batch.wire() for batch in leader.log.batches)
+                raw = whole_log(partition, self.removed)
                 found += [
                     LogRecord(name, partition.index, record.offset, record.value)
                     for record in batch_values(raw)
@@ -1205,9 +1243,10 @@ class World:
         result.violations += self.monitor.unreported_losses()
         result.violations += self.missing.violations()
         rows = self.rows.values()
+        early = unresolved_while(self.injector.forgets_early, rows)
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
-            lost=self.lost,
+            lost=self.lost | early,
             may_reorder=late,
             may_repeat=self.repeatable(),
             unpromised=not self.config.enable_idempotence,
@@ -1255,7 +1294,9 @@ class World:
             return set(self.rows)
         # A broker may serve a copy after its connection was closed, and have forgotten the copy
         # that it acknowledged, or have recreated the topic. No client can prevent that.
-        return self.late if self.schedule.forgetful or self.schedule.by_name else frozenset()
+        early = unresolved_while(self.injector.forgets_early, self.rows.values())
+        forgotten = self.schedule.forgetful or self.schedule.by_name
+        return self.late | early if forgotten else frozenset()
 
     def _judge_windows(self) -> None:
         schedule, convictions = self.schedule, self.result.convictions

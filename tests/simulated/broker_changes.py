@@ -1,0 +1,154 @@
+"""Faults that operators cause: versions, clocks and configs of brokers that change while they run.
+
+Each method `_do_<kind>` carries out the fault of that kind, as in `faults`. Only the swarm draws
+these faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from aioidem._broker.partition import Partition
+from aioidem.testing import Row, ValueId
+
+if TYPE_CHECKING:
+    from .world import World
+
+__all__ = ["INTERVAL", "BrokerChanges", "unresolved_while"]
+
+_EXPIRATION = "producer.id.expiration.ms"
+INTERVAL = "producer.id.expiration.check.interval.ms"
+_CHECKED_EVERY = 0.02
+
+
+def unresolved_while(
+    windows: Collection[tuple[float, float]], rows: Collection[Row]
+) -> set[ValueId]:
+    """Return the records that had no outcome yet during one of some spans of time, in seconds.
+
+    A broker that forgets the producer earlier than it said may append such a record twice, or
+    accept a later batch without it, and its success then seems to prove the record. No client can
+    exclude that.
+    """
+    return {
+        row.value
+        for row in rows
+        for begin, end in windows
+        if row.started <= end and (row.settled is None or row.settled >= begin)
+    }
+
+
+def _beyond(partition: Partition, nbytes: int) -> int:
+    """Return the offset of the oldest batch within the newest `nbytes`; the newest one counts."""
+    leader, size = partition.leader_replica, 0
+    batches = [] if leader is None else leader.log.batches
+    for batch in reversed(batches):
+        size += len(batch.data)
+        if size > nbytes and batch is not batches[-1]:
+            return batch.last_offset + 1
+    return 0
+
+
+class BrokerChanges:
+    """The faults that change how brokers are configured."""
+
+    _world: World
+
+    def __init__(self) -> None:
+        # When brokers forgot producers earlier than they had said: begin and end, in seconds.
+        self.forgets_early: list[tuple[float, float]] = []
+        # By broker: the number of batches that it says that it retains, true or not.
+        self._boasts: dict[int, int] = {}
+
+    def _later(self, seconds: float, act: Any) -> None:
+        self._world.at(self._world.now + seconds, act)
+
+    def _do_upgrade(self, broker: int, version: int, seconds: float) -> None:
+        """Stop a broker cleanly, and start it with another highest version of Produce."""
+        world, cluster = self._world, self._world.cluster
+        target = cluster.brokers[broker]
+        if target.online:
+            world.incarnations[broker] += 1
+            cluster.stop_broker(broker, clean=True)
+            self._later(seconds, lambda: self._start_again(broker))
+        target.produce_version = version
+
+    def _start_again(self, broker: int) -> None:
+        if not self._world.cluster.brokers[broker].online:
+            self._world.cluster.start_broker(broker, clean=True)
+
+    def _do_skew(self, broker: int, ahead: float, seconds: float) -> None:
+        """Set a broker's clock ahead, or behind, for a while."""
+        target = self._world.cluster.brokers[broker]
+        target.clock_offset_ms = round(ahead * 1000)
+        self._forget_early(seconds)
+
+        def end() -> None:
+            target.clock_offset_ms = 0
+
+        self._later(seconds, end)
+
+    def _do_expire(self, milliseconds: int, seconds: float) -> None:
+        """Lower `producer.id.expiration.ms` of all brokers for a while."""
+        topology = self._world.cluster.topology
+        before = topology.configs.get(_EXPIRATION)
+        topology.set_broker_configs(None, {**topology.configs, _EXPIRATION: str(milliseconds)})
+        self._forget_early(seconds)
+
+        def end() -> None:
+            configs = {k: v for k, v in topology.configs.items() if k != _EXPIRATION}
+            if before is not None:
+                configs[_EXPIRATION] = before
+            topology.set_broker_configs(None, configs)
+
+        self._later(seconds, end)
+
+    def _forget_early(self, seconds: float) -> None:
+        now = self._world.now
+        self.forgets_early.append((now, now + seconds))
+
+    def _do_retention(self, name: str, nbytes: int, seconds: float) -> None:
+        """Lower a topic's `retention.bytes` for a while; batches are removed every 20 ms.
+
+        Brokers check that at intervals, as Kafka does. The embedded broker's own check, at each
+        append, would remove batches that nobody has noted (`RemovedBatches`).
+        """
+        topic = self._world.cluster.topics.get(name)
+        if topic is None:
+            return
+        until = self._world.now + seconds
+
+        def check() -> None:
+            for partition in topic.partitions:
+                self._delete(partition, _beyond(partition, nbytes))
+            if self._world.now < until:
+                self._later(_CHECKED_EVERY, check)
+
+        check()
+
+    def _do_purge(self, name: str, index: int, share: float) -> None:
+        """Delete the oldest records of a partition, up to a share of the committed ones."""
+        topic = self._world.cluster.topics.get(name)
+        partition = None if topic is None else topic.partition(index)
+        if partition is not None:
+            self._delete(partition, round(share * partition.high_watermark))
+
+    def _delete(self, partition: Partition, offset: int) -> None:
+        if partition.leader_replica is not None:
+            self._world.removed.note(partition)
+            partition.delete_before(min(offset, partition.high_watermark))
+
+    def _do_boast(self, broker: int, retained: int, seconds: float) -> None:
+        """Let a broker say for a while that it retains another number of batches than it does."""
+        self._boasts[broker] = retained
+        self._later(seconds, lambda: self._boasts.pop(broker, None))
+
+    def _configure(self, name: str, config: str, value: str | None) -> None:
+        topic = self._world.cluster.topics.get(name)
+        if topic is None:
+            return
+        overrides = {k: v for k, v in topic.overrides.items() if k != config}
+        if value is not None:
+            overrides[config] = value
+        self._world.cluster.topology.set_topic_configs(topic, overrides)
