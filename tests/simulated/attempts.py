@@ -18,6 +18,14 @@ from aioidem.testing import ValueId, WireAnswer, WireBatch, parse_value
 
 __all__ = ["Attempts", "Story"]
 
+_ENDS_THE_PRODUCER = frozenset(
+    {
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.producer_fenced,
+    }
+)
+
 
 @dataclass(slots=True)
 class Story:
@@ -66,6 +74,8 @@ class Attempts:
         self.fenced_at: float | None = None
         """When INVALID_PRODUCER_EPOCH last answered any attempt, in seconds; None if it never did.
         """
+        self.ended_at: float | None = None
+        """When a code first answered any attempt that ends the producer, in seconds."""
         self._stories: dict[ValueId, Story] = {}
         self._requests: dict[object, dict[object, dict[tuple[str, int], list[ValueId]]]] = {}
 
@@ -97,6 +107,8 @@ class Attempts:
         for answer in answers:
             if answer.code == ErrorCode.invalid_producer_epoch:
                 self.fenced_at = self._now()
+            if answer.code in _ENDS_THE_PRODUCER and self.ended_at is None:
+                self.ended_at = self._now()
             for story in self._ended(left.pop((answer.topic, answer.partition), [])):
                 self._answer(story, answer)
         self._doubt(left)

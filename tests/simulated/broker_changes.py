@@ -28,7 +28,7 @@ def unresolved_while(
     """Return the records that had no outcome yet during one of some spans of time, in seconds.
 
     A broker that forgets the producer earlier than it said may append such a record twice, or
-    accept a later batch without it, and its success then seems to prove the record. No client can
+    accept a later batch before it, whose success then seems to prove the record. No client can
     exclude that.
     """
     return {
@@ -60,6 +60,8 @@ class BrokerChanges:
         self.forgets_early: list[tuple[float, float]] = []
         # By broker: the number of batches that it says that it retains, true or not.
         self._boasts: dict[int, int] = {}
+        # Whether the answers to DescribeConfigs lack the config of KIP-1269.
+        self._unnamed = False
 
     def _later(self, seconds: float, act: Any) -> None:
         self._world.at(self._world.now + seconds, act)
@@ -138,6 +140,15 @@ class BrokerChanges:
         if partition.leader_replica is not None:
             self._world.removed.note(partition)
             partition.delete_before(min(offset, partition.high_watermark))
+
+    def _do_unnamed(self, seconds: float) -> None:
+        """Let topics' configs lack the one of KIP-1269 for a while, as without the KIP."""
+        self._unnamed = True
+
+        def end() -> None:
+            self._unnamed = False
+
+        self._later(seconds, end)
 
     def _do_boast(self, broker: int, retained: int, seconds: float) -> None:
         """Let a broker say for a while that it retains another number of batches than it does."""

@@ -67,6 +67,7 @@ class Injector(BrokerChanges):
     def inject(self, fault: Fault) -> None:
         """Carry one fault out."""
         self._world.trace(f"fault {fault.kind} {fault.args}")
+        self.happened(fault.kind)
         if fault.kind in ("cut", "kill"):
             self._world.note_sent()
         exposed = self._exposed() if fault.kind in ("kill", "move") else frozenset()
@@ -74,6 +75,10 @@ class Injector(BrokerChanges):
         if exposed:
             there = {parse_value(record.value) for record in self._world.log()}
             self._world.lost |= exposed - there
+
+    @staticmethod
+    def happened(kind: str) -> None:
+        """Note a fault that is about to happen; `rows` replaces this method."""
 
     def _exposed(self) -> AbstractSet[ValueId]:
         """Return the acknowledged records that a clean election may lose.
@@ -447,6 +452,7 @@ class Injector(BrokerChanges):
                 if glitch is None:
                     return self._refuse_next(seen) or self._boast(seen)
                 self._world.trace(f"request {self._served}: {glitch.kind} {glitch.args}")
+                self.happened(glitch.kind)
                 action: Action | None = getattr(self, f"_on_{glitch.kind}")(glitch, seen)
                 return action
             case 3:
@@ -457,6 +463,8 @@ class Injector(BrokerChanges):
                 return Respond(_denied_read(seen))
             case 32 if self._secret or not self._world.schedule.grants_describe:
                 return Rewrite(_denied_describe)
+            case 32 if self._unnamed:
+                return Rewrite(_without_retained)
             case _:
                 return None
 
@@ -673,6 +681,16 @@ def _saying(retained: int) -> Action:
         )
 
     return Rewrite(lambda answer: _with_partitions(answer, say))
+
+
+def _without_retained(answer: Entity) -> Entity:
+    results = tuple(
+        dataclasses.replace(
+            result, configs=tuple(c for c in result.configs if c.name != TOPIC_RETAIN)
+        )
+        for result in answer.results
+    )
+    return dataclasses.replace(answer, results=results)
 
 
 def _denied_describe(answer: Entity) -> Entity:

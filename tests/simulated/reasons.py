@@ -77,6 +77,8 @@ class Reasons:
             return "it was acknowledged", False
         if self.closing:
             return "the producer is closed", True
+        if self._attempts.ended_at is not None:
+            return "an answer has ended the producer", True
         deadline = min(row.started for row in rows) + self._config.delivery_timeout
         if now >= deadline - _SLACK:
             return "its deadline came while it was in doubt or unanswered", True
@@ -96,7 +98,9 @@ class Reasons:
             return "the leader had forgotten the producer", True
         if codes[ErrorCode.out_of_order_sequence_number] >= 2:
             return "two passes of probes were refused", True
-        if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
+        # An unknown code may itself be what leaves the record in doubt.
+        told = codes.keys() | story.codes.keys()
+        if not all(map(_retriable, told - {ErrorCode.out_of_order_sequence_number})):
             return "it was refused for good, or with an unknown code, while it was in doubt", True
         age_ms = self._wall_ms() - self._attempts.oldest_stamp_ms(story.place)
         if age_ms > self._expiration_ms / 2:

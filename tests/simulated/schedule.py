@@ -24,6 +24,7 @@ from aioidem._producer.settled_records import AT_ONCE
 
 __all__ = [
     "AFTER",
+    "ANY_CODE",
     "PERMANENT",
     "PROFILES",
     "RETRIABLE_BEFORE",
@@ -198,10 +199,14 @@ class Schedule:
         return any(fault.kind in ("unclean", "recreate") for fault in self.faults)
 
     @property
+    def forgets_early(self) -> bool:
+        """Whether brokers forget the producer earlier than they said when it asked them."""
+        return any(fault.kind in ("expire", "skew") for fault in self.faults)
+
+    @property
     def forgetful(self) -> bool:
         """Whether brokers forget the producer because of its records' timestamps (KIP-854)."""
-        early = any(fault.kind in ("expire", "skew") for fault in self.faults)
-        return early or self.profile == "forgetful" or "old records" in self.features
+        return self.forgets_early or self.profile == "forgetful" or "old records" in self.features
 
     @property
     def by_name(self) -> bool:
@@ -241,6 +246,15 @@ class Schedule:
         (because it used up its epochs, or another producer uses its id).
         """
         return self.forgetful or self.lossy or bool(self.first_epoch) or self.fenced
+
+    @property
+    def resends_backwards(self) -> bool:
+        """Whether records that end ACKED may be stored in another order than that of the calls.
+
+        With `in_doubt="resend"`, SALVAGE resends newest first. A broker that forgets the producer
+        again and again appends each of these resends.
+        """
+        return self.forgetful and self.options.get("in_doubt") == "resend"
 
     @property
     def events_allowed(self) -> bool:
@@ -379,6 +393,10 @@ PERMANENT = _numbers(
     ErrorCode.invalid_topic_exception,
     ErrorCode.invalid_request,
 )
+ANY_CODE = _numbers(
+    *(c for c in ErrorCode if c not in (ErrorCode.none, ErrorCode.duplicate_sequence_number))
+)
+"""Every error code of Kafka that says that a batch was not appended, or may not have been."""
 _DAY = 86400.0
 # Without faults, every record is acknowledged within this many seconds.
 _AMPLE = 20.0

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from aioidem.testing import Outcome
 
 from .perform import perform
+from .rows import Rows
 from .schedule import Schedule, draw
 from .swarm import draw_swarm
 from .transactional import draw_transactional
@@ -105,6 +106,7 @@ class Tally:
     lossy: Counter[str] = field(default_factory=Counter)
     max_span: int = 0
     virtual_seconds: float = 0.0
+    rows: Rows = field(default_factory=Rows)
 
     def add(self, result: Result) -> None:
         """Add the result of one seed."""
@@ -153,6 +155,7 @@ class Tally:
         self.convictions += other.convictions
         self.max_span = max(self.max_span, other.max_span)
         self.virtual_seconds += other.virtual_seconds
+        self.rows.merge(other.rows)
 
     @property
     def line(self) -> str:
@@ -181,6 +184,7 @@ class Tally:
             f"brokers that keep less than they say: {self.convictions}, "
             f"widest span: {self.max_span}, virtual time: {self.virtual_seconds:.0f} s"
         )
+        yield from self.rows.lines()
 
 
 _COUNTERS = (
@@ -209,7 +213,9 @@ def _run_chunk(seeds: range, run_one: Callable[[int], Result]) -> Tally:
     tally = Tally()
     with quiet():
         for seed in seeds:
-            tally.add(run_one(seed))
+            with tally.rows.counted():
+                result = run_one(seed)
+            tally.add(result)
     return tally
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from .broker_changes import INTERVAL
 from .schedule import (
     AFTER,
+    ANY_CODE,
     PERMANENT,
     RETRIABLE_BEFORE,
     Drawer,
@@ -29,6 +30,7 @@ __all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_swarm", "kind_of"]
 
 ONLY_HERE = frozenset(
     {"upgrade", "skew", "expire", "retention", "purge", "boast", "partial", "split", "trickle"}
+    | {"unnamed"}
 )
 """The kinds of fault that no profile draws."""
 
@@ -56,12 +58,14 @@ class Feature(NamedTuple):
         once: Whether it is a property, which a schedule has or has not, and not a fault.
         without: The features with which this one is never combined.
         only: "engine" or "whole" if only such schedules can have it.
+        share: In which share of the schedules it is; 0: in the share that the seed draws.
     """
 
     add: Callable[[SwarmDrawer], None]
     once: bool = False
     without: tuple[str, ...] = ()
     only: str = ""
+    share: float = 0.0
 
 
 class SwarmDrawer(Drawer):
@@ -107,7 +111,9 @@ class SwarmDrawer(Drawer):
         self.rate = r.choice((1, 2, 4)) if share < 0.1 else r.choice((1, 1, 2))
         kind = "whole" if self.backend else "engine"
         names = [name for name, each in FEATURES.items() if each.only in ("", kind)]
-        wanted = [name for name in names if r.random() < share] or [r.choice(names)]
+        wanted = [name for name in names if r.random() < (FEATURES[name].share or share)]
+        if not any(not FEATURES[name].once for name in wanted):
+            wanted.append(r.choice([name for name in names if not FEATURES[name].once]))
         # Of two features that exclude each other, chance decides which one stays.
         r.shuffle(wanted)
         kept: list[str] = []
@@ -282,6 +288,13 @@ class SwarmDrawer(Drawer):
         """Refuse a request for good."""
         self._glitch("refuse", self.r.choice(PERMANENT), self._only())
 
+    def any_code(self) -> None:
+        """Refuse a request with any of Kafka's error codes that is no success."""
+        code = self.r.choice(ANY_CODE)
+        # The names of these faults tell the judge what the producer may conclude.
+        kind = {45: "spurious", 47: "fence", 59: "fence"}.get(code, "refuse")
+        self._glitch(kind, code, self._only())
+
     def refused_next(self) -> None:
         """Refuse the next batch of a partition with a code that is ambiguous or permanent."""
         self.fault("refuse_next", self.r.choice((-1, 56, 87, *PERMANENT)), *self._some_partition())
@@ -405,6 +418,11 @@ class SwarmDrawer(Drawer):
             "split", r.choice((0.0, 0.5, 1.0)), r.random() < 0.7, self._duration(), r.random() < 0.5
         )
 
+    def unnamed_config(self) -> None:
+        """Let topics lack the config of KIP-1269 for a while, from the beginning or later."""
+        at = 0.0 if self.r.random() < 0.5 else None
+        self._fault("unnamed", self._duration(), at=at)
+
     def flush(self) -> None:
         """Flush."""
         self.fault("flush")
@@ -417,7 +435,8 @@ def _replicas(kind: str) -> Callable[[SwarmDrawer], None]:
 _D = SwarmDrawer
 # The properties come first: they change the topics and the load, which the faults refer to.
 FEATURES: dict[str, Feature] = {
-    "pipeline": Feature(_D.pipeline, once=True),
+    # Without many batches in flight there is little to resolve.
+    "pipeline": Feature(_D.pipeline, once=True, share=0.5),
     "append time": Feature(_D.append_time, once=True),
     "range": Feature(_D.range_brokers, once=True, without=("plain", "overstated windows")),
     "resend": Feature(_D.resend, once=True, without=("plain",)),
@@ -449,6 +468,7 @@ FEATURES: dict[str, Feature] = {
     "refuse": Feature(_D.refuse),
     "after": Feature(_D.after),
     "permanent": Feature(_D.permanent),
+    "any code": Feature(_D.any_code),
     "refused next": Feature(_D.refused_next),
     "limit": Feature(_D.limit),
     "stamps": Feature(_D.stamps),
@@ -474,6 +494,7 @@ FEATURES: dict[str, Feature] = {
     "byte by byte": Feature(_D.byte_by_byte, only="whole"),
     "hang-ups": Feature(_D.hang_ups),
     "no configs": Feature(_D.no_configs),
+    "unnamed config": Feature(_D.unnamed_config),
     "flush": Feature(_D.flush),
 }
 

@@ -502,6 +502,7 @@ class Whole:
         self.archive: dict[str, list[list[LogRecord]]] = {}
         self.removed = RemovedBatches()
         self.wall_jump = 0.0
+        self._latest_wall = 0.0
         self.rtt = schedule.rtt
         self.embedded = EmbeddedCluster(
             transaction_version=schedule.transaction_version,
@@ -584,7 +585,9 @@ class Whole:
 
     def client_wall(self) -> float:
         """Return the client's wall clock, in seconds."""
-        return self.wall() + self.wall_jump
+        now = self.wall() + self.wall_jump
+        self._latest_wall = max(self._latest_wall, now)
+        return now
 
     def stall(self, seconds: float, _polls_first: bool) -> None:
         """Let the whole process stand still for a while, brokers included."""
@@ -708,11 +711,13 @@ class Whole:
                 )
                 self._deadlines = Deadlines(config, self.witness, lambda: self.now)
                 expiration = int(self.schedule.broker_configs.get(*EXPIRATION))
+                if self.schedule.forgets_early:
+                    expiration = 0
                 self.unknowns = Reasons(
                     config,
                     self.witness,
                     lambda: self.now,
-                    lambda: self.wall() * 1000,
+                    lambda: self._latest_wall * 1000,
                     expiration / 1000,
                 )
                 connector = WholeConnector(self, cluster.connector)
@@ -932,12 +937,14 @@ class Whole:
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
+        backwards = self.rows.keys() if schedule.resends_backwards else set()
         forgotten = schedule.forgetful or schedule.by_name
         copies = self.late | early if forgotten else frozenset()
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost | early,
-            may_reorder=(late if schedule.unfenced else frozenset()) | self._read_ahead,
+            may_reorder=(late if schedule.unfenced else frozenset())
+            | (self._read_ahead | early | backwards),
             may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
             unpromised=not config.enable_idempotence,
         )
