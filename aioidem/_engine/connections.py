@@ -23,6 +23,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.links import Leaving, Link, LinkEvent, LinkState, Node
+from aioidem._engine.reach import Reach
 from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._protocol.metadata import BrokerAddress
 
@@ -44,13 +45,23 @@ Refusals by different brokers are counted together. The password is the one in t
 class Connections:
     """The broker addresses (nodes) of the cluster, and the connections (links) to them."""
 
-    __slots__ = ("_config", "_next_link_id", "_random", "_refused", "astray", "links", "nodes")
+    __slots__ = (
+        "_config",
+        "_next_link_id",
+        "_random",
+        "_refused",
+        "astray",
+        "links",
+        "nodes",
+        "reach",
+    )
 
     def __init__(self, config: ProducerConfig, random: Callable[[], float]) -> None:
         self._config = config
         self._random = random
         self._next_link_id = 1
         self._refused = 0
+        self.reach = Reach()
         # Whether a connection may lead to a cluster that is not the producer's.
         self.astray = False
         self.links: dict[int, Link] = {}
@@ -176,6 +187,8 @@ class Connections:
             now: seconds.
         """
         link.opened(min(produce_version, PRODUCE_WITH_WINDOW - 1), now)
+        self.nodes[link.node_id].down_since = None
+        self.reach.up()
         self._refused = 0
         link.discovery.opened(produce_version)
 
@@ -282,6 +295,10 @@ class Connections:
             node.link = None
         if error is not None or never_up:
             node.last_error = error
+            if node.down_since is None:
+                node.down_since = now
+            if not any(each.state is LinkState.READY for each in self.links.values()):
+                self.reach.failed(now)
             node.retry_at = now + node.backoff.next_delay()
         if isinstance(error, errors.AuthenticationFailedError):
             # A refused certificate does not count towards `_REFUSALS`: certificates are read again
@@ -310,6 +327,10 @@ class Connections:
         if isinstance(error, errors.SslAuthenticationError):
             return None
         return error if isinstance(error, errors.AuthenticationFailedError) else None
+
+    def unreachable(self, now: float) -> errors.KafkaConnectionError | None:
+        """Return why no broker can be reached, and since when; None if one can be."""
+        return self.reach.failure((node.last_error for node in self.nodes.values()), now)
 
     def bootstrap_failure(self) -> errors.KafkaError | None:
         """Return why no broker can be reached; None until every bootstrap address has failed.

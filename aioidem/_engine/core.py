@@ -455,6 +455,10 @@ class ProducerCore:
         """The number of records that have no outcome yet."""
         return self.accumulator.unsettled
 
+    def obstacle(self, now: float) -> errors.KafkaError | None:
+        """Return what the unsettled records wait for, as the cause of a call's timeout, or None."""
+        return self._partitions.obstacle(now)
+
     @property
     def knows_cluster(self) -> bool:
         """Whether a Metadata request has been answered."""

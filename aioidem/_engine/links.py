@@ -283,6 +283,7 @@ class Node:
     __slots__ = (
         "backoff",
         "discovery",
+        "down_since",
         "host",
         "last_error",
         "limit_lost",
@@ -311,7 +312,11 @@ class Node:
         self.discovery = Discovery(f"broker {node_id}", config, random)
         self.memory = BrokerMemory(random)
         self.retry_at = 0.0
+        # `last_error`: why the last connection could not be opened or was lost. `down_since`: since
+        # when there has been none, in seconds; None if the last one was opened, or closed without
+        # an error.
         self.last_error: Exception | None = None
+        self.down_since: float | None = None
         # The cluster id that the last connection to this address found, if it is not the id of the
         # producer's cluster. None if the broker named the producer's cluster, or no cluster.
         self.misrouted_to: str | None = None
@@ -323,6 +328,11 @@ class Node:
         # Whether the last connection ended before the request for a topic's size limit was
         # answered. Then that request is not sent on the next connection (`BatchLimits.may_ask`).
         self.limit_lost = False
+
+    @property
+    def address(self) -> str:
+        """The host and port, for messages, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def misrouted(self, cluster_id: str) -> bool:
         """Record the id of the wrong cluster behind the address; return whether this id is new."""

@@ -1,44 +1,139 @@
 """Overdue: the error of records that were not acknowledged within delivery_timeout.
 
-It says how long the records were queued, how far they came, and the last failure in their
-partition, which is usually the reason.
+It says what the records waited for and since when, how far they came, which attempt failed last,
+and what to do. Its ``__cause__`` is the last answer of a broker, or the last error of a connection.
 """
 
 from __future__ import annotations
 
+import copy
+from typing import NamedTuple
+
 from aioidem import errors
 from aioidem._engine.batch import Batch, BatchState
-from aioidem._engine.route import Route
 
-__all__ = ["batch_progress", "overdue", "queue_progress"]
+__all__ = ["LeaderStatus", "Trouble", "batch_progress", "obstacle", "overdue", "queue_progress"]
+
+
+class Trouble:
+    """Why a partition has had no acknowledgement since its first failure.
+
+    Args:
+        now: the time of the first failure, in seconds.
+    """
+
+    __slots__ = ("attempts", "last", "leaderless_since", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        # The number of failed attempts since then, and the reason of the last one.
+        self.attempts = 0
+        self.last: errors.KafkaError | str | None = None
+        # Since when metadata has named no leader, in seconds; None if it names one.
+        self.leaderless_since: float | None = None
+
+    def add(self, reason: errors.KafkaError | str) -> None:
+        """Note a failed attempt."""
+        self.attempts += 1
+        self.last = reason
+
+
+class LeaderStatus(NamedTuple):
+    """A partition's leader and the connection to it, as known now."""
+
+    name: str | None
+    """The broker's id and address, for messages; the last known leader's if there is none now."""
+    leads: bool
+    """Whether metadata names a leader now."""
+    down_since: float | None
+    """Since when the broker has not been reached, in seconds; None if it is connected, or if no
+    connection to it has failed.
+    """
+    attempts: int
+    """The number of connections to the broker in a row that failed."""
+    error: Exception | None
+    """Why the last of them failed."""
 
 
 def overdue(
     where: str,
-    waited: float,
+    count: int,
+    timeout: float,
     progress: str,
-    failure: errors.KafkaError | str | None,
-    route: Route | None,
+    waited_for: str,
+    trouble: Trouble | None,
+    leader: LeaderStatus,
+    *,
+    in_doubt: bool,
 ) -> errors.DeliveryTimeoutError:
     """Return the error of records that are past their deadline.
 
     Args:
         where: the topic and partition.
-        waited: seconds since the oldest of the records was queued for the partition.
+        count: how many records of the partition end now for the same reason.
+        timeout: delivery_timeout, in seconds.
         progress: how far the records came.
-        failure: the last failed attempt in the partition since its last acknowledgement, if any.
-        route: the way to the partition's leader; None if there was none yet.
+        waited_for: the result of `obstacle`.
+        trouble: the failures since the partition's last acknowledgement; None without any.
+        leader: the partition's leader.
+        in_doubt: whether the records may be in the log.
     """
-    because = "" if failure is None else f"; last failure: {failure}"
-    check = (
-        "whether the brokers are reachable and the partition has a leader"
-        if route is None
-        else f"whether broker {route.leader_id}, the last known leader, is reachable and keeps up"
+    records = "1 record" if count == 1 else f"{count} records"
+    verdict = "not acknowledged, perhaps written," if in_doubt else "not written"
+    last = None if trouble is None else trouble.last
+    failed = ""
+    if trouble is not None and last is not None:
+        failures = "failure" if trouble.attempts == 1 else f"of {trouble.attempts} failures"
+        failed = f"; last {failures}: {last}"
+    error = errors.DeliveryTimeoutError(
+        f"{where}: {records} {verdict} in delivery_timeout ({timeout:g} s): {waited_for}; "
+        f"{progress}{failed}. {_advice(leader)}, or raise delivery_timeout"
     )
-    return errors.DeliveryTimeoutError(
-        f"{where}: not acknowledged within delivery_timeout: queued {waited:.1f} s ago, "
-        f"{progress}{because}. Check {check}, or raise delivery_timeout"
-    )
+    cause = last if isinstance(last, Exception) and leader.error is None else leader.error
+    # The copy has no traceback, whose frames would keep a closed connection in memory.
+    error.__cause__ = copy.copy(cause) if isinstance(cause, errors.KafkaError) else cause
+    return error
+
+
+def obstacle(
+    trouble: Trouble | None, leader: LeaderStatus, now: float, *, identified: bool = True
+) -> str:
+    """Return what a partition's records wait for, and since when.
+
+    Args:
+        trouble: the failures since the partition's last acknowledgement; None without any.
+        leader: the partition's leader.
+        now: seconds.
+        identified: whether the producer has the producer id that it needs.
+    """
+    if not leader.leads:
+        since = None if trouble is None else trouble.leaderless_since
+        duration = "" if since is None else f" for {now - since:.1f} s"
+        tried = "" if leader.name is None else f"; last tried {leader.name}{_why(leader)}"
+        return f"no leader{duration}{tried}"
+    if leader.down_since is not None:
+        return (
+            f"no connection to the leader, {leader.name}, for {now - leader.down_since:.1f} s and "
+            f"{leader.attempts} attempts{_why(leader)}"
+        )
+    if not identified:
+        return "the cluster has granted no producer id"
+    if trouble is None:
+        return f"no acknowledgement of the leader, {leader.name}"
+    return f"no acknowledgement of the leader, {leader.name}, for {now - trouble.since:.1f} s"
+
+
+def _why(leader: LeaderStatus) -> str:
+    error = leader.error
+    return "" if error is None else f": {error.args[0] if error.args else error}"
+
+
+def _advice(leader: LeaderStatus) -> str:
+    if not leader.leads:
+        return "Check why no replica of the partition can lead it"
+    if leader.down_since is not None:
+        return f"Check whether {leader.name} runs and can be reached at that address from here"
+    return f"Check the log of {leader.name}, and whether it keeps up"
 
 
 def batch_progress(batch: Batch, now: float) -> str:
@@ -51,19 +146,13 @@ def batch_progress(batch: Batch, now: float) -> str:
     return f"{times}, the last time {now - batch.attempt.sent_at:.1f} s ago without an answer yet"
 
 
-def queue_progress(earlier: int, route: Route | None, *, identified: bool) -> str:
-    """Return why queued records were not sent.
+def queue_progress(earlier: int) -> str:
+    """Return why queued records were not sent, as far as their own partition is the reason.
 
     Args:
         earlier: the number of batches before them that are not resolved.
-        route: the way to the partition's leader; None if there was none yet.
-        identified: whether the producer has the producer id that it needs.
     """
     if earlier:
         batches = "a batch" if earlier == 1 else f"{earlier} batches"
         return f"never sent: waiting behind {batches} without an acknowledgement"
-    if route is None:
-        return "never sent: no connection to a leader of the partition"
-    if not identified:
-        return "never sent: the cluster has granted no producer id"
-    return f"never sent: broker {route.leader_id} is not connected or takes no more requests"
+    return "never sent"

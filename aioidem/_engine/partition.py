@@ -46,7 +46,14 @@ from aioidem._engine.effects import Effects
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
 from aioidem._engine.log_position import LogPosition
-from aioidem._engine.overdue import batch_progress, overdue, queue_progress
+from aioidem._engine.overdue import (
+    LeaderStatus,
+    Trouble,
+    batch_progress,
+    obstacle,
+    overdue,
+    queue_progress,
+)
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
 from aioidem._engine.record import Outcome, PendingRecord
@@ -100,7 +107,6 @@ class PartitionState:
 
     __slots__ = (
         "_evidence",
-        "_failure",
         "_pause",
         "_resend",
         "_retry",
@@ -124,6 +130,7 @@ class PartitionState:
         "suspicion",
         "topic",
         "topic_id",
+        "trouble",
         "unresolved",
         "window",
     )
@@ -176,8 +183,8 @@ class PartitionState:
         # if no batch did. A leader that holds the producer's state refuses every later sequence,
         # so one that appends a later batch had lost the state.
         self._skipped: int | None = None
-        # Why the last attempt failed, for the error of records that expire; None after a success.
-        self._failure: errors.KafkaError | str | None = None
+        # What has failed since the last acknowledgement, for messages; None after a success.
+        self.trouble: Trouble | None = None
         self._retry = retry
         self._pause = pause
 
@@ -187,6 +194,19 @@ class PartitionState:
     def active(self) -> bool:
         """Whether the partition has a queued record, an unresolved batch or an outstanding one."""
         return bool(self.queue.records or self.unresolved or self.outstanding)
+
+    @property
+    def unsettled(self) -> int:
+        """The number of records without an outcome."""
+        return self.queue.count + sum(batch.count for batch in self.unresolved)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest record without an outcome was queued, in seconds; infinity if none is."""
+        if self.unresolved:
+            return self.unresolved[0].records[0].queued_at
+        records = self.queue.records
+        return records[0].queued_at if records else math.inf
 
     @property
     def waits(self) -> bool:
@@ -285,6 +305,8 @@ class PartitionState:
             self.retry_at = 0.0  # the back-off applied to the old leader
             self.suspicion.leader_changed()
         self.route = route
+        if self.trouble is not None:
+            self.trouble.leaderless_since = None
         self.read_back.end()
         self.window.reset()
         self._evidence.clear()
@@ -543,7 +565,7 @@ class PartitionState:
     def _hear_none(self, batch: Batch, attempt: Attempt | None, now: float) -> None:
         self._retry.reset()
         self.retry_at = 0.0
-        self._failure = None
+        self.trouble = None
         route = self.route
         if attempt is None or route is None or attempt.link_id != route.link_id:
             return
@@ -618,7 +640,7 @@ class PartitionState:
         """
         self.outstanding -= 1
         disposition, error, culprits = refusal.disposition, refusal.error, refusal.culprits
-        self._failure = error
+        self._note_failed(error, now)
         self._note_refused(batch, disposition, now, out)
         if disposition.refresh_metadata:
             out.refresh_metadata()
@@ -658,6 +680,18 @@ class PartitionState:
             case _:
                 self._retry_later(batch, now)
         return False
+
+    def _note_failed(self, reason: errors.KafkaError | str, now: float) -> None:
+        if self.trouble is None:
+            self.trouble = Trouble(now)
+        self.trouble.add(reason)
+
+    def note_leaderless(self, now: float) -> None:
+        """Note that metadata names no leader of the partition."""
+        if self.trouble is None:
+            self.trouble = Trouble(now)
+        if self.trouble.leaderless_since is None:
+            self.trouble.leaderless_since = now
 
     def _note_refused(
         self, batch: Batch, disposition: Disposition, now: float, out: Effects
@@ -876,7 +910,7 @@ class PartitionState:
         if batch.settled:
             return
         batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)
-        self._failure = _UNANSWERED if written else _UNWRITTEN
+        self._note_failed(_UNANSWERED if written else _UNWRITTEN, now)
         if written:
             batch.go_astray()
             self._retry_later(batch, now)
@@ -1056,7 +1090,15 @@ class PartitionState:
             )
             self._give_up(batch, error, out)
 
-    def expire(self, now: float, grace: float, answered_at: float | None, out: Effects) -> None:
+    def expire(
+        self,
+        now: float,
+        grace: float,
+        timeout: float,
+        answered_at: float | None,
+        leader: LeaderStatus,
+        out: Effects,
+    ) -> None:
         """Settle records and batches that are past their deadline.
 
         A batch in doubt has `grace` more seconds if its leader has answered a request since the
@@ -1065,33 +1107,53 @@ class PartitionState:
         Args:
             now: seconds.
             grace: the additional time for a batch in doubt, in seconds.
+            timeout: delivery_timeout in seconds, for the errors.
             answered_at: when the leader's connection last answered a Produce request; None if
             never.
+            leader: the partition's leader, for the errors.
             out: receives the outcomes.
         """
+        late = [batch for batch in self.unresolved if batch.deadline <= now]
+        failed = [batch for batch in late if batch.due and not batch.in_doubt]
+        unknown = [
+            batch
+            for batch in late
+            if batch not in failed
+            and now >= batch.deadline + (grace if _resolving(batch, answered_at) else 0.0)
+        ]
+        progress = queue_progress(len(self.unresolved))
         expired = self.queue.expire(now)
-        if expired:
-            progress = queue_progress(
-                len(self.unresolved),
-                self.route,
-                identified=not self.idempotent or self.ledger.identity is not None,
-            )
-            late = self._overdue(expired, progress, now)
-            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, late, out)
-        for batch in [b for b in self.unresolved if b.deadline <= now]:
-            if batch.due and not batch.in_doubt:
-                late = self._overdue(batch.records, batch_progress(batch, now), now)
-                self._fail(batch, late, out)
-                self._give_up_numbers(out, _ENDED_NOT_WRITTEN, late)
-            elif now >= batch.deadline + (grace if _resolving(batch, answered_at) else 0.0):
-                late = self._overdue(batch.records, batch_progress(batch, now), now)
-                self._give_up(batch, late, out)
+        # The errors name the number of records that end together with the same status.
+        count = sum(record.count for record in expired) + sum(batch.count for batch in failed)
 
-    def _overdue(
-        self, records: Sequence[PendingRecord], progress: str, now: float
-    ) -> errors.DeliveryTimeoutError:
-        waited = now - records[0].queued_at
-        return overdue(self.where, waited, progress, self._failure, self.route)
+        def error(progress: str, count: int, *, in_doubt: bool) -> errors.DeliveryTimeoutError:
+            waited_for = self.obstacle(leader, now)
+            return overdue(
+                self.where,
+                count,
+                timeout,
+                progress,
+                waited_for,
+                self.trouble,
+                leader,
+                in_doubt=in_doubt,
+            )
+
+        if expired:
+            overtaken = error(progress, count, in_doubt=False)
+            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, overtaken, out)
+        for batch in failed:
+            reason = error(batch_progress(batch, now), count, in_doubt=False)
+            self._fail(batch, reason, out)
+            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, reason)
+        doubtful = sum(batch.count for batch in unknown)
+        for batch in unknown:
+            self._give_up(batch, error(batch_progress(batch, now), doubtful, in_doubt=True), out)
+
+    def obstacle(self, leader: LeaderStatus, now: float) -> str:
+        """Return what the partition's records wait for, and since when, in words."""
+        identified = not self.idempotent or self.ledger.identity is not None
+        return obstacle(self.trouble, leader, now, identified=identified)
 
     def next_wake(self, now: float, grace: float, linger: float) -> float:
         """Return when `poll` could next act on this partition, in seconds; infinity: never."""

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
-from aioidem._engine.cluster import ClusterView
+from aioidem._engine.cluster import NO_LEADER, ClusterView
 from aioidem._engine.cluster_change import id_is_shared
 from aioidem._engine.connections import Connections
 from aioidem._engine.effects import Effects
 from aioidem._engine.idempotence import IdentityLedger
 from aioidem._engine.links import Link
+from aioidem._engine.overdue import LeaderStatus
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.sticky_target import StickyTarget
@@ -56,6 +57,7 @@ class Partitions:
         self._config = config
         self._random = random
         self._cluster = cluster
+        self._connections = connections
         self._links = connections.links
         self._effects = effects
         self._sequence_cap: int | None = None
@@ -154,9 +156,63 @@ class Partitions:
             if state.past_deadline(now):
                 link = self.link_of(state)
                 answered = None if link is None else link.answered_at
-                state.expire(now, self._config.request_timeout, answered, self._effects)
+                state.expire(
+                    now,
+                    self._config.request_timeout,
+                    self._config.delivery_timeout,
+                    answered,
+                    self.leader_status(state),
+                    self._effects,
+                )
         if self.retired:
             self.retired = [state for state in self.retired if state.active]
+
+    def leader_status(self, state: PartitionState) -> LeaderStatus:
+        """Return which broker leads a partition, and whether it can be reached."""
+        view = self._cluster.leader_of(state.topic, state.partition)
+        leads = view is not None and view.leader_id != NO_LEADER
+        node_id = view.leader_id if view is not None and leads else None
+        if node_id is None and state.route is not None:
+            node_id = state.route.leader_id
+        node = None if node_id is None else self._connections.nodes.get(node_id)
+        if node is None:
+            return LeaderStatus(
+                None if node_id is None else f"broker {node_id}", leads, None, 0, None
+            )
+        return LeaderStatus(
+            f"broker {node_id} ({node.address})",
+            leads,
+            node.down_since,
+            node.backoff.failures,
+            node.last_error,
+        )
+
+    def unreachable(self, now: float) -> errors.KafkaConnectionError | None:
+        """Return why no broker can be reached, and since when; None if one can be."""
+        return self._connections.unreachable(now)
+
+    def obstacle(self, now: float) -> errors.KafkaError | None:
+        """Return what the unsettled records wait for, as the cause of a call's timeout.
+
+        It names the partition whose records have waited longest. None if no record waits.
+        """
+        unreachable = self.unreachable(now)
+        if unreachable is not None:
+            return unreachable
+        waiting = [(state.oldest, state) for state in self.busy if state.active]
+        if not waiting:
+            return None
+        oldest, state = min(waiting, key=lambda each: each[0])
+        leader = self.leader_status(state)
+        others = "" if len(waiting) == 1 else f"; {len(waiting) - 1} more partitions wait"
+        records = "1 record" if state.unsettled == 1 else f"{state.unsettled} records"
+        error = errors.KafkaError(
+            f"{state.where}: {records} without an outcome, the oldest queued "
+            f"{now - oldest:.1f} s ago: {state.obstacle(leader, now)}{others}"
+        )
+        failure = None if state.trouble is None else state.trouble.last
+        error.__cause__ = failure if isinstance(failure, Exception) else leader.error
+        return error
 
     def abandon(self, error: errors.KafkaError) -> None:
         """Settle all records and batches of all partitions with the given error."""

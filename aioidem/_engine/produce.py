@@ -126,6 +126,7 @@ class ProduceRequests:
         """Return the connection to a partition's leader, if the partition may use it now."""
         view = self._cluster.leader_of(state.topic, state.partition)
         if view is None or view.leader_id == NO_LEADER:
+            state.note_leaderless(now)
             self._effects.refresh_metadata()
             return None
         link = self._requests.link_to(view.leader_id, now)

@@ -581,7 +581,7 @@ class RecordAccumulator:
         for topic in list(self._unplaced):
             expired = topic.unassigned.expire(now)
             if expired:
-                self._refuse(topic.name, expired, self.unassigned_error(topic))
+                self._refuse(topic.name, expired, self.unassigned_error(topic, now))
             if not topic.unassigned:
                 del self._unplaced[topic]
 
@@ -605,8 +605,13 @@ class RecordAccumulator:
                 first = end
         return first
 
-    def unassigned_error(self, topic: TopicState) -> errors.KafkaError:
-        """Return the error of a record that got no partition in time."""
+    def unassigned_error(self, topic: TopicState, now: float) -> errors.KafkaError:
+        """Return the error of a record that got no partition in time.
+
+        Args:
+            topic: the record's topic.
+            now: seconds.
+        """
         max_block = self._config.max_block
         if self._cluster.partitions(topic.name) is not None:
             return errors.UnknownTopicOrPartitionError(
@@ -620,10 +625,14 @@ class RecordAccumulator:
                 f"topic {topic.name!r}: metadata still had this error after max_block "
                 f"({max_block:g} s). Check the topic's name, and whether it has been created",
             )
-        return errors.KafkaTimeoutError(
-            f"topic {topic.name!r}: no metadata came within max_block ({max_block:g} s). Check "
-            "whether the brokers are reachable"
+        unreachable = self._partitions.unreachable(now)
+        because = "" if unreachable is None else f": {unreachable.args[0]}"
+        error = errors.KafkaTimeoutError(
+            f"topic {topic.name!r}: no metadata came within max_block ({max_block:g} s){because}. "
+            "Check whether the brokers are reachable"
         )
+        error.__cause__ = unreachable
+        return error
 
     def missing_partition(self, topic: str, partition: int) -> errors.KafkaError:
         """Return the error for a record sent to a partition that its topic does not have."""

@@ -438,7 +438,7 @@ class RecordIntake:
             raise errors.ProducerClosed("the producer was closed while the record waited for room")
         if not waiter.granted:
             budget.abandon(waiter)
-            raise errors.KafkaTimeoutError(
+            raise self._life.timed_out(
                 f"no room for {size} bytes within max_block ({self._config.max_block:g} s): "
                 f"{budget.usage()}; nothing was queued"
             )
@@ -470,6 +470,6 @@ class RecordIntake:
         if self._life.closed:
             raise errors.ProducerClosed("the producer was closed")
         if scope.cancelled_caught:
-            raise errors.KafkaTimeoutError(
-                f"no room within max_block ({self._config.max_block:g} s)"
+            raise self._life.timed_out(
+                f"no room within max_block ({self._config.max_block:g} s): {budget.usage()}"
             )

@@ -130,6 +130,22 @@ class ProducerLife:
             raise self._why_closed()
         self.home.check(awaits)
 
+    def timed_out(self, text: str) -> errors.KafkaTimeoutError:
+        """Return the error of a call that waited too long.
+
+        It also says what the unsettled records wait for, and since when. Its ``__cause__`` leads to
+        the last answer of a broker or the last error of a connection.
+
+        Args:
+            text: What the call waited for, and for how long.
+        """
+        obstacle = self._core.obstacle(self.clock())
+        error = errors.KafkaTimeoutError(
+            text if obstacle is None else f"{text}: {obstacle.args[0]}"
+        )
+        error.__cause__ = obstacle
+        return error
+
     def usable_here(self) -> bool:
         """Return whether the running loop is the open producer's.
 

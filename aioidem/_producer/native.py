@@ -154,7 +154,7 @@ class Producer(TransactionCalls):
             raise failure
         if not core.knows_cluster or not self._identified():
             what = "no producer id" if core.knows_cluster else "no metadata"
-            raise errors.KafkaTimeoutError(
+            raise self._life.timed_out(
                 f"{what} within max_block ({self.config.max_block:g} s){self._last_refusal()}"
             )
 
@@ -536,7 +536,7 @@ class Producer(TransactionCalls):
         with anyio.move_on_after(timeout) as scope:
             return await self._flush()
         if scope.cancelled_caught:
-            raise errors.KafkaTimeoutError(
+            raise self._life.timed_out(
                 f"flush: {self._core.unsettled + self._sender.settled.untold} records have no "
                 f"outcome after {timeout:g} s"
             )

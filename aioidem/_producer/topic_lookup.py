@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import anyio
 
-from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.cluster import ClusterView
@@ -106,7 +105,7 @@ class TopicLookup:
             )
         if not condition():
             self._life.check_open()
-            raise state.refused or self._accumulator.unassigned_error(state)
+            raise state.refused or self._accumulator.unassigned_error(state, self._life.clock())
 
     async def refresh(self) -> None:
         """Ask for metadata now, and wait for the answer.
@@ -124,7 +123,7 @@ class TopicLookup:
                 lambda: self._metadata.refreshed_at != refreshed or self._life.ended
             )
         if scope.cancelled_caught:
-            raise errors.KafkaTimeoutError(
+            raise self._life.timed_out(
                 f"no metadata within max_block ({self._config.max_block:g} s)"
             )
 

@@ -264,7 +264,7 @@ class TransactionCalls:
             return  # even if the producer has ended meanwhile
         if scope.cancelled_caught:
             self._life.check_open()
-            raise errors.KafkaTimeoutError(
+            raise self._life.timed_out(
                 f"{call}: no result within {limit:g} s. The producer goes on with it; call again "
                 f"to wait longer{self._last_refusal()}"
             )

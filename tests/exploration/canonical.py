@@ -191,10 +191,10 @@ _Way = Callable[[_Walk, Any], Any]
 # The fields that the canonical form leaves out, by class.
 _LEFT_OUT = {
     # Nothing but messages and statistics depends on these.
-    "PartitionState": "_failure _retry",  # every delay of a back-off is the same in a space
+    "PartitionState": "trouble _retry",  # every delay of a back-off is the same in a space
     "Batch": "attempts",
     "PartitionWindow": "max_span",
-    "Node": "last_error",
+    "Node": "last_error down_since",
     "Discovery": "_told _finding reason",
     "BrokerMemory": "_told _backoff",
     "Counters": "batches_sent batches_retried batches_split bytes_acked",
@@ -210,8 +210,9 @@ _LEFT_OUT = {
     "TopicState": "described_by",
     "Transactions": "_backoff last_refusal",
     "IdentityRequest": "_backoff",
-    # What the last poll left.
+    # What the last poll left, and since when no broker can be reached.
     "RequestLedger": "_steps",
+    "Connections": "reach",
     "ProducerCore": "wake_at config counters",
     # The parts of a world that do not decide what may follow.
     "World": "space complaints now ids_granted queued bytes core",

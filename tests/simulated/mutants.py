@@ -903,8 +903,8 @@ def records_overtake_a_draft(patch: Patch) -> None:
 
 @mutant("every record has a deadline (aiokafka #1101)")
 def sent_batches_never_expire(patch: Patch) -> None:
-    def naive(self: PartitionState, now: float, _grace: float, _answered: Any, out: Any) -> None:
-        expired = self.queue.expire(now)
+    def naive(self: PartitionState, now: float, *rest: Any) -> None:
+        expired, out = self.queue.expire(now), rest[-1]
         if expired:
             self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
 
@@ -915,8 +915,11 @@ def sent_batches_never_expire(patch: Patch) -> None:
 def grace_without_end(patch: Patch) -> None:
     expire = PartitionState.expire
 
-    def naive(self: PartitionState, now: float, grace: float, answered: Any, out: Any) -> None:
-        expire(self, now, 3 * grace + 1.0, now + 1.0 if answered is None else answered, out)
+    def naive(
+        self: PartitionState, now: float, grace: float, timeout: float, answered: Any, *rest: Any
+    ) -> None:
+        answered = now + 1.0 if answered is None else answered
+        expire(self, now, 3 * grace + 1.0, timeout, answered, *rest)
 
     patch(PartitionState, "expire", naive)
 
