@@ -6,17 +6,15 @@ user's collector raises is logged and does not reach the producer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from aioidem._aiokafka.translation import Translation
+from aioidem._log import LogLine, write
 from aioidem._producer.observer import SentBatch, SettledBatch
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["CollectorObserver"]
-
-logger = logging.getLogger("aioidem")
 
 
 class CollectorObserver:
@@ -82,5 +80,5 @@ class CollectorObserver:
 def _call(method: Callable[..., None], **facts: object) -> None:
     try:
         method(**facts)
-    except Exception:
-        logger.exception("a metrics collector raised")
+    except Exception as error:  # noqa: BLE001 - it is logged
+        write(LogLine.OBSERVER_RAISED, "a metrics collector raised", error=error)

@@ -10,21 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import logging
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import anyio
 
 from aioidem._aiokafka.translation import Translation
+from aioidem._log import LogLine, write
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.queued import QueuedBatch, QueuedDelivery
 from aioidem.errors import AbortableTransactionError, TransactionAborted
 from aioidem.structs import DeliveryStatus, RecordMetadata
 
 __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "record_future"]
-
-logger = logging.getLogger("aioidem")
 
 # The caller learns of these errors when it aborts the transaction or fails to commit it. So asyncio
 # need not log them for futures that nobody awaits.
@@ -170,8 +168,9 @@ class LooseFuture:
         for callback, context in callbacks:
             try:
                 context.run(callback, self)
-            except Exception:
-                logger.exception("a callback of a record's future raised")
+            except Exception as error:  # noqa: BLE001 - it is logged
+                text = "a callback of a record's future raised"
+                write(LogLine.CALLBACK_RAISED, text, error=error)
 
 
 class _Resolvable(Protocol):

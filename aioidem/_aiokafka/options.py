@@ -26,7 +26,6 @@ Invariant: nothing else that was passed is changed. Contradictory arguments rais
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, get_args
 
@@ -41,11 +40,10 @@ from aioidem._config import (
     add_section,
     keyword_help,
 )
+from aioidem._log import LogLine, write
 from aioidem.errors import ConfigError
 
 __all__ = ["OMITTED", "MoreOptions", "Omitted", "check_serializer", "config_from"]
-
-logger = logging.getLogger("aioidem")
 
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 _RETRY_BACKOFF_MAX_MS: Final = 1_000
@@ -203,10 +201,10 @@ def _choose_sasl(given: dict[str, Any]) -> None:
         return
     asks_elsewhere = given.get("sasl_oauthbearer_token_endpoint_url") is not None
     if given["sasl_mechanism"] in _READABLE and not asks_elsewhere:
-        logger.warning(
-            "%s over SASL_PLAINTEXT shows the credentials to anybody who can read the network "
-            "traffic; SASL_SSL does not",
-            given["sasl_mechanism"],
+        write(
+            LogLine.CREDENTIALS_READABLE,
+            f"{given['sasl_mechanism']} over SASL_PLAINTEXT shows the credentials to anybody who "
+            "can read the network traffic; SASL_SSL does not",
         )
         given["sasl_allow_plaintext"] = True
 
@@ -220,8 +218,9 @@ def _leave_out_sasl(given: dict[str, Any]) -> None:
     for name in _SASL:
         del given[name]
     if given.pop("sasl_mechanism") != "PLAIN" or unused:  # PLAIN is aiokafka's default
-        logger.warning(
-            "the sasl_ arguments are not used: security_protocol is %s", given["security_protocol"]
+        write(
+            LogLine.SASL_UNUSED,
+            f"the sasl_ arguments are not used: security_protocol is {given['security_protocol']}",
         )
 
 

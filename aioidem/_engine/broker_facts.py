@@ -21,6 +21,7 @@ from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import RequestKind
 from aioidem._engine.steps import DescribeBrokerConfig, DescribeTopicConfig, DescribeTopicLimit
 from aioidem._engine.suspicion import DEFAULT_EXPIRATION
+from aioidem._log import LogLine
 from aioidem._protocol.broker_config import BrokerFacts
 from aioidem._protocol.topic_config import TopicConfig
 
@@ -94,7 +95,8 @@ class BrokerInquiries:
             self._requests.add(DescribeTopicConfig(link.link_id, token, state.topic))
         finding = discovery.take_finding()
         if finding is not None:
-            (self._outcomes.event if finding.warning else self._outcomes.note)(finding.text)
+            line = LogLine.WINDOW_WITHHELD if finding.warning else LogLine.WINDOW_SOURCE
+            self._outcomes.event(line, finding.text)
 
     def _ask_about_itself(self, link: Link, now: float) -> None:
         """Request the broker's config, once per connection (KIP-854, KIP-758)."""
@@ -146,7 +148,8 @@ class BrokerInquiries:
         if told is None and self._config.late_sealing and not self._warned_untold:
             self._warned_untold = True
             size = self._config.batch_size
-            self._outcomes.event(_UNTOLD_WARNING.format(topic=limit.topic, link=link, size=size))
+            text = _UNTOLD_WARNING.format(topic=limit.topic, link=link, size=size)
+            self._outcomes.event(LogLine.LIMIT_UNKNOWN, text)
 
     def on_broker_config(self, node_id: int, facts: BrokerFacts) -> None:
         """Record how long a broker remembers producers, and its deduplication range (KIP-758)."""
@@ -164,10 +167,11 @@ class BrokerInquiries:
         config = self._config
         if config.enable_idempotence and config.delivery_timeout >= self.expiration / 2:
             self._outcomes.event(
+                LogLine.SHORT_EXPIRATION,
                 f"delivery_timeout ({config.delivery_timeout:g} s) is not below half of the "
                 f"brokers' producer.id.expiration.ms ({self.expiration:g} s): a broker may forget "
                 "this producer while a batch is retried, and no longer recognise a duplicate "
-                "(KIP-854). Lower delivery_timeout, or raise producer.id.expiration.ms"
+                "(KIP-854). Lower delivery_timeout, or raise producer.id.expiration.ms",
             )
 
     def forget_cluster(self) -> None:

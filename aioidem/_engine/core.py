@@ -47,6 +47,7 @@ from aioidem._engine.produce import ProduceRequests
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import RequestKind
+from aioidem._engine.watch import OperatorWatch
 from aioidem._records import BatchBody
 
 __all__ = ["ProducerCore"]
@@ -169,6 +170,15 @@ class ProducerCore:
             self.produce,
             self.metadata,
             self._identity_request,
+        )
+
+        self.watch = OperatorWatch(
+            self.cluster,
+            self.connections,
+            self._partitions,
+            self.budget,
+            self.outcomes,
+            self.accumulator,
         )
 
     # -- the order of a poll -----------------------------------------------------------------------

@@ -28,6 +28,7 @@ from aioidem._engine.read_back import written_batches
 from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import RequestKind
 from aioidem._engine.steps import AskProducers, ReadBack
+from aioidem._log import LogLine
 from aioidem._protocol.producers import ProducersAnswer
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem.errors import KafkaConnectionError
@@ -118,7 +119,8 @@ class DoubtResolution:
         if state.must_not_resend and not self._warned_suspect:
             self._warned_suspect = True
             self._outcomes.event(
-                _SUSPECT_WARNING.format(partition=state, seconds=self._inquiries.expiration)
+                LogLine.STATE_EXPIRED,
+                _SUSPECT_WARNING.format(partition=state, seconds=self._inquiries.expiration),
             )
         if link is not None:
             self._ask_leader(state, link, now)

@@ -8,6 +8,8 @@ of the producer.
 
 from __future__ import annotations
 
+import logging
+
 from aioidem import errors
 from aioidem._engine.accusations import Accusation, Accusations
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity
@@ -16,6 +18,7 @@ from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.retention import Disproof
 from aioidem._engine.route import Route
 from aioidem._engine.transactions import Transactions
+from aioidem._log import LogLine
 
 __all__ = ["Effects"]
 
@@ -79,14 +82,16 @@ class Effects:
         self._transactions.on_numbers_given_up(where, reason)
         if not self._transactions.grants_epochs and identity == self._identity.current:
             self._identity.bump()
-            self._outcomes.event(f"{where}: producer epoch bumped, because {reason}")
+            self._outcomes.event(
+                LogLine.EPOCH_BUMPED, f"{where}: producer epoch bumped, because {reason}"
+            )
 
     def data_loss(self, where: str, reason: str) -> None:
         """Report that a broker lost acknowledged records, or the state of this producer."""
         self._outcomes.counters.data_loss_events += 1
         # The lost records may belong to the open transaction, which must not be committed in part.
         self._transactions.fail(errors.OutOfOrderSequenceNumber(f"{where}: data loss: {reason}"))
-        self._outcomes.event(f"{where}: data loss: {reason}")
+        self._outcomes.event(LogLine.DATA_LOSS, f"{where}: data loss: {reason}")
 
     def fatal(self, error: errors.KafkaError) -> None:
         """End the producer for good.
@@ -100,7 +105,25 @@ class Effects:
     def fail_transaction(self, where: str, error: errors.KafkaError) -> None:
         """Make the open transaction abortable: it cannot be committed any more."""
         self._transactions.fail(error)
-        self._outcomes.event(f"{where}: the transaction must be aborted: {error}")
+        self._outcomes.event(
+            LogLine.TRANSACTION_FAILED, f"{where}: the transaction must be aborted: {error}"
+        )
+
+    def window_changed(self, where: str, route: Route | None, before: int, after: int) -> None:
+        """Report that a leader names another window than before (KIP-1269).
+
+        Args:
+            where: the partition, for messages.
+            route: the way to its leader.
+            before: the window until now, in batches.
+            after: the window from now on.
+        """
+        leader = "the leader" if route is None else f"broker {route.leader_id}"
+        self._outcomes.event(
+            LogLine.WINDOW_CHANGED,
+            f"{where}: the window is {after} batches, as {leader} says; it was {before}",
+            logging.WARNING if after < before else None,
+        )
 
     def disprove(
         self, topic: str, partition: int, route: Route | None, disproof: Disproof, now: float

@@ -22,6 +22,7 @@ from aioidem._engine.links import Leaving, Link
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.record_accumulator import RecordAccumulator
+from aioidem._log import LogLine
 from aioidem._protocol.messages import printable
 
 __all__ = ["HomeCluster"]
@@ -111,7 +112,7 @@ class HomeCluster:
             name = "a bootstrap server" if node.node_id < 0 else f"broker {node.node_id}"
             error = misrouted(name, address, home, link.cluster_id)
             if node.misrouted(link.cluster_id):
-                self._outcomes.event(str(error.args[0]))
+                self._outcomes.event(LogLine.OTHER_CLUSTER, str(error.args[0]))
             yield Leaving(link, str(error.args[0]), error)
             self._effects.refresh_metadata()
             for older in self._connections.bootstrap_only():
@@ -132,14 +133,16 @@ class HomeCluster:
         config = self._config
         if config.on_cluster_change == "fail" or config.transactional_id is not None:
             self._outcomes.event(
+                LogLine.CLUSTER_CHANGED,
                 f"{error.args[0]}. This producer ends: on_cluster_change is 'fail', or it has a "
-                "transactional_id"
+                "transactional_id",
             )
             self._effects.fatal(error)
             return
         self._outcomes.event(
+            LogLine.CLUSTER_CHANGED,
             f"{error.args[0]}. Batches in doubt end UNKNOWN; records that were never written go to "
-            "the new cluster, under a new producer id"
+            "the new cluster, under a new producer id",
         )
         unwritten = self._accumulator.take_unwritten()
         self._forget(to)

@@ -97,6 +97,11 @@ class ByteBudget(BudgetFields):
         """The bytes of records, and of the encoded copies of batches in flight, together."""
         return self.used + self.copies
 
+    @property
+    def head(self) -> MemoryWaiter | None:
+        """The caller that has waited longest for room; None if none waits."""
+        return next((each for each in self._waiters if not each.abandoned), None)
+
     def usage(self) -> str:
         """Say in words how many bytes records use and may use, for an error's message."""
         return (

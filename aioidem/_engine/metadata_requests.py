@@ -17,6 +17,7 @@ from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.steps import AskCluster, FetchMetadata
 from aioidem._engine.transactions import Transactions
+from aioidem._log import LogLine
 from aioidem._protocol.metadata import MetadataUpdate
 
 __all__ = ["MetadataRequests"]
@@ -166,14 +167,15 @@ class MetadataRequests:
         node = self._connections.nodes.get(route.leader_id)
         here = view is not None and (view.leader_id, view.leader_epoch) == route[1:]
         if here and node is not None and node.memory.disprove(disproof, now):
-            self._outcomes.event(accusation.text(node.memory.limit))
+            self._outcomes.event(LogLine.FEWER_RETAINED, accusation.text(node.memory.limit))
 
     def _recreate(self, name: str) -> None:
         """Give the partitions of a recreated topic new states, and the producer a new epoch."""
         before = self._identity.current
         self._outcomes.event(
+            LogLine.TOPIC_RECREATED,
             f"topic {name!r} was deleted and recreated: batches in doubt end UNKNOWN, records that "
-            "were never written go to the new topic"
+            "were never written go to the new topic",
         )
         self._accumulator.recreate(name)
         self._transactions.on_topic_recreated(name)

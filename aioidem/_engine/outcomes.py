@@ -12,15 +12,17 @@ from collections.abc import Sequence
 
 from aioidem import errors
 from aioidem._engine.flushing import FlushCount
+from aioidem._engine.incidents import Event
 from aioidem._engine.memory import ByteBudget
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.transactions import Transactions
+from aioidem._log import LogLine
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["Counters", "Outcomes"]
 
-_MOST_TEXTS = 1000
-"""The most messages of each kind (`event`, `note`) that are kept; older ones are dropped."""
+_MOST_EVENTS = 1000
+"""The most events for the log that are kept until they are taken; older ones are dropped."""
 
 
 class Counters:
@@ -61,7 +63,6 @@ class Outcomes:
         "_events",
         "_flush_counts",
         "_left",
-        "_notes",
         "_settled",
         "_transactions",
         "counters",
@@ -79,8 +80,7 @@ class Outcomes:
         # records without an outcome. A generation without any has no entry.
         self._left: dict[int, int] = {}
         self._flush_counts: list[FlushCount] = []
-        self._events: deque[str] = deque(maxlen=_MOST_TEXTS)
-        self._notes: deque[str] = deque(maxlen=_MOST_TEXTS)
+        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
 
     def settle(self, settlement: Settlement) -> None:
         """Count records that share an outcome, and keep the outcome until the Sender takes it."""
@@ -150,20 +150,26 @@ class Outcomes:
 
     # -- what an operator reads
 
-    def event(self, text: str) -> None:
-        """Keep a message that an operator should read and may have to act on."""
-        self._events.append(text)
+    def event(self, line: LogLine, text: str, level: int | None = None) -> None:
+        """Keep a message about something that has happened, for the log.
 
-    def note(self, text: str) -> None:
-        """Keep a message that an operator may want to know, and need not act on."""
-        self._notes.append(text)
+        Args:
+            line: which line of the log it is.
+            text: the message.
+            level: its level of the logging module; None is the line's own.
+        """
+        self._events.append(Event(line, text, level=level))
+
+    def add_event(self, event: Event) -> None:
+        """Keep a line for the log."""
+        self._events.append(event)
 
     # -- what the Sender takes
 
     @property
-    def has_texts(self) -> bool:
-        """Whether there are messages for the operator that were not taken yet."""
-        return bool(self._events or self._notes)
+    def has_events(self) -> bool:
+        """Whether there are lines for the log that were not taken yet."""
+        return bool(self._events)
 
     def take_settled(self) -> Sequence[Settlement]:
         """Take out the outcomes kept since the last call, oldest first."""
@@ -176,18 +182,10 @@ class Outcomes:
         """Return the outcomes that `take_settled` has not taken yet, oldest first; keep them."""
         return tuple(self._settled)
 
-    def take_events(self) -> list[str]:
-        """Take out the messages that an operator should read, such as data loss and epoch bumps."""
-        return _taken(self._events)
-
-    def take_notes(self) -> list[str]:
-        """Take out the messages that an operator may want to know, and need not act on."""
-        return _taken(self._notes)
-
-
-def _taken(texts: deque[str]) -> list[str]:
-    if not texts:
-        return []
-    taken = list(texts)
-    texts.clear()
-    return taken
+    def take_events(self) -> list[Event]:
+        """Take out the lines for the log kept since the last call, oldest first."""
+        if not self._events:
+            return []
+        taken = list(self._events)
+        self._events.clear()
+        return taken

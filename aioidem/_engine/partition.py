@@ -290,6 +290,15 @@ class PartitionState:
         """The number of unresolved batches that may have been appended."""
         return sum(batch.in_doubt for batch in self.unresolved)
 
+    @property
+    def doubted_since(self) -> float | None:
+        """Since when a batch is in doubt (sent, and perhaps appended), in seconds; None if none is.
+
+        A batch whose attempt is unanswered is not in doubt yet, unless an earlier attempt was lost.
+        """
+        doubts = [batch.doubted_at for batch in self.unresolved if batch.in_doubt]
+        return min((at for at in doubts if at is not None), default=None)
+
     def follow(self, route: Route) -> bool:
         """Change to the route to the partition's present leader.
 
@@ -515,7 +524,9 @@ class PartitionState:
             self._imply(batch, below, attempt, out)
         self._hear_none(batch, attempt, now)
         if current:
-            self.window.learn(answer.retained)
+            before = self.window.said
+            if self.window.learn(answer.retained):
+                out.window_changed(self.where, self.route, before, self.window.said)
         self._note_recognised(batch, now, out)
         if self.recovery.rung is not Rung.CLEAR:
             self.recovery.move(

@@ -37,6 +37,7 @@ from aioidem._engine.requests import Entry, Outstanding, RequestKind
 from aioidem._engine.route import Route
 from aioidem._engine.steps import SendProduce, TopicData
 from aioidem._engine.transactions import Transactions
+from aioidem._log import LogLine
 from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
 
@@ -302,7 +303,7 @@ class ProduceRequests:
         if state.on_error(batch, refusal, now, self._effects):
             event = self._partitions.disown(state, refusal.error, self._identity)
             if event is not None:
-                self._outcomes.event(event)
+                self._outcomes.event(LogLine.PRODUCER_ID_SHARED, event)
 
     def _refusal(
         self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float

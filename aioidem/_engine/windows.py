@@ -60,15 +60,20 @@ class PartitionWindow:
         self.said = DEFAULT_BATCHES_RETAINED
         self.max_span = 0
 
-    def learn(self, retained: int | None) -> None:
+    def learn(self, retained: int | None) -> bool:
         """Set the limit to the number of retained batches that a successful answer names.
 
         Args:
             retained: that number; None if the answer names none, which implies the default.
+
+        Returns:
+            Whether it is another number than in the last answer.
         """
         value = DEFAULT_BATCHES_RETAINED if retained is None else retained
+        before = self.said
         self.limit = self.said = max(1, min(value, MAX_BATCHES_RETAINED))
         self.heard = True
+        return self.said != before
 
     def reset(self) -> None:
         """Set the limit back to the default, for a new connection or a new leader."""

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from aioidem._engine.record import Outcome
 from aioidem._hot import LOOKED
+from aioidem._log import LogLine, write
 from aioidem._network.waiting import Waiter, add_waiter
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
@@ -31,8 +31,6 @@ from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus, RecordMetadata
 
 __all__ = ["COUNTED_AS_UNSEEN", "Delivery", "DeliveryContext", "stored_at"]
-
-logger = logging.getLogger("aioidem")
 
 COUNTED_AS_UNSEEN = -1
 """The value of `Delivery._looking` for a failure that `UnseenFailures` counts."""
@@ -79,7 +77,7 @@ class Delivery:
 
     def _failed(self, error: Exception) -> None:
         """Log the exception that a callback has raised."""
-        logger.error("a delivery callback raised", exc_info=error)
+        write(LogLine.CALLBACK_RAISED, "a delivery callback raised", error=error)
 
     @property
     def status(self) -> DeliveryStatus:

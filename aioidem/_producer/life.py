@@ -17,13 +17,12 @@ from typing import Final
 from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore
+from aioidem._log import LogLine, write
 from aioidem._producer.home import LOOP_ENDED, HomeLoop
 from aioidem._producer.runtime import BackgroundTask
 from aioidem._producer.sender import Sender
 
 __all__ = ["ProducerLife"]
-
-logger = logging.getLogger("aioidem")
 
 _NO_LOOP: Final = object()
 """Stands for "no event loop" in `open_loop`; it makes `usable_here` return False."""
@@ -192,14 +191,19 @@ class ProducerLife:
         accumulator = self._core.accumulator
         lost = accumulator.unsettled_by_topic()
         if lost:
-            logger.error(
-                "%s was not closed: %d records without an outcome are given up (%s); those that "
-                "were sent may be in the log",
-                self._config.client_id,
-                sum(lost.values()),
-                ", ".join(f"{count} of {topic!r}" for topic, count in sorted(lost.items())),
+            topics = ", ".join(f"{count} of {topic!r}" for topic, count in sorted(lost.items()))
+            write(
+                LogLine.UNCLOSED,
+                f"the producer was not closed: {sum(lost.values())} records without an outcome are "
+                f"given up ({topics}); those that were sent may be in the log",
+                client_id=self._config.client_id,
+                fields={"count": sum(lost.values())},
             )
             self._sender.unseen.wanted = False
+        else:
+            text = "the producer was not closed; every record had its outcome"
+            client_id = self._config.client_id
+            write(LogLine.UNCLOSED, text, client_id=client_id, level=logging.WARNING)
         background.cancel_from_anywhere()
         return True
 

@@ -9,18 +9,16 @@ when its records have their outcome.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from aioidem._engine.requests import Entry
 from aioidem._engine.settlement import Settlement
+from aioidem._log import LogLine, write
 from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["BatchReporter", "Observer", "SentBatch", "SettledBatch"]
-
-logger = logging.getLogger("aioidem")
 
 
 class SentBatch(NamedTuple):
@@ -161,5 +159,5 @@ class BatchReporter:
 def _report(method: Callable[..., None], *facts: object) -> None:
     try:
         method(*facts)
-    except Exception:
-        logger.exception("an observer raised")
+    except Exception as error:  # noqa: BLE001 - it is logged
+        write(LogLine.OBSERVER_RAISED, "an observer raised", error=error)

@@ -11,17 +11,15 @@ program; `on_crash` gets it. Any task may cancel the background task, and does n
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 
 import anyio
 
+from aioidem._log import LogLine, write
 from aioidem.errors import InternalError
 
 __all__ = ["BackgroundTask", "loop_clock", "on_asyncio"]
-
-logger = logging.getLogger("aioidem")
 
 
 def on_asyncio() -> bool:
@@ -104,8 +102,9 @@ class BackgroundTask:
         try:
             with self._scope:
                 await self._main()
-        except Exception as error:
-            logger.exception("the producer's background task failed")
+        except Exception as error:  # noqa: BLE001 - it is logged
+            text = "the producer's background task failed"
+            write(LogLine.BACKGROUND_FAILED, text, error=error)
             self._on_crash(error)
         finally:
             self._finished.set()

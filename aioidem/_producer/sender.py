@@ -26,7 +26,6 @@ writes to each connection in the order of that list.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -43,6 +42,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.settlement import Settlement
+from aioidem._log import LogLine, write
 from aioidem._network.allowed import limited
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client
@@ -67,8 +67,6 @@ from aioidem._protocol.versions import ApiKey
 from aioidem._records import BatchBody
 
 __all__ = ["LONG_ANSWER", "Alarm", "Sender"]
-
-logger = logging.getLogger("aioidem")
 
 _STALL = 1.0
 """If the loop wakes this many seconds late, something has blocked it."""
@@ -187,6 +185,7 @@ class Sender:
             self._outcomes.take_settled, None if observer is None else self._announce
         )
         self.unseen = UnseenFailures(config.client_id)
+        self._watch = core.watch
         self._channels: dict[int, _Channel] = {}
         # Connections whose socket took a request at once, while the steps of a poll were performed.
         # The engine is told of that progress after the last step, never between two steps.
@@ -233,17 +232,27 @@ class Sender:
         whose answers may be in the sockets already.
         """
         wake_at = None if self.settled.pending else self._core.wake_at
-        if wake_at is not None and self.clock() - wake_at > _STALL:
+        late = 0.0 if wake_at is None else self.clock() - wake_at
+        if late > _STALL:
+            self._outcomes.event(
+                LogLine.LOOP_BLOCKED,
+                f"the event loop was blocked, or the process suspended: this producer was to run "
+                f"{late:.1f} s ago",
+            )
             for _ in range(_CATCH_UP_ROUNDS):
                 await anyio.lowlevel.checkpoint()
 
     def _turn(self) -> None:
         if not self._begin_turn():
             return
-        for step in self._core.poll(self.clock(), self._wall_clock() * 1000.0):
+        now = self.clock()
+        for step in self._core.poll(now, self._wall_clock() * 1000.0):
             self._perform(step)
         self._report_sent()
         self._alarm.set(self._core.wake_at)
+        if now >= self._watch.due_at:
+            self._watch.look(now)
+        self._alarm.set(self._watch.wakes_at)
         self.deliver()
         self._alarm.set(self.unseen.due_at)
 
@@ -279,17 +288,16 @@ class Sender:
             return
         if self.unseen.due_at is not None and not self._accumulator.assigning:
             self.unseen.report(self.clock())
-        if self._outcomes.has_texts:
-            self._log_texts()
+        if self._outcomes.has_events:
+            self._log()
         if self._watchers:
             self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
 
-    def _log_texts(self) -> None:
-        """Log the engine's messages for the operator."""
-        for event in self._outcomes.take_events():
-            logger.warning("%s: %s", self._config.client_id, event)
-        for note in self._outcomes.take_notes():
-            logger.info("%s: %s", self._config.client_id, note)
+    def _log(self) -> None:
+        """Log the engine's lines for the operator."""
+        for line, text, phase, level, fields in self._watch.take(self.clock()):
+            client_id = self._config.client_id
+            write(line, text, client_id=client_id, level=level, phase=phase, fields=fields)
 
     def _announce(self, settlement: Settlement) -> None:
         if self._observer is not None:
@@ -319,6 +327,7 @@ class Sender:
         This is a plain function, so that it cannot be cancelled.
         """
         self.settled.all_at_once()
+        self._watch.close(self.clock())
         for step in self._core.close(self.clock()):
             self._perform(step)
         for channel in self._channels.values():
@@ -572,13 +581,10 @@ class Sender:
         self, link_id: int, error: Exception | None, unwritten: list[int] | tuple[()]
     ) -> None:
         if error is not None:
-            # Retrying does not help against these two errors, so an operator should see them.
-            refused = isinstance(
-                error, errors.AuthenticationFailedError | errors.BrokerNotAllowedError
-            )
-            level = logging.WARNING if refused else logging.INFO
-            logger.log(level, "%s: connection %d: %s", self._config.client_id, link_id, error)
+            text = f"connection {link_id}: {error}"
+            write(LogLine.CONNECTION_ENDED, text, client_id=self._config.client_id)
         self._core.on_link_lost(link_id, error, self.clock(), unwritten)
+        self._watch.hurry()
         self.wakeup.set()
 
     def _close(self, link_id: int, reason: str) -> None:

@@ -4,9 +4,10 @@ A caller looks at an outcome by awaiting the delivery or its group (`send_many`)
 callback, or by reading `exception()` or `metadata`. Other failures are counted by topic and error;
 a failure that the caller looks at later is subtracted again.
 
-The first failure is logged at once, together with those of the same cause. After that there is at
-most one line per interval, and only for new failures. The line says "yet", because the caller may
-still look. When the producer ends, one line reports the failures that the caller never looked at.
+The first failure is logged at once as a warning, together with those of the same cause. While more
+records fail, there are lines at INFO after intervals that double. When no record has failed for an
+interval, a warning says how many failed in all. The lines say "yet", because the caller may still
+look. When the producer ends, one line reports the failures that the caller never looked at.
 
 Rejected: a line when a `Delivery` is garbage collected, as asyncio does for futures. It comes late,
 or never if the delivery is kept, and 45,000 failures would be 45,000 lines.
@@ -17,14 +18,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+from aioidem._log import LogLine, Phase, write
 from aioidem.errors import KafkaError
 
 __all__ = ["UnseenFailures"]
 
-logger = logging.getLogger("aioidem")
-
 INTERVAL = 10.0
-"""The shortest time between two log lines, in seconds."""
+"""Seconds after the first line until the next one; each following interval is twice as long."""
+
+_LONGEST_INTERVAL = 3600.0
 
 _NAMED = 5
 
@@ -43,7 +45,18 @@ class UnseenFailures:
             of a producer that nobody closed.
     """
 
-    __slots__ = ("_client_id", "_first", "_first_ever", "_new", "_next_at", "_unseen", "wanted")
+    __slots__ = (
+        "_began",
+        "_client_id",
+        "_failed",
+        "_first",
+        "_first_ever",
+        "_interval",
+        "_new",
+        "_next_at",
+        "_unseen",
+        "wanted",
+    )
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -53,6 +66,10 @@ class UnseenFailures:
         self._new: Counter[_Failure] = Counter()
         self._first: KafkaError | None = None
         self._first_ever: KafkaError | None = None
+        # Since when records fail, in seconds, and how many have failed since; None if none fails.
+        self._began: float | None = None
+        self._failed = 0
+        self._interval = INTERVAL
         self._next_at = float("-inf")
 
     def __reduce__(self) -> tuple[type[UnseenFailures], tuple[str]]:
@@ -81,46 +98,75 @@ class UnseenFailures:
 
     @property
     def due_at(self) -> float | None:
-        """When the next log line is due, on the event loop's clock; None if no failure is new."""
-        return self._next_at if self._new else None
+        """When the next log line is due, on the event loop's clock; None if none is."""
+        return None if self._began is None and not self._new else self._next_at
 
     def report(self, now: float) -> None:
-        """Log the new failures if the interval is over.
+        """Log the new failures, or that there are none any more, if the interval is over.
 
         Args:
             now: The event loop's clock, in seconds.
         """
-        if not self._new or now < self._next_at or not self.wanted:
+        if self.due_at is None or now < self._next_at or not self.wanted:
             return
         counts = self._new & self._unseen
         first, self._first = self._first, None
         self._new.clear()
         if counts:
-            self._next_at = now + INTERVAL
-            logger.warning(
-                "%s: %s failed, and the outcome has not been looked at yet: %s; the first: %s",
-                self._client_id,
-                "1 record" if counts.total() == 1 else f"{counts.total()} records",
-                _described(counts),
-                first,
-            )
+            self._go_on(counts, first, now)
+        elif self._began is not None:
+            self._end(self._began, now)
+
+    def _go_on(self, counts: Counter[_Failure], first: KafkaError | None, now: float) -> None:
+        begins = self._began is None
+        if self._began is None:
+            self._began, self._failed, self._interval = now, 0, INTERVAL
+        else:
+            self._interval = min(2 * self._interval, _LONGEST_INTERVAL)
+        self._failed += counts.total()
+        self._next_at = now + self._interval
+        records = "1 record" if counts.total() == 1 else f"{counts.total()} records"
+        write(
+            LogLine.UNSEEN_FAILURES,
+            f"{records} failed, and the outcome has not been looked at yet: {_described(counts)}; "
+            f"the first: {first}",
+            client_id=self._client_id,
+            level=None if begins else logging.INFO,
+            phase=Phase.BEGINS if begins else Phase.CONTINUES,
+            fields={"count": counts.total(), "error": type(first).__name__},
+        )
+
+    def _end(self, began: float, now: float) -> None:
+        self._began = None
+        self._next_at = now
+        write(
+            LogLine.UNSEEN_FAILURES,
+            f"no record has failed for {self._interval:.0f} s; {self._failed} failed in the "
+            f"{now - self._interval - began:.0f} s before, and {max(self._unseen.total(), 0)} have "
+            "not been looked at yet",
+            client_id=self._client_id,
+            phase=Phase.ENDS,
+            fields={"count": self._failed, "seconds": round(now - began, 3)},
+        )
 
     def report_the_rest(self) -> None:
         """Log and forget the failures that were never looked at, because the producer has ended."""
         counts = +self._unseen if self.wanted else Counter[_Failure]()
         if counts:
-            logger.error(
-                "%s: %s never looked at: %s; the first: %s",
-                self._client_id,
-                "1 failed delivery was"
-                if counts.total() == 1
-                else f"{counts.total()} failed deliveries were",
-                _described(counts),
-                self._first_ever,
+            total = counts.total()
+            deliveries = (
+                "1 failed delivery was" if total == 1 else f"{total} failed deliveries were"
+            )
+            write(
+                LogLine.NEVER_LOOKED_AT,
+                f"{deliveries} never looked at: {_described(counts)}; the first: "
+                f"{self._first_ever}",
+                client_id=self._client_id,
+                fields={"count": total, "error": type(self._first_ever).__name__},
             )
         self._unseen.clear()
         self._new.clear()
-        self._first = self._first_ever = None
+        self._began = self._first = self._first_ever = None
 
 
 def _described(counts: Counter[_Failure]) -> str:

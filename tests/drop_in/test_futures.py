@@ -144,7 +144,9 @@ async def test_a_loose_futures_callbacks_are_called_each_in_its_context(
     future.set_result(SENT)
     future.add_done_callback(lambda done: told.append((who.get(), done)))
     assert told == [("somebody", future), ("nobody", future)]
-    assert [each.message for each in caplog.records] == ["a callback of a record's future raised"]
+    assert [each.message for each in caplog.records] == [
+        "a callback of a record's future raised [callback-raised]"
+    ]
     with pytest.raises(RuntimeError, match="no asyncio event loop"):
         future.get_loop()
 

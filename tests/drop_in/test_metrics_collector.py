@@ -148,7 +148,7 @@ async def test_a_collector_that_raises_is_logged_and_ignored(
         ) as producer:
             assert (await producer.send_and_wait("t", b"x")).offset == 0
     assert [r.message for r in caplog.records if r.name == "aioidem"] == [
-        "a metrics collector raised"
+        "a metrics collector raised [observer-raised]"
     ]
 
 

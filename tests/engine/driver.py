@@ -410,7 +410,7 @@ class Rig:
                 assert isinstance(record, SinkRecord)
                 record.settle(settlement.outcome, index)
                 record.sink.at = self.now
-        self.events.extend(self.core.outcomes.take_events())
+        self.events.extend(event.text for event in self.core.outcomes.take_events())
         budget = self.core.budget
         assert budget.used >= 0 <= budget.copies
         assert self.core.unsettled == sum(o.status is PENDING for o in self.outcomes)

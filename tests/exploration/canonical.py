@@ -213,7 +213,7 @@ _LEFT_OUT = {
     # What the last poll left, and since when no broker can be reached.
     "RequestLedger": "_steps",
     "Connections": "reach",
-    "ProducerCore": "wake_at config counters",
+    "ProducerCore": "wake_at config counters watch",
     # The parts of a world that do not decide what may follow.
     "World": "space complaints now ids_granted queued bytes core",
     "TransactionalWorld": "space complaints now ids_granted queued bytes core",

@@ -356,7 +356,6 @@ def _poll(core: ProducerCore, now: float, wall_ms: float | None) -> Polled:
         for each in core.outcomes.take_settled()
     ]
     core.outcomes.take_events()
-    core.outcomes.take_notes()
     return Polled(todo, tuple(settled))
 
 

@@ -48,7 +48,7 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
 
 
 _ALONE = {"_build", "_config", "_engine", "_errors", "_hot", "_network", "_producer", "_protocol"}
-_ALONE |= {"_records", "abc", "errors", "partitioner", "structs"}
+_ALONE |= {"_log", "_records", "abc", "errors", "partitioner", "structs"}
 ALLOWED_BY_IMPORT = {
     *(f"aioidem.{name}" for name in _ALONE),
     # `client` decides whether SASL is configured; only then are its other modules imported.

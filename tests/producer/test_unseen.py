@@ -69,9 +69,11 @@ async def test_records_for_partitions_that_do_not_exist_are_reported_in_one_line
 
 
 @bounded(400)
-async def test_failures_that_go_on_are_logged_once_in_ten_seconds(
+async def test_failures_that_go_on_are_counted_after_intervals_that_double(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Failures that go on are one warning, some lines at INFO, and a warning when they are over."""
+    caplog.set_level(logging.INFO, "aioidem")
     async with running() as (cluster, producer):
         cluster.intercept(refuse)
         for second in range(25):
@@ -80,15 +82,19 @@ async def test_failures_that_go_on_are_logged_once_in_ten_seconds(
             if second == 0:
                 assert len(lines(caplog, NOT_YET)) == 1, "the first failure is logged at once"
         told = lines(caplog, NOT_YET)
-        assert len(told) == 3
+        assert len(told) == 2
         assert "1 of 'orders' InvalidTimestampError" in told[0]
         assert re.search(r"careless: (9|10) records failed", told[1])
         await virtual_time(100.0)
         told = lines(caplog, NOT_YET)
-        assert len(told) == 4
+        assert len(told) == 3
         assert sum(int(re.findall(r"(\d+) records? failed", line)[0]) for line in told) == 25
+        [over] = lines(caplog, "no record has failed for 40 s; 25 failed in the ")
+        assert "and 25 have not been looked at yet [unseen-failures]" in over
         await virtual_time(100.0)
-        assert len(lines(caplog, NOT_YET)) == 4, "no line is logged without a new failure"
+        assert len(lines(caplog, NOT_YET)) == 3, "no line is logged without a new failure"
+        levels = [r.levelno for r in caplog.records if "[unseen-failures]" in r.getMessage()]
+        assert levels == [logging.WARNING, logging.INFO, logging.INFO, logging.WARNING]
         cluster.intercept(None)
 
 
@@ -314,13 +320,16 @@ async def test_a_producer_that_is_collected_says_what_it_lost(
 
 
 @bounded(200)
-async def test_a_producer_that_is_collected_with_nothing_queued_logs_nothing(
+async def test_a_producer_that_is_collected_with_nothing_queued_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A producer that is forgotten unclosed is logged, even if every record had its outcome."""
     async with EmbeddedCluster(transport="memory") as cluster:
         only = [producer_for(cluster)]
         await only[0].start()
         await only[0].send("t", b"x")
         with pytest.warns(ResourceWarning, match="was not closed"):
             forget(only)
-        assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+        [line] = [r for r in caplog.records if r.levelno >= logging.WARNING]
+        assert line.levelno == logging.WARNING
+        assert line.getMessage().endswith("every record had its outcome [unclosed]")

@@ -381,14 +381,24 @@ async def test_values_that_are_refused_again_and_again_end_the_producer() -> Non
 async def test_a_callable_is_asked_again_until_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A callable whose credentials are refused is called again until a record's deadline."""
+    """A callable whose credentials are refused is called again until a record's deadline.
+
+    The log has one warning about it, and not one for each attempt.
+    """
     caplog.set_level(logging.WARNING, "aioidem")
-    options = sasl("PLAIN", sasl_credentials=lambda: ("alice", "alice-secret"))
+    calls: list[float] = []
+
+    def callable_() -> tuple[str, str]:
+        calls.append(anyio.current_time())
+        return "alice", "alice-secret"
+
+    options = sasl("PLAIN", sasl_credentials=callable_)
     error, seconds = await _locked_out(options, dict(USERS))
     assert isinstance(error, DeliveryTimeoutError)
     assert 59 < seconds < 66
-    warnings = [each for each in caplog.messages if "SaslAuthenticationFailed" in each]
-    assert 20 < len(warnings) < 200
+    assert 20 < len(calls) < 200
+    [warning] = [each for each in caplog.messages if each.endswith("[authentication]")]
+    assert "refuses this client: [Error 58] SaslAuthenticationFailed" in warning
 
 
 # --- sessions (KIP-368) ---------------------------------------------------------------------------

@@ -952,10 +952,10 @@ def doubt_given_up_at_half_the_deadline(patch: Patch) -> None:
 
         return [batch for batch in state.unresolved if due(batch)]
 
-    def naive(self: PartitionState, now: float, grace: float, answered: Any, out: Any) -> None:
+    def naive(self: PartitionState, now: float, *rest: Any) -> None:
         for batch in half(self, now):
-            self._give_up(batch, _timeout(), out)
-        expire(self, now, grace, answered, out)
+            self._give_up(batch, _timeout(), rest[-1])
+        expire(self, now, *rest)
 
     patch(PartitionState, "expire", naive)
     patch(

@@ -333,7 +333,7 @@ class _TapSender(Sender):
     def deliver(self) -> None:
         """Deliver as usual, but write the producer's events to the trace instead of the log."""
         for event in self._core.outcomes.take_events():
-            self._whole.trace(f"event: {event}")
+            self._whole.trace(f"event: {event.text}")
         self._whole.note_settled(self._core.outcomes.peek_settled())
         super().deliver()
 

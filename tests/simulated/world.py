@@ -521,7 +521,7 @@ class SimSender(Sender):
 
     def deliver(self) -> None:
         """Deliver as usual, but pass the producer's events to `World.event`, not to the log."""
-        events = self._core.outcomes.take_events()
+        events = [event.text for event in self._core.outcomes.take_events()]
         if any(map(_MOVED.match, events)) and len(self._world.clusters) > 1:
             self._world.unknowns.moved_at = self._world.now
         self._world.note_settled(self._core.outcomes.peek_settled())

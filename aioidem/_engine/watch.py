@@ -1,0 +1,318 @@
+"""OperatorWatch: looks at the engine once a second, and finds what an operator should know.
+
+It looks at the state of the engine's parts, so that the parts themselves do nothing more per record
+or per batch. `incidents` decides which lines are logged about what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from operator import itemgetter
+
+from aioidem import errors
+from aioidem._engine.cluster import NO_LEADER, ClusterView
+from aioidem._engine.connections import Connections
+from aioidem._engine.incidents import Condition, Event, Incidents, Repeats
+from aioidem._engine.links import Node
+from aioidem._engine.memory import ByteBudget, MemoryWaiter
+from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.record_accumulator import RecordAccumulator
+from aioidem._log import LogLine, Phase
+
+__all__ = ["OperatorWatch"]
+
+_INTERVAL = 1.0
+"""Seconds between two looks."""
+
+_SOON = 0.25
+"""Seconds until the next look while something may become an incident."""
+
+_STUCK = 1.0
+"""Seconds for which the same caller must wait for room until the buffer counts as full."""
+
+_REFUSALS = (errors.AuthenticationFailedError, errors.BrokerNotAllowedError)
+
+_OVER = {
+    LogLine.AUTHENTICATION: "no broker refuses this client any more",
+    LogLine.NO_BROKER: "a broker can be reached again",
+    LogLine.LEADER_MISSING: "no record waits for a missing leader any more",
+    LogLine.LEADER_UNREACHABLE: "no record waits for an unreachable leader any more",
+    LogLine.THROTTLED: "no broker throttles this client any more",
+    LogLine.IN_DOUBT: "no batch is in doubt any more",
+    LogLine.BUFFER_FULL: "the buffer has room again",
+}
+
+
+class OperatorWatch:
+    """Finds conditions of one producer that an operator should know of, such as a missing leader.
+
+    Args:
+        cluster: has the leaders.
+        connections: has the brokers and why they cannot be reached.
+        partitions: has the batches in doubt.
+        budget: has the callers that wait for room.
+        outcomes: has the counts of records, and receives the lines for the log.
+        accumulator: has the number of records without an outcome.
+
+    Attributes:
+        due_at: when `look` has something to do, in seconds.
+        wakes_at: when the driver must call `look` at the latest; None if nothing waits.
+    """
+
+    __slots__ = (
+        "_accumulator",
+        "_before",
+        "_budget",
+        "_cluster",
+        "_connections",
+        "_head",
+        "_head_since",
+        "_incidents",
+        "_outcomes",
+        "_partitions",
+        "_repeats",
+        "due_at",
+        "wakes_at",
+    )
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        connections: Connections,
+        partitions: Partitions,
+        budget: ByteBudget,
+        outcomes: Outcomes,
+        accumulator: RecordAccumulator,
+    ) -> None:
+        self._cluster = cluster
+        self._connections = connections
+        self._partitions = partitions
+        self._budget = budget
+        self._outcomes = outcomes
+        self._accumulator = accumulator
+        self._incidents = Incidents()
+        self._repeats = Repeats()
+        # For each incident that goes on: the counts of acknowledged, not written and unknown
+        # records at its beginning.
+        self._before: dict[LogLine, tuple[int, int, int]] = {}
+        # The caller that has waited longest for room, and since when it is the one, in seconds.
+        self._head: MemoryWaiter | None = None
+        self._head_since = 0.0
+        self.due_at = 0.0
+        self.wakes_at: float | None = None
+
+    def hurry(self) -> None:
+        """Have the next `look` at once, because a connection has ended."""
+        self.due_at = 0.0
+
+    def look(self, now: float) -> None:
+        """Find what holds now, and give the lines that are due to `Outcomes`."""
+        for event in self._incidents.see(self._conditions(now), now):
+            self._outcomes.add_event(self._counted(event))
+        for event in self._repeats.due(now):
+            self._outcomes.add_event(event)
+        waits = self._accumulator.unsettled or self._budget.waiting
+        if not waits and self._incidents.quiet:
+            # The next turn looks again, so that it notices when records are queued.
+            self.due_at = now
+            self.wakes_at = self._repeats.due_at
+            return
+        self.due_at = self.wakes_at = now + (_SOON if self._incidents.suspects else _INTERVAL)
+
+    def close(self, now: float) -> None:
+        """Give the last lines of incidents to `Outcomes`, because the producer is closing."""
+        self.look(now)
+        for event in self._incidents.close():
+            self._outcomes.add_event(self._counted(event))
+
+    def take(self, now: float) -> list[Event]:
+        """Take out the lines that are to be logged now; events that repeat too often are counted.
+
+        Args:
+            now: seconds.
+        """
+        return [each for each in self._outcomes.take_events() if self._repeats.admit(each, now)]
+
+    def _counted(self, event: Event) -> Event:
+        """Add to a line what became of the records since the incident began."""
+        counters = self._outcomes.counters
+        counts = (counters.records_acked, counters.records_not_written, counters.records_unknown)
+        if event.phase is Phase.BEGINS:
+            self._before[event.line] = counts
+            return event
+        before = self._before.get(event.line, counts)
+        acked, not_written, unknown = (now - then for now, then in zip(counts, before, strict=True))
+        fields = {**event.fields, "acked": acked, "not_written": not_written, "unknown": unknown}
+        text = event.text
+        if event.phase is Phase.ENDS:
+            del self._before[event.line]
+            text = f"{_OVER[event.line]}, after {event.fields['seconds']:.1f} s"
+        return event._replace(
+            text=f"{text}; records meanwhile: {acked} acknowledged, {not_written} not written, "
+            f"{unknown} unknown",
+            fields=fields,
+        )
+
+    # -- what holds now ----------------------------------------------------------------------------
+
+    def _conditions(self, now: float) -> dict[LogLine, Condition]:
+        found: dict[LogLine, Condition] = {}
+        self._see_connections(found, now)
+        self._see_partitions(found, now)
+        self._see_buffer(found, now)
+        return found
+
+    def _see_connections(self, found: dict[LogLine, Condition], now: float) -> None:
+        connections = self._connections
+        down = {
+            node.node_id: node for node in connections.nodes.values() if node.down_since is not None
+        }
+        reach = connections.reach
+        needed = self._waited_for(down) if down else {}
+        # While a broker is connected, those that nobody needs may not be tried again for long.
+        tried = down if reach.since is not None else needed
+        refused = [down[node] for node in tried if isinstance(down[node].last_error, _REFUSALS)]
+        if refused:
+            found[LogLine.AUTHENTICATION] = Condition(
+                _since(refused), len(refused), partial(_refused_by, refused)
+            )
+        if reach.since is not None:
+            found[LogLine.NO_BROKER] = Condition(
+                reach.since, reach.attempts, lambda: _text(connections.unreachable(now))
+            )
+        if needed:
+            self._see_leaders(
+                [down[node_id] for node_id in needed], sum(needed.values()), found, now
+            )
+        slowed = [
+            link
+            for link in connections.links.values()
+            if link.last_throttle and now < link.throttled_until + _INTERVAL
+        ]
+        if slowed:
+            nodes = [connections.nodes[link.node_id] for link in slowed]
+            longest = max(link.last_throttle for link in slowed)
+            found[LogLine.THROTTLED] = Condition(
+                now,
+                len(slowed),
+                lambda: (
+                    f"{_named(nodes)} throttles this client (a quota): requests wait up to "
+                    f"{longest:.1f} s"
+                ),
+            )
+
+    def _waited_for(self, down: Mapping[int, Node]) -> dict[int, int]:
+        """Return how many partitions with waiting records each of these brokers leads, if any."""
+        needed: dict[int, int] = {}
+        for state in self._partitions.busy:
+            view = self._cluster.leader_of(state.topic, state.partition)
+            if view is not None and view.leader_id in down and state.active:
+                needed[view.leader_id] = needed.get(view.leader_id, 0) + 1
+        return needed
+
+    def _see_leaders(
+        self, nodes: list[Node], led: int, found: dict[LogLine, Condition], now: float
+    ) -> None:
+        """Note that brokers cannot be reached that lead `led` partitions with waiting records."""
+        found[LogLine.LEADER_UNREACHABLE] = Condition(
+            _since(nodes),
+            led,
+            lambda: (
+                f"{_named(nodes)}, which leads {_many(led, 'partition')} with waiting records, "
+                f"cannot be reached for {now - _since(nodes):.1f} s and "
+                f"{_many(nodes[0].backoff.failures, 'attempt')}: {_text(nodes[0].last_error)}"
+            ),
+        )
+
+    def _see_partitions(self, found: dict[LogLine, Condition], now: float) -> None:
+        leaderless: list[tuple[float, PartitionState]] = []
+        doubtful: list[tuple[float, PartitionState]] = []
+        for state in self._partitions.busy:
+            trouble = state.trouble
+            if trouble is None and state.untroubled:
+                continue
+            if trouble is not None and trouble.leaderless_since is not None and state.active:
+                view = self._cluster.leader_of(state.topic, state.partition)
+                if view is None or view.leader_id == NO_LEADER:
+                    leaderless.append((trouble.leaderless_since, state))
+            since = state.doubted_since
+            if since is not None:
+                doubtful.append((since, state))
+        if leaderless:
+            since, first = min(leaderless, key=itemgetter(0))
+            more = len(leaderless)
+            found[LogLine.LEADER_MISSING] = Condition(
+                since,
+                more,
+                lambda: (
+                    f"{_several(first.where, more)} with waiting records: "
+                    f"{first.obstacle(self._partitions.leader_status(first), now)}"
+                ),
+            )
+        if doubtful:
+            oldest, doubted = min(doubtful, key=itemgetter(0))
+            batches = sum(state.in_doubt for _, state in doubtful)
+            many = len(doubtful)
+            found[LogLine.IN_DOUBT] = Condition(
+                oldest,
+                batches,
+                lambda: (
+                    f"{_many(batches, 'batch', 'batches')} of {_several(doubted.where, many)} in "
+                    f"doubt for {now - oldest:.1f} s: sent, and not known to be in the log; "
+                    f"{doubted.obstacle(self._partitions.leader_status(doubted), now)}"
+                ),
+            )
+
+    def _see_buffer(self, found: dict[LogLine, Condition], now: float) -> None:
+        head = self._budget.head
+        if head is not self._head:
+            self._head, self._head_since = head, now
+        if head is None or now < self._head_since + _STUCK:
+            return
+        waiting = self._budget.waiting
+        found[LogLine.BUFFER_FULL] = Condition(
+            self._head_since,
+            waiting,
+            lambda: (
+                f"{_many(waiting, 'caller')} of send wait for room, the first for "
+                f"{now - self._head_since:.1f} s: {self._budget.usage()}{self._because(now)}"
+            ),
+        )
+
+    def _because(self, now: float) -> str:
+        obstacle = self._partitions.obstacle(now)
+        return "" if obstacle is None else f"; {obstacle.args[0]}"
+
+
+def _since(nodes: Iterable[Node]) -> float:
+    return min(node.down_since for node in nodes if node.down_since is not None)
+
+
+def _text(error: Exception | None) -> str:
+    if error is None:
+        return "the connection was closed"
+    return str(error.args[0] if error.args else error)
+
+
+def _named(nodes: list[Node]) -> str:
+    """Name the first of some brokers, and how many others there are."""
+    first = nodes[0]
+    name = "a bootstrap server" if first.node_id < 0 else f"broker {first.node_id}"
+    more = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+    return f"{name} ({first.address}){more}"
+
+
+def _refused_by(nodes: list[Node]) -> str:
+    first = nodes[0]
+    return f"{_named(nodes)} refuses this client: {first.last_error}"
+
+
+def _several(where: str, count: int) -> str:
+    return where if count == 1 else f"{where} and {count - 1} more partitions"
+
+
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"1 {one}" if count == 1 else f"{count} {more or one + 's'}"

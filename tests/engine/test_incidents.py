@@ -1,0 +1,183 @@
+"""When a line is logged about a condition that lasts, and about events that repeat.
+
+The tests drive `Incidents` and `Repeats` with a virtual time, in steps of a quarter of a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from aioidem._engine.incidents import (
+    INCIDENT_TRANSITIONS,
+    Condition,
+    Event,
+    Incident,
+    IncidentEvent,
+    Incidents,
+    IncidentState,
+    Repeats,
+)
+from aioidem._log import LogLine, Phase
+
+STEP = 0.25
+
+
+def condition(since: float, number: int = 1) -> Condition:
+    return Condition(since, number, lambda: f"{number} of them")
+
+
+def run(
+    seconds: float, holds: Callable[[float], Mapping[LogLine, Condition]]
+) -> list[tuple[float, Event]]:
+    """Return the lines of some seconds; `holds(now)` returns the conditions that hold then."""
+    incidents, told = Incidents(), []
+    for tick in range(int(seconds / STEP)):
+        now = tick * STEP
+        told += [(now, event) for event in incidents.see(holds(now), now)]
+    return told
+
+
+def between(
+    line: LogLine, begin: float, end: float
+) -> Callable[[float], Mapping[LogLine, Condition]]:
+    return lambda now: {line: condition(begin)} if begin <= now < end else {}
+
+
+def test_an_incident_has_a_line_when_it_begins_and_one_when_it_ends() -> None:
+    """An incident begins after its grace time, and ends after its calm time; both are warnings."""
+    told = run(20.0, between(LogLine.NO_BROKER, 2.0, 6.0))
+    assert [(now, event.phase) for now, event in told] == [(3.0, Phase.BEGINS), (7.0, Phase.ENDS)]
+    assert [event.level for _, event in told] == [logging.WARNING, logging.WARNING]
+    assert told[0][1].text == "1 of them"
+    assert told[1][1].fields["seconds"] == 4.0
+
+
+def test_a_condition_that_passes_within_the_grace_time_is_not_logged() -> None:
+    """A condition that holds for less than its grace time is no incident."""
+    assert run(20.0, between(LogLine.NO_BROKER, 2.0, 2.75)) == []
+
+
+def test_the_grace_time_counts_from_when_the_condition_began() -> None:
+    """A condition that is noticed late is logged at once if it has held for the grace time."""
+    told = run(1.0, lambda _now: {LogLine.NO_BROKER: condition(-5.0)})
+    assert [now for now, _ in told] == [0.0]
+
+
+def test_a_condition_that_comes_and_goes_is_one_incident() -> None:
+    """An incident does not end while its condition returns within the calm time."""
+
+    def flapping(now: float) -> Mapping[LogLine, Condition]:
+        return {LogLine.NO_BROKER: condition(now)} if now % 2.0 < 1.5 and now < 9.0 else {}
+
+    phases = [event.phase for _, event in run(20.0, flapping)]
+    assert phases == [Phase.BEGINS, Phase.ENDS]
+
+
+def test_an_incident_of_a_day_has_about_thirty_lines() -> None:
+    """The lines of an incident that goes on come after intervals that double up to an hour."""
+    day = 86400.0
+    incident, told = Incident(LogLine.NO_BROKER), []
+    now = 0.0
+    while now < day:
+        event = incident.see(condition(0.0), now, frozenset())
+        if event is not None:
+            told.append((now, event))
+        now += 1.0
+    assert [at for at, _ in told[:5]] == [1.0, 11.0, 31.0, 71.0, 151.0]
+    assert 25 < len(told) < 40
+    assert {event.level for _, event in told[1:]} == {logging.INFO}
+    assert {event.phase for _, event in told[1:]} == {Phase.CONTINUES}
+
+
+def test_an_incident_that_another_one_explains_is_no_warning() -> None:
+    """With no broker at all, a leader that cannot be reached is logged at INFO, to its end."""
+
+    def outage(now: float) -> Mapping[LogLine, Condition]:
+        if now >= 8.0:
+            return {}
+        lines = (LogLine.LEADER_UNREACHABLE, LogLine.IN_DOUBT, LogLine.NO_BROKER)
+        return {line: condition(0.0) for line in lines}
+
+    told = [event for _, event in run(30.0, outage)]
+    assert [e.line for e in told if e.level == logging.WARNING] == [LogLine.NO_BROKER] * 2
+    assert {event.line for event in told if event.level == logging.INFO} == {
+        LogLine.LEADER_UNREACHABLE,
+        LogLine.IN_DOUBT,
+    }
+    alone = [event for _, event in run(30.0, between(LogLine.IN_DOUBT, 0.0, 8.0))]
+    assert {event.level for event in alone} == {logging.WARNING}
+
+
+def test_a_closing_producer_ends_the_incidents_whose_condition_is_over() -> None:
+    """`close` does not wait for the calm time, and ends no incident whose condition holds."""
+    incidents = Incidents()
+    both = {LogLine.NO_BROKER: condition(0.0), LogLine.THROTTLED: condition(0.0)}
+    assert len(list(incidents.see(both, 2.0))) == 2
+    assert not list(incidents.see({LogLine.NO_BROKER: condition(0.0)}, 3.0))
+    [last] = incidents.close()
+    assert (last.line, last.phase) == (LogLine.THROTTLED, Phase.ENDS)
+    assert not list(incidents.close())
+
+
+def test_the_table_reaches_every_state_and_leaves_every_state() -> None:
+    """Each state of an incident is the end of a transition and the beginning of another."""
+    assert set(INCIDENT_TRANSITIONS.values()) == set(IncidentState)
+    assert {state for state, _ in INCIDENT_TRANSITIONS} == set(IncidentState)
+    assert {event for _, event in INCIDENT_TRANSITIONS} == set(IncidentEvent)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def logged(line: LogLine, times: list[float], until: float) -> list[tuple[float, Event]]:
+    """Return the lines of events at these times, in quarters of a second."""
+    repeats, told = Repeats(), []
+    for tick in range(int(until / STEP)):
+        now = tick * STEP
+        told += [(now, event) for event in repeats.due(now)]
+        for _ in range(times.count(now)):
+            event = Event(line, f"at {now:g}")
+            if repeats.admit(event, now):
+                told.append((now, event))
+    return told
+
+
+def test_events_that_follow_one_another_are_counted() -> None:
+    """One epoch bump is logged at once; the others are counted, in intervals that double."""
+    told = logged(LogLine.EPOCH_BUMPED, [float(second) for second in range(60)], 200.0)
+    assert [now for now, _ in told] == [0.0, 10.0, 30.0, 70.0]
+    assert [event.text for _, event in told] == [
+        "at 0",
+        "9 more in 10 s; the last: at 9",
+        "20 more in 20 s; the last: at 29",
+        "30 more in 40 s; the last: at 59",
+    ]
+    assert [event.level for _, event in told] == [None, *[logging.INFO] * 3]
+
+
+def test_an_event_after_a_quiet_interval_is_logged_at_once() -> None:
+    """After an interval without events the next one counts as the first."""
+    told = logged(LogLine.EPOCH_BUMPED, [0.0, 30.0], 60.0)
+    assert [now for now, _ in told] == [0.0, 30.0]
+
+
+@pytest.mark.parametrize("line", [each for each in LogLine if each.burst > 1][:3])
+def test_a_few_events_of_most_kinds_are_logged_one_by_one(line: LogLine) -> None:
+    """The first events of a kind are logged one by one, as many as the line's burst."""
+    told = logged(line, [1.0] * 50, 60.0)
+    assert [now for now, _ in told] == [*[1.0] * line.burst, 11.0]
+    assert told[-1][1].fields["count"] == 50 - line.burst
+
+
+def test_a_thousand_events_a_second_for_an_hour_are_a_dozen_lines() -> None:
+    """However many events there are, the number of lines grows with the logarithm of the time."""
+    repeats, lines = Repeats(), 0
+    for second in range(3600):
+        lines += len(list(repeats.due(float(second))))
+        lines += sum(
+            repeats.admit(Event(LogLine.DATA_LOSS, "x"), float(second)) for _ in range(1000)
+        )
+    assert lines <= 15
