@@ -20,7 +20,7 @@ from aioidem._broker.partition import Replica
 from aioidem._broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.recovery import Rung
-from aioidem._engine.suspicion import DEFAULT_EXPIRATION
+from aioidem._engine.suspicion import DEFAULT_EXPIRATION, Suspicion
 from aioidem._protocol.broker_config import BrokerFacts
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import assign_offsets
@@ -226,6 +226,14 @@ def test_records_older_than_half_the_expiration_make_a_partition_suspect(
     rig, _ = dated(age=age)
     rig.poll()
     assert rig.state().suspicion.suspect is suspect
+
+
+def test_a_partition_that_nothing_was_written_to_is_not_suspect() -> None:
+    """A leader change carries no suspicion over, because there was none."""
+    suspicion = Suspicion()
+    assert not suspicion.suspect
+    suspicion.leader_changed()
+    assert not suspicion.assess(START_MS, DEFAULT_EXPIRATION, [])
 
 
 def test_a_clock_that_is_set_back_makes_new_records_old() -> None:

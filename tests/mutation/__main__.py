@@ -196,13 +196,18 @@ class _Judging:
     def _judged(self, mutant: Mutant, worker: Worker, log: Path) -> Result:
         simulated = self._job([_SIMULATION], mutant, lambda run: self.order[run.name])
         units = self._job(self.files, mutant, lambda run: run.seconds)
-        if mutant.place.function:
+        # What no run executes may have been executed by an import.
+        if mutant.place.function and (simulated.runs or units.runs):
             try:
                 return Result(
                     mutant.name, worker.judge(mutant, simulated), worker.judge(mutant, units)
                 )
             except Unfit:
                 pass
+        if not simulated.runs and not units.runs:
+            imported = mutant._replace(place=mutant.place._replace(function=""))
+            simulated = self._job([_SIMULATION], imported, lambda run: self.order[run.name])
+            units = self._job(self.files, imported, lambda run: run.seconds)
         files = sorted({name.partition("::")[0] for name, _ in units.runs})
         own = Worker(files or [_OWN], log.with_suffix(".own.log"), mutant)
         try:
