@@ -77,7 +77,8 @@ class BatchLimit:
 
     def accept(self, nbytes: int) -> None:
         """Note that a batch of `nbytes` was acknowledged."""
-        self.acknowledged = max(self.acknowledged, nbytes)
+        if nbytes > self.acknowledged:
+            self.acknowledged = nbytes
 
     def refuse(self, nbytes: int) -> None:
         """Note that a batch of `nbytes` was refused for its size."""

@@ -67,6 +67,15 @@ class ProducerCore:
 
         self.config = config
         self.wake_at: float | None = None
+        # Whether nothing has happened since the last poll but that records were queued and Produce
+        # requests were answered (`_wake_of_calm`).
+        self._calm = False
+        # Whether all that a queued record or its batch waits for takes a request timeout or longer.
+        self._only_timeouts = (
+            config.linger <= 0
+            and config.delivery_timeout > config.request_timeout
+            and config.transactional_id is None
+        )
         # Parts that hold state; they never call the parts that are created below.
         self.budget = ByteBudget(config.buffer_memory, config.buffer_memory // COPIES_SHARE)
         self.cluster = ClusterView()
@@ -202,10 +211,13 @@ class ProducerCore:
                 self._lost.leave(leaving, now)
         if self._effects.fatal_error is not None:
             self.accumulator.abandon(self._effects.fatal_error)
-        if self.accumulator.assigning:
+        if self.accumulator.unplaced and self.accumulator.assigning:
             self.accumulator.assign_due(now)
-        for leaving in self.connections.overdue(now):
-            self._lost.leave(leaving, now)
+        if self.wake_at is not None and now >= self.wake_at:
+            # Before `wake_at` no request times out: requests are only added in polls, and what
+            # happens between two polls only puts their timeouts off.
+            for leaving in self.connections.overdue(now):
+                self._lost.leave(leaving, now)
         self.accumulator.expire(now)
         active = self._partitions.active()
         for leaving in self._doubt.silent_leaders(active, now):
@@ -224,7 +236,8 @@ class ProducerCore:
         self.coordination.call(now)  # adds partitions that `send` found outside the transaction
         for leaving in self.connections.spare(now):
             self._lost.leave(leaving, now)
-        self.wake_at = self._next_wake(active, now)
+        self.wake_at = self._wake_of_calm(todo, active, now) or self._next_wake(active, now)
+        self._calm, self.produce.refused = True, False
         if self._drafts.steps:
             todo += self._drafts.take_steps()
         return todo
@@ -245,6 +258,40 @@ class ProducerCore:
         for _ in self.budget.wake_all():
             pass
         return todo
+
+    def _wake_of_calm(
+        self, todo: list[steps.Step], active: list[PartitionState], now: float
+    ) -> float | None:
+        """Return a time to poll again that is early enough, if that is clear without `_next_wake`.
+
+        It is clear while acknowledged batches are followed by new ones and nothing else happens.
+        Then every time that has been added since the last poll is that of a timeout. So the last
+        `wake_at` is early enough, and to poll too early does no harm.
+        """
+        wake_at = self.wake_at
+        if (
+            not self._calm
+            or not self._only_timeouts
+            or self.produce.refused
+            or wake_at is None
+            or now >= wake_at
+            or now + self.config.request_timeout < wake_at
+            or self.metadata.wanted
+            or self.accumulator.unplaced
+            or self.identity.current is None
+            or self._partitions.retired
+        ):
+            return None
+        for state in active:
+            if now < state.retry_at or not state.untroubled:
+                return None
+        for link in self.connections.links.values():
+            if now < link.throttled_until:
+                return None
+        for step in todo:
+            if type(step) is not steps.SendProduce:
+                return None
+        return wake_at
 
     def _next_wake(self, active: list[PartitionState], now: float) -> float | None:
         """Return the first time at which a poll can do something that it cannot do now, or None."""
@@ -289,6 +336,8 @@ class ProducerCore:
             ProtocolError: the answer is malformed. The driver must close the connection, and report
             its end by `on_link_lost`.
         """
+        if type(step) is not steps.SendProduce:
+            self._calm = False
         answered = self._requests.answered(step.link_id, step.token, now)
         if answered is None:
             return None  # when the connection ended, the loss of this request was handled
@@ -297,6 +346,7 @@ class ProducerCore:
             case steps.SendProduce():
                 odd = self.produce.on_answer(link, request, answer, now)
                 if odd is not None:
+                    self._calm = False
                     self._lost.drop(link, odd, now)
                 return odd
             case steps.FetchMetadata():
@@ -333,6 +383,7 @@ class ProducerCore:
 
     def on_compressed(self, token: int, result: BatchBody | errors.KafkaError) -> None:
         """Take the result of a `Compress` step: the records, or why they cannot be compressed."""
+        self._calm = False
         self.accumulator.on_compressed(token, result)
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
@@ -347,6 +398,7 @@ class ProducerCore:
 
     def on_unsupported(self, step: steps.Request, error: errors.KafkaError, now: float) -> None:
         """Withdraw a request that was not sent, because the broker supports no usable version."""
+        self._calm = False
         withdrawn = self._requests.withdrawn(step.link_id, step.token)
         if withdrawn is None:
             return
@@ -383,6 +435,7 @@ class ProducerCore:
             transaction_version: the finalised level of `transaction.version`, as this broker names
             it.
         """
+        self._calm = False
         self.coordination.see_version(transaction_version)
         link = self.connections.links.get(link_id)
         if link is not None:
@@ -399,6 +452,7 @@ class ProducerCore:
             now: seconds.
             unwritten: tokens of the requests of which no byte was written.
         """
+        self._calm = False
         link = self.connections.links.get(link_id)
         if link is not None:
             self._lost.drop(link, error, now, frozenset(unwritten))
@@ -422,6 +476,7 @@ class ProducerCore:
             error: why the answer cannot be decoded.
             now: seconds.
         """
+        self._calm = False
         link = self.connections.links.get(link_id)
         if link is None:
             return
@@ -431,6 +486,7 @@ class ProducerCore:
 
     def fatal(self, error: errors.KafkaError) -> None:
         """End the producer for good; the next poll settles the records without an outcome."""
+        self._calm = False
         self._effects.fatal(error)
 
     # -- what is seen from outside -----------------------------------------------------------------

@@ -35,7 +35,6 @@ to rule out v14.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -43,7 +42,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
-from aioidem._engine.lifecycle import transition
+from aioidem._engine.lifecycle import Named, transition
 
 __all__ = [
     "DISCOVERY_TRANSITIONS",
@@ -67,7 +66,7 @@ _LONGEST_WAIT = 300.0
 _LONGEST_WAIT_WHEN_ON = 15.0
 
 
-class DiscoveryState(enum.Enum):
+class DiscoveryState(Named):
     """What is known about a broker's support for Produce v14."""
 
     APART = "not connected"
@@ -89,7 +88,7 @@ class DiscoveryState(enum.Enum):
     """v14 was refused, or too often not answered; it is tried again after a back-off."""
 
 
-class DiscoveryEvent(enum.Enum):
+class DiscoveryEvent(Named):
     """An event that changes a broker's `DiscoveryState`."""
 
     OPENED = "opened"
@@ -141,6 +140,8 @@ DISCOVERY_TRANSITIONS: dict[tuple[DiscoveryState, DiscoveryEvent], DiscoveryStat
 
 _ASKING = frozenset({_S.ASKING, _S.ASKING_AGAIN})
 _SPOKEN = frozenset({_S.SPEAKING, _S.HEARD})
+_HELD = frozenset({_S.NOT_GRANTED, _S.HELD_BACK})
+_DUE = _HELD | {_S.UNASKED}
 
 
 class Finding(NamedTuple):
@@ -212,16 +213,13 @@ class Discovery:
 
         None if no back-off has to end first.
         """
-        waits = (DiscoveryState.NOT_GRANTED, DiscoveryState.HELD_BACK)
-        return self._again_at if self.state in waits else None
+        return self._again_at if self.state in _HELD else None
 
     def due(self, now: float) -> bool:
         """Return whether `begin` has something to do."""
-        state = self.state
-        if state is DiscoveryState.HEARD:
+        if self.state not in _DUE:
             return False
-        again_at = self.again_at()
-        return state is DiscoveryState.UNASKED or (again_at is not None and now >= again_at)
+        return self.state is DiscoveryState.UNASKED or now >= self._again_at
 
     def begin(self) -> bool:
         """Begin to ask for a topic's config, or use v14 at once if that is not needed.

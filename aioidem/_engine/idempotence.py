@@ -23,10 +23,9 @@ by testing `txn_manager is not None`.
 
 from __future__ import annotations
 
-import enum
 from typing import NamedTuple
 
-from aioidem._engine.lifecycle import transition
+from aioidem._engine.lifecycle import Named, transition
 
 __all__ = [
     "IDENTITY_TRANSITIONS",
@@ -56,7 +55,7 @@ class ProducerIdentity(NamedTuple):
     epoch: int
 
 
-class IdentityState(enum.Enum):
+class IdentityState(Named):
     """Whether the producer has an identity."""
 
     ABSENT = "absent"
@@ -64,7 +63,7 @@ class IdentityState(enum.Enum):
     READY = "ready"
 
 
-class IdentityEvent(enum.Enum):
+class IdentityEvent(Named):
     """An event that changes the `IdentityState`."""
 
     ASK = "ask"

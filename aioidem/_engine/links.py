@@ -21,7 +21,6 @@ evade the quota and leave requests behind that the broker still serves.
 
 from __future__ import annotations
 
-import enum
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
@@ -31,7 +30,7 @@ from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch_limits import BatchLimits
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW, Discovery
 from aioidem._engine.goodput import Goodput
-from aioidem._engine.lifecycle import transition
+from aioidem._engine.lifecycle import Named, transition
 from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.retention import BrokerMemory
 from aioidem._engine.windows import ConnectionWindow
@@ -49,7 +48,7 @@ MAX_THROTTLE = 300.0
 """The longest throttle time that is obeyed, in seconds; a longer one is cut to this."""
 
 
-class LinkState(enum.Enum):
+class LinkState(Named):
     """The state of a connection."""
 
     CONNECTING = "connecting"
@@ -57,7 +56,7 @@ class LinkState(enum.Enum):
     CLOSED = "closed"
 
 
-class LinkEvent(enum.Enum):
+class LinkEvent(Named):
     """An event that changes the state of a connection."""
 
     OPENED = "opened"
@@ -207,19 +206,20 @@ class Link:
         self.outstanding[request.token] = request
         self.window.outstanding += 1
         self.bytes_in_flight += request.nbytes
-        if len(self.outstanding) == 1:
-            self.last_progress = max(self.last_progress, request.sent_at)
+        if len(self.outstanding) == 1 and request.sent_at > self.last_progress:
+            self.last_progress = request.sent_at
 
     def take(self, token: int, now: float) -> Outstanding | None:
-        """Take out a request that was answered; return None if it is not outstanding here."""
+        """Take out a request that was answered; return None if it is not outstanding here.
+
+        An answer is progress, too: short ones are not reported apart from it.
+        """
         request = self.outstanding.pop(token, None)
         if request is None:
             return None
+        self.last_progress = now
         self._forget(request)
-        elapsed = now - request.sent_at
-        self.rtt = (
-            elapsed if self.rtt is None else min(self.rtt + (elapsed - self.rtt) / 8, elapsed * 8)
-        )
+        self._measure(now - request.sent_at)
         if request.kind is RequestKind.PRODUCE:
             self.answered_at = now
             self.goodput.acknowledge(
@@ -229,6 +229,17 @@ class Link:
                 now=now,
             )
         return request
+
+    def _measure(self, elapsed: float) -> None:
+        """Update the estimate of the round-trip time: a request was answered after so long."""
+        rtt = self.rtt
+        if rtt is None:
+            self.rtt = elapsed
+            return
+        rtt += (elapsed - rtt) / 8
+        if rtt > elapsed * 8:
+            rtt = elapsed * 8
+        self.rtt = rtt
 
     def withdraw(self, token: int) -> Outstanding | None:
         """Take out a request that was never written, or that expects no answer (acks=0)."""
@@ -264,9 +275,17 @@ class Link:
         """
         if not self.outstanding:
             return None
-        oldest = next(iter(self.outstanding.values()))
-        started = max(oldest.sent_at, self.throttled_until)
-        return min(max(started, self.last_progress) + request_timeout, started + longest)
+        # `min` and `max` would take most of the time of this method, which each poll calls.
+        started = next(iter(self.outstanding.values())).sent_at
+        if started < self.throttled_until:
+            started = self.throttled_until
+        moved = self.last_progress
+        if moved < started:
+            moved = started
+        at, last = moved + request_timeout, started + longest
+        if at > last:
+            at = last
+        return at
 
 
 class Leaving(NamedTuple):

@@ -72,9 +72,11 @@ class LogPosition:
 
     def reach(self, batch: Batch, base_offset: int) -> None:
         """Record that the leader has a batch; `base_offset` is -1 if the offset is not known."""
-        self.ordinal = max(self.ordinal, batch.ordinal)
-        if base_offset >= 0:
-            self.offset = max(self.offset, base_offset + batch.count - 1)
+        if batch.ordinal > self.ordinal:
+            self.ordinal = batch.ordinal
+        last = base_offset + batch.count - 1
+        if base_offset >= 0 and last > self.offset:
+            self.offset = last
 
     def renumber(self) -> None:
         """Forget ordinals, because batches under a new id or epoch count from 0; keep offsets."""

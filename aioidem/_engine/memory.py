@@ -126,7 +126,10 @@ class ByteBudget(BudgetFields):
     def add_copy(self, size: int) -> None:
         """Count the `size` bytes of an encoded batch, whether or not there is room for them."""
         self.copies += size
-        self.limit = self.capacity - max(self.copies, self._reserve)
+        kept = self.copies
+        if kept < self._reserve:
+            kept = self._reserve
+        self.limit = self.capacity - kept
 
     def drop_copy(self, size: int) -> None:
         """Cease to count an encoded batch, and grant room to the waiter at the head if it fits."""

@@ -48,8 +48,10 @@ class MetadataRefresher:
 
     def due(self, now: float) -> bool:
         """Return whether a Metadata request should be sent now."""
-        at = self.due_at()
-        return at is not None and now >= at
+        if self.in_flight or now < self._next_at:
+            return False
+        refreshed = self.refreshed_at
+        return self.wanted or refreshed is None or now >= refreshed + self._max_age
 
     def due_at(self) -> float | None:
         """Return when the next Metadata request is due, in seconds; None if one is outstanding."""

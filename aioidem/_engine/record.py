@@ -125,10 +125,11 @@ class Outcome:
         log_append_time_ms: int = -1,
         log_start_offset: int = -1,
         error: Exception | None = None,
+        topic_partition: TopicPartition | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.topic_partition = TopicPartition(topic, partition)
+        self.topic_partition = topic_partition or TopicPartition(topic, partition)
         self.status = status
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms

@@ -95,7 +95,7 @@ class RecordAccumulator:
         self.topics: dict[str, TopicState] = {}
         # The topics that have records without a partition. A topic may stay here for a while after
         # its last record got a partition.
-        self._unplaced: dict[TopicState, None] = {}
+        self.unplaced: dict[TopicState, None] = {}
         self.assigned_at_once = SLICE
 
     # -- appending ---------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class RecordAccumulator:
             if self._has_targets and record.key is None and record.partition is None:
                 self._aim(topic)
             return
-        self._unplaced[topic] = None
+        self.unplaced[topic] = None
         if block_until is None:
             block_until = now + self._config.max_block
         until = min(block_until, record.deadline)
@@ -331,7 +331,7 @@ class RecordAccumulator:
             if batch is None:
                 continue
             state.send(batch, now)
-            chosen.append(Entry(state, batch))
+            chosen.append((state, batch))
             room -= len(batch.data)
             if room < self._config.batch_size or len(chosen) == MOST_BATCHES:
                 break
@@ -504,7 +504,7 @@ class RecordAccumulator:
             # which the caller chose a missing partition are refused then.
             topic = self.topics[name]
             unassigned = topic.unassigned
-            self._unplaced[topic] = None
+            self.unplaced[topic] = None
             for record in carried_records(states):
                 unassigned.wait(record.deadline, 0, record)
             unassigned.put_in_order()
@@ -532,7 +532,7 @@ class RecordAccumulator:
         longest = now + self._config.max_block
         for name, topic in self.topics.items():
             topic.forget_cluster()
-            self._unplaced[topic] = None
+            self.unplaced[topic] = None
             waiting = [each.record for each in topic.unassigned.take()]
             for record in [*unwritten[name], *waiting]:
                 until = min(longest, record.deadline)
@@ -563,10 +563,10 @@ class RecordAccumulator:
         self._refuse_unassigned(error)
 
     def _refuse_unassigned(self, error: errors.KafkaError) -> None:
-        for topic in self._unplaced:
+        for topic in self.unplaced:
             records = [each.record for each in topic.unassigned.take()]
             self._refuse(topic.name, records, copy.copy(error))
-        self._unplaced.clear()
+        self.unplaced.clear()
 
     def _refuse(self, topic: str, records: list[PendingRecord], error: errors.KafkaError) -> None:
         """Settle records that have no partition as NOT_WRITTEN."""
@@ -578,12 +578,12 @@ class RecordAccumulator:
     def expire(self, now: float) -> None:
         """Settle records and batches that are past their deadline."""
         self._partitions.expire(now)
-        for topic in list(self._unplaced):
+        for topic in list(self.unplaced) if self.unplaced else ():
             expired = topic.unassigned.expire(now)
             if expired:
                 self._refuse(topic.name, expired, self.unassigned_error(topic, now))
             if not topic.unassigned:
-                del self._unplaced[topic]
+                del self.unplaced[topic]
 
     def refuse_topic(self, topic: TopicState) -> None:
         """Settle the records that wait for a topic that the cluster permanently refuses."""
@@ -599,7 +599,7 @@ class RecordAccumulator:
         if self._assigning:
             return now
         first: float | None = None
-        for topic in self._unplaced:
+        for topic in self.unplaced:
             end = topic.unassigned.next_end()
             if end is not None and (first is None or end < first):
                 first = end

@@ -40,11 +40,10 @@ answer a retry with that code if it is older than their cache, and then the rese
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 from aioidem._engine.batch import Batch, BatchState
-from aioidem._engine.lifecycle import transition
+from aioidem._engine.lifecycle import Named, transition
 from aioidem.errors import KafkaError
 
 __all__ = ["RECOVERY_TRANSITIONS", "Recovery", "RecoveryEvent", "Rung"]
@@ -52,7 +51,7 @@ __all__ = ["RECOVERY_TRANSITIONS", "Recovery", "RecoveryEvent", "Rung"]
 PASSES_NEEDED = 2
 
 
-class Rung(enum.Enum):
+class Rung(Named):
     """How a partition resolves batches in doubt at present; the module docstring describes each."""
 
     CLEAR = "clear"
@@ -62,7 +61,7 @@ class Rung(enum.Enum):
     SALVAGE = "salvage"
 
 
-class RecoveryEvent(enum.Enum):
+class RecoveryEvent(Named):
     """An event that changes a partition's `Rung`."""
 
     HEAD_REFUSED = "head refused"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import enum
-from typing import NamedTuple
 from uuid import UUID
 
 from aioidem._engine.batch import Batch
 from aioidem._engine.batch_limits import BatchLimit
+from aioidem._engine.lifecycle import Named
 from aioidem._engine.partition import PartitionState
 
 __all__ = ["Entry", "Outstanding", "RequestKind"]
 
 
-class RequestKind(enum.Enum):
+class RequestKind(Named):
     """The kind of an outstanding request."""
 
     PRODUCE = "Produce"
@@ -28,11 +27,8 @@ class RequestKind(enum.Enum):
     COORDINATION = "a question to a coordinator"
 
 
-class Entry(NamedTuple):
-    """One batch of a Produce request, with the state of its partition."""
-
-    state: PartitionState
-    batch: Batch
+Entry = tuple[PartitionState, Batch]
+"""One batch of a Produce request, with the state of its partition."""
 
 
 class Outstanding:

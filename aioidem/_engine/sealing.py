@@ -34,7 +34,6 @@ from aioidem._records import (
     BATCH_OVERHEAD,
     ESTIMATION_FACTOR,
     BatchBody,
-    BuiltBatch,
     Codec,
     CompressionRatioEstimator,
     add_header,
@@ -82,8 +81,10 @@ class Sealer:
         """
         config = self._config
         base = min(config.batch_size, most)
+        if not config.late_sealing or not state.may_outgrow(config.batch_size):
+            return base
         rate = link.goodput.rate
-        if rate is None or not config.late_sealing or not state.may_outgrow(config.batch_size):
+        if rate is None:
             return base
         room = rate * config.request_timeout * _GOODPUT_SHARE - link.bytes_in_flight
         return max(base, min(most, int(room)))
@@ -132,25 +133,20 @@ class Sealer:
             limit = int(min(limit, room) / ratio)
         flushing = state.queue.flushing
         records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room))
-        identity = state.ledger.identity
-        base = state.ledger.next if identity is not None else 0
-        built = self._build(records, identity, base)
-        self._observe(topic.name, built)
-        bound = min(most, room)
-        while len(built.data) > bound and built.count > 1:
-            if len(built.data) <= most and records[0].group is not None:
+        body = self._build(topic.name, records)
+        size, bound = body.batch_size, min(most, room)
+        while size > bound and body.count > 1:
+            if size <= most and records[0].group is not None:
                 break  # a group that fits into a request of its own is not divided
-            keep = min(int(built.count * bound / len(built.data)), built.count - 1) or 1
+            keep = min(int(body.count * bound / size), body.count - 1) or 1
             state.queue.put_back(records[keep:], flushing=flushing)
             records = records[:keep]
-            built = self._build(records, identity, base)
-            self._observe(topic.name, built)
-        if len(built.data) > room and not alone:
+            body = self._build(topic.name, records)
+            size = body.batch_size
+        if size > room and not alone:
             state.queue.put_back(records, flushing=flushing)
             return None
-        if identity is not None:
-            state.ledger.take(built.count)
-        return _batch(built, records, identity, base, state.next_ordinal)
+        return self._number(state, body, records)
 
     def prepare(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> None:
         """Begin a `Draft` of a partition's next batch, if the batch takes long to compress.
@@ -196,13 +192,23 @@ class Sealer:
             return None
         if size > room and not alone:
             return None
-        records = state.queue.cut_draft(draft)
+        return self._number(state, body, state.queue.cut_draft(draft))
+
+    def _number(
+        self, state: PartitionState, body: BatchBody, records: Sequence[PendingRecord]
+    ) -> Batch:
+        """Give encoded records the partition's next sequence numbers, and return their batch."""
         identity = state.ledger.identity
-        base = state.ledger.next if identity is not None else 0
-        built = self._add_header(body, identity, base)
-        if identity is not None:
-            state.ledger.take(count)
-        return _batch(built, records, identity, base, state.next_ordinal)
+        base = 0 if identity is None else state.ledger.take(body.count)
+        return Batch(
+            ordinal=state.next_ordinal,
+            records=records,
+            data=self._add_header(body, identity, base),
+            identity=identity,
+            base=base,
+            deadline=records[0].deadline,
+            max_timestamp_ms=body.max_timestamp_ms,
+        )
 
     def split(self, state: PartitionState, batch: Batch, most: int) -> list[Batch]:
         """Divide a batch of several records that is too large into at least two smaller batches.
@@ -246,11 +252,12 @@ class Sealer:
                 if not self.drafts.full:
                     self.drafts.begin(state, batch, batch.records)
                 return False
-            batch.build(self._build(batch.records, batch.identity, batch.base).data)
+            body = self._encode(batch.records)
+            batch.build(self._add_header(body, batch.identity, batch.base))
         elif draft.body is None:
             return False
         else:
-            batch.build(self._add_header(draft.body, batch.identity, batch.base).data)
+            batch.build(self._add_header(draft.body, batch.identity, batch.base))
         return True
 
     def learn(self, topic: str, body: BatchBody) -> None:
@@ -258,15 +265,17 @@ class Sealer:
         ratio = body.batch_size / max(1, body.uncompressed_size)
         self._estimator.observe(topic, self._codec, ratio)
 
-    def _build(
-        self, records: Sequence[PendingRecord], identity: ProducerIdentity | None, base: int
-    ) -> BuiltBatch:
-        body = build_body(records, self._codec, self._config.compression_level)
-        return self._add_header(body, identity, base)
+    def _build(self, topic: str, records: Sequence[PendingRecord]) -> BatchBody:
+        """Encode the records of a topic, and learn how well they could be compressed."""
+        body = self._encode(records)
+        if self._codec is not Codec.NONE:
+            self.learn(topic, body)
+        return body
 
-    def _add_header(
-        self, body: BatchBody, identity: ProducerIdentity | None, base: int
-    ) -> BuiltBatch:
+    def _encode(self, records: Sequence[PendingRecord]) -> BatchBody:
+        return build_body(records, self._codec, self._config.compression_level)
+
+    def _add_header(self, body: BatchBody, identity: ProducerIdentity | None, base: int) -> bytes:
         return add_header(
             body,
             producer_id=-1 if identity is None else identity.producer_id,
@@ -274,29 +283,6 @@ class Sealer:
             base_sequence=-1 if identity is None else wire_sequence(base),
             transactional=self._config.transactional_id is not None,
         )
-
-    def _observe(self, topic: str, built: BuiltBatch) -> None:
-        if self._codec is not Codec.NONE:
-            ratio = len(built.data) / max(1, built.uncompressed_size)
-            self._estimator.observe(topic, self._codec, ratio)
-
-
-def _batch(
-    built: BuiltBatch,
-    records: Sequence[PendingRecord],
-    identity: ProducerIdentity | None,
-    base: int,
-    ordinal: int,
-) -> Batch:
-    return Batch(
-        ordinal=ordinal,
-        records=records,
-        data=built.data,
-        identity=identity,
-        base=base,
-        deadline=records[0].deadline,
-        max_timestamp_ms=built.max_timestamp_ms,
-    )
 
 
 def _part(whole: Batch, records: Sequence[PendingRecord], base: int, ordinal: int) -> Batch:

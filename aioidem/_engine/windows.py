@@ -69,9 +69,11 @@ class PartitionWindow:
         Returns:
             Whether it is another number than in the last answer.
         """
-        value = DEFAULT_BATCHES_RETAINED if retained is None else retained
+        value = DEFAULT_BATCHES_RETAINED
+        if retained is not None:
+            value = max(1, min(retained, MAX_BATCHES_RETAINED))
         before = self.said
-        self.limit = self.said = max(1, min(value, MAX_BATCHES_RETAINED))
+        self.limit = self.said = value
         self.heard = True
         return self.said != before
 

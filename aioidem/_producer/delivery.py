@@ -144,7 +144,8 @@ class Delivery:
         """Call `callback(delivery)` when the outcome is known, or now if it is known already.
 
         Args:
-            callback: Must not block. It may call `send_nowait`; its exceptions are logged.
+            callback: Must not block. It may call `send_nowait`; its exceptions are logged. On
+                asyncio it may be called outside of any task, as a future's callbacks are.
 
         Raises:
             WrongLoopError: The record is pending, and the call comes from another thread or event

@@ -29,7 +29,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import anyio
@@ -112,17 +112,11 @@ class Alarm:
             self._wakeup.set()
 
 
-class _Asked:
-    """A request on a connection: the engine's step that asked for it, and its decoder `read`.
+_Asked = tuple[steps.Request, Callable[[bytes], Any]]
+"""A request on a connection: the engine's step that asked for it, and the answer's decoder.
 
-    `read` turns the answer's frame into plain data and changes nothing, so it may run in a thread.
-    """
-
-    __slots__ = ("read", "step")
-
-    def __init__(self, step: steps.Request, read: Callable[[bytes], Any]) -> None:
-        self.step = step
-        self.read = read
+The decoder turns the answer's frame into plain data and changes nothing, so it may run in a thread.
+"""
 
 
 class _Channel:
@@ -143,7 +137,7 @@ class _Channel:
     def unwritten(self) -> list[int]:
         """Return the tokens of the requests of which no byte was sent."""
         started = self.connection.started
-        never = [asked.step.token for cid, asked in self.asked.items() if not started(cid)]
+        never = [step.token for cid, (step, _) in self.asked.items() if not started(cid)]
         return [
             *never,
             *(token for cid, token in self.unanswered if not started(cid)),
@@ -187,8 +181,8 @@ class Sender:
         self.unseen = UnseenFailures(config.client_id)
         self._watch = core.watch
         self._channels: dict[int, _Channel] = {}
-        # Connections whose socket took a request at once, while the steps of a poll were performed.
-        # The engine is told of that progress after the last step, never between two steps.
+        # Connections whose socket took a request with acks=0 at once, while a poll's steps were
+        # performed. Its records are settled after the last step, never between two steps.
         self._sent_directly: dict[_Channel, None] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], Signal]] = []
@@ -231,9 +225,11 @@ class Sender:
         After a blocking call or a suspension of the process the poll would let requests time out
         whose answers may be in the sockets already.
         """
-        wake_at = None if self.settled.pending else self._core.wake_at
-        late = 0.0 if wake_at is None else self.clock() - wake_at
-        if late > _STALL:
+        wake_at = self._core.wake_at
+        if wake_at is None:
+            return
+        late = self.clock() - wake_at
+        if late > _STALL and not self.settled.pending:
             self._outcomes.event(
                 LogLine.LOOP_BLOCKED,
                 f"the event loop was blocked, or the process suspended: this producer was to run "
@@ -248,7 +244,8 @@ class Sender:
         now = self.clock()
         for step in self._core.poll(now, self._wall_clock() * 1000.0):
             self._perform(step)
-        self._report_sent()
+        if self._sent_directly:
+            self._report_sent()
         self._alarm.set(self._core.wake_at)
         if now >= self._watch.due_at:
             self._watch.look(now)
@@ -258,10 +255,9 @@ class Sender:
 
     def _report_sent(self) -> None:
         """Report to the engine that bytes were sent while its steps were performed."""
-        if self._sent_directly:
-            channels, self._sent_directly = self._sent_directly, {}
-            for channel in channels:
-                self._on_progress(channel)
+        channels, self._sent_directly = self._sent_directly, {}
+        for channel in channels:
+            self._on_progress(channel)
 
     def _begin_turn(self) -> bool:
         """Deliver the outcomes that the last turn has left over.
@@ -414,18 +410,15 @@ class Sender:
             timeout_ms=step.timeout_ms,
             topics=step.topics,
         )
-        answered = step.acks != 0
-        if answered:
-            read = partial(_read_produce_answer, step.version)
-            channel.asked[correlation_id] = _Asked(step, read)
-        else:
-            channel.unanswered.append((correlation_id, step.token))
         limit = None
-        if answered:
+        if step.acks != 0:
+            channel.asked[correlation_id] = step, _produce_reader(step.version)
             partitions = 0
             for topic in step.topics:
                 partitions += len(topic.partitions)
             limit = produce_answer_limit(partitions, step.records, self._config.max_frame_bytes)
+        else:
+            channel.unanswered.append((correlation_id, step.token))
         self._write(channel, frame, correlation_id, step.token, limit)
 
     def _ask(self, step: steps.Request, asked: Question) -> None:
@@ -441,7 +434,7 @@ class Sender:
             self.wakeup.set()
             return
         correlation_id = channel.connection.next_correlation_id()
-        channel.asked[correlation_id] = _Asked(step, asked.reader(version))
+        channel.asked[correlation_id] = step, asked.reader(version)
         frame = encode_request(
             asked.make(version), correlation_id=correlation_id, client_id=self._config.client_id
         )
@@ -472,7 +465,10 @@ class Sender:
                 expects_response=limit is not None,
                 limit=limit,
             ):
-                self._sent_directly[channel] = None
+                if channel.unanswered:
+                    self._sent_directly[channel] = None
+                else:
+                    self._core.on_progress(channel.link_id, self.clock())
         except errors.KafkaConnectionError:
             # The connection has just ended. `on_link_lost` follows, and reports to the engine that
             # this request was never written.
@@ -524,50 +520,61 @@ class Sender:
         asked = channel.asked.pop(correlation_id, None)
         if asked is None:
             raise errors.ProtocolError(f"an answer to {correlation_id}, which expects none")
+        step, read = asked
         # A simulated test has no event loop to start a thread from, and decodes every answer here.
         if len(frame) > LONG_ANSWER and self._tasks is not None:
-            return self._on_long_frame(channel, asked, frame)
+            return self._on_long_frame(channel, step, read, frame)
         try:
-            answer = asked.read(frame)
+            answer = read(frame)
         except errors.ProtocolError as error:
-            self._undecodable(channel, asked, error)
+            self._undecodable(channel, step, error)
             raise
-        self._answered(asked, answer)
+        self._answered(step, answer)
         return None
 
-    async def _on_long_frame(self, channel: _Channel, asked: _Asked, frame: bytes) -> None:
+    async def _on_long_frame(
+        self,
+        channel: _Channel,
+        step: steps.Request,
+        read: Callable[[bytes], Any],
+        frame: bytes,
+    ) -> None:
         if self._reading is None:
             self._reading = anyio.CapacityLimiter(1)
         try:
             # If the connection ends, the thread is abandoned: it ends by itself, because a frame's
             # length is limited.
             answer = await anyio.to_thread.run_sync(
-                asked.read, frame, abandon_on_cancel=True, limiter=self._reading
+                read, frame, abandon_on_cancel=True, limiter=self._reading
             )
         except errors.ProtocolError as error:
-            self._undecodable(channel, asked, error)
+            self._undecodable(channel, step, error)
             raise
-        merge = self._core.merge_of(asked.step, answer)
+        merge = self._core.merge_of(step, answer)
         if merge is not None:
             for _ in merge.slices():
                 await anyio.lowlevel.checkpoint()
-        self._answered(asked, answer, merge)
+        self._answered(step, answer, merge)
 
-    def _answered(self, asked: _Asked, answer: Any, merge: MetadataMerge | None = None) -> None:
+    def _answered(
+        self, step: steps.Request, answer: Any, merge: MetadataMerge | None = None
+    ) -> None:
         """Pass an answer to the engine.
 
         Raises:
             ProtocolError: The answer does not fit the request, so the connection must be closed.
         """
-        odd = self._core.on_answer(asked.step, answer, self.clock(), merge)
+        odd = self._core.on_answer(step, answer, self.clock(), merge)
         if odd is not None:
             raise odd
         self.deliver()
         self.wakeup.set()
 
-    def _undecodable(self, channel: _Channel, asked: _Asked, error: errors.ProtocolError) -> None:
-        if isinstance(asked.step, steps.SendProduce):
-            self._core.on_undecodable(channel.link_id, asked.step.version, error, self.clock())
+    def _undecodable(
+        self, channel: _Channel, step: steps.Request, error: errors.ProtocolError
+    ) -> None:
+        if isinstance(step, steps.SendProduce):
+            self._core.on_undecodable(channel.link_id, step.version, error, self.clock())
 
     def _on_progress(self, channel: _Channel, _written: int = 0, _read: int = 0) -> None:
         now = self.clock()
@@ -596,8 +603,14 @@ class Sender:
             scope.cancel()
 
 
-def _read_produce_answer(version: int, frame: bytes) -> ProduceAnswer:
-    return decode_produce_response(version, frame)[1]
+@cache
+def _produce_reader(version: int) -> Callable[[bytes], ProduceAnswer]:
+    """Return the decoder of the answers to Produce requests of this version."""
+
+    def read(frame: bytes) -> ProduceAnswer:
+        return decode_produce_response(version, frame)[1]
+
+    return read
 
 
 def _notify(watcher: tuple[Callable[[], bool], Signal]) -> bool:

@@ -168,8 +168,9 @@ def build_batch(
         ConfigError: The codec does not have this level.
         InternalError: Producer id, epoch, sequence or append time does not fit its field.
     """
-    return add_header(
-        build_body(records, codec, level),
+    body = build_body(records, codec, level)
+    data = add_header(
+        body,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
@@ -177,6 +178,8 @@ def build_batch(
         control=control,
         log_append_time_ms=log_append_time_ms,
     )
+    stamp = body.max_timestamp_ms if log_append_time_ms is None else log_append_time_ms
+    return BuiltBatch(data, body.count, body.first_timestamp_ms, stamp, body.uncompressed_size)
 
 
 def add_header(
@@ -188,8 +191,10 @@ def add_header(
     transactional: bool = False,
     control: bool = False,
     log_append_time_ms: int | None = None,
-) -> BuiltBatch:
-    """Build the batch of encoded records; the other arguments are those of `build_batch`.
+) -> bytes:
+    """Return the bytes of the batch of encoded records.
+
+    The other arguments are those of `build_batch`.
 
     Raises:
         InternalError: Producer id, epoch, sequence or append time does not fit its field.
@@ -203,10 +208,17 @@ def add_header(
     if log_append_time_ms is not None:
         attributes |= layout.LOG_APPEND_TIME
         stamp = log_append_time_ms
-    data, count, first = body.data, body.count, body.first_timestamp_ms
+    data, count = body.data, body.count
     try:
         tail = layout.TAIL.pack(
-            attributes, count - 1, first, stamp, producer_id, producer_epoch, base_sequence, count
+            attributes,
+            count - 1,
+            body.first_timestamp_ms,
+            stamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
         )
     except struct.error as error:
         raise InternalError(f"a batch's header cannot be encoded: {error}") from error
@@ -217,13 +229,7 @@ def add_header(
         layout.MAGIC,
         crc32c(data, crc32c(tail)),
     )
-    return BuiltBatch(
-        data=b"".join((lead, tail, data)),
-        count=count,
-        first_timestamp_ms=first,
-        max_timestamp_ms=stamp,
-        uncompressed_size=body.uncompressed_size,
-    )
+    return b"".join((lead, tail, data))
 
 
 def restamp(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:

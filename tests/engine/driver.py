@@ -395,6 +395,7 @@ class Rig:
         for _ in range(1000):
             self.polls += 1
             todo = self.core.poll(self.now)
+            self._check_wake()
             self.collect()
             if not todo:
                 return
@@ -402,6 +403,17 @@ class Rig:
                 self._perform(step)
             self.collect()
         raise AssertionError("the engine never comes to rest")
+
+    def _check_wake(self) -> None:
+        """Assert that the engine asks to be woken no later than it has something to do.
+
+        `ProducerCore.poll` computes that time only if the time of the poll before may be too late.
+        """
+        core = self.core
+        exact = core._next_wake(core._partitions.active(), self.now)  # noqa: SLF001
+        if exact is not None:
+            assert core.wake_at is not None
+            assert core.wake_at <= exact
 
     def collect(self) -> None:
         """Take settlements and events from the engine, and hand outcomes to the records' sinks."""
