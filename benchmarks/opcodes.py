@@ -247,7 +247,7 @@ async def run(workload: Workload, records: int, counter: OpcodeCounter | None) -
     from aioidem import AIOKafkaProducer, Producer
     from aioidem.broker import EmbeddedCluster
 
-    transport: Any = "tcp" if workload.drop_in else "memory"
+    transport: Any = "tcp" if workload.drop_in or workload.send is awaited else "memory"
     async with EmbeddedCluster(brokers=1, transport=transport) as cluster:
         cluster.create_topic("t", partitions=workload.partitions)
         producer: Any

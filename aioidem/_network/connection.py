@@ -9,6 +9,9 @@ Invariants:
 - Frames leave in the order of the calls to `write`. A short frame leaves within the call, if the
   stream can send without a task (`DirectStream`) and no earlier frame waits to be sent. `write`
   calls no callback.
+- A short response that arrives alone and whole is passed on in the pass of the event loop in which
+  its bytes arrive, outside of any task, if the stream is a `DirectStream` and no earlier response
+  is being handled. The reading task takes everything else.
 - A response is accepted only if it belongs to the oldest unanswered request, that is, carries its
   correlation id. Anything else ends the connection: a response matched to the wrong request would
   acknowledge the wrong records.
@@ -43,6 +46,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -72,17 +76,24 @@ if TYPE_CHECKING:
     from aioidem._network.sasl.authentication import Authentication
     from aioidem._network.sasl.client import SaslClient
 
-__all__ = ["Connection", "OnFrame", "OnProgress"]
+__all__ = ["SHORT_RESPONSE", "Connection", "OnFrame", "OnProgress"]
 
 OnFrame = Callable[[int, bytes], Awaitable[None] | None]
 """A function that receives a response: its correlation id, and its frame without the length prefix.
 
 If the function returns an awaitable, that is awaited before the next response is read, and is
-cancelled if the connection ends first.
+cancelled if the connection ends first. For a response of at most `SHORT_RESPONSE` bytes it returns
+None, because such a response may come outside of any task.
 """
 
+SHORT_RESPONSE: Final = 1 << 12
+"""The most bytes of a response that may be passed on outside of the reading task."""
+
 OnProgress = Callable[[int, int], None]
-"""A function that receives how many bytes were just written and read; one of the two is 0."""
+"""A function that receives how many bytes were just written and read; one of the two is 0.
+
+It is not called for a response that comes outside of the reading task: `OnFrame` is, at once.
+"""
 
 _HANDSHAKE_FRAME_BYTES: Final = 1 << 16
 """The longest answer that is accepted before it is certain that the peer is a broker, in bytes.
@@ -581,7 +592,35 @@ class Connection:
         self._done_reading.set()
         self._stop()
 
+    def _read_directly(self, on_frame: OnFrame, data: bytes) -> bool:
+        """Pass on a short response that has arrived alone and whole, while the reading task waits.
+
+        That saves a pass of the event loop and a change of task per request.
+
+        Returns:
+            False if the data are for the reading task: then nothing was done.
+        """
+        if not self._due or len(data) > SHORT_RESPONSE or self._stopped or self._exchange:
+            return False
+        frame = self._splitter.whole(data, self._due[0][1])
+        if frame is None:
+            return False
+        self._answered = True
+        try:
+            came = self._due_next(frame)
+            rest = on_frame(came, frame)
+        except Exception as error:  # noqa: BLE001 - it becomes the cause, or is raised by run()
+            self._fail(error)
+            self._stop()
+        else:
+            if rest is not None:
+                self._fail(InternalError("a short response was not handled at once"))
+                self._stop()
+        return True
+
     async def _read_frames(self, on_frame: OnFrame, on_progress: OnProgress) -> None:
+        if self._direct is not None:
+            self._direct.listen(partial(self._read_directly, on_frame))
         while True:
             try:
                 data = await self._stream.receive(_READ_BYTES)

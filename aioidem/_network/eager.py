@@ -4,7 +4,8 @@ anyio's stream lets its transport read only while a task is in `receive`: each f
 changes of the selector's registration and one pass of the event loop, and each `send` costs a
 cancel scope and another pass. `EagerStream` replaces the protocol of the same transport: it keeps
 bytes that arrive, up to a limit, and its `send` waits only if the kernel does not take all bytes at
-once. A plain function can send too (`try_send`), in the pass of the loop in which it is called.
+once. Plain functions can send too (`try_send`), in the pass of the loop in which they are called,
+and receive (`listen`), in the pass in which the data arrive.
 
 Invariants: at most `_READ_AHEAD` bytes plus one read are kept unread. `send` returns once the
 kernel has its bytes. Data received before the end of the stream is returned before the end is
@@ -33,7 +34,7 @@ _READ_AHEAD: Final = 1 << 18
 
 @runtime_checkable
 class DirectStream(Protocol):
-    """A byte stream with methods by which a function that is not async can send."""
+    """A byte stream with methods by which functions that are not async can send and receive."""
 
     def try_send(self, item: bytes) -> bool:
         """Send bytes now, or return False; then no byte was or will be sent."""
@@ -46,6 +47,15 @@ class DirectStream(Protocol):
 
     async def drain(self) -> None:
         """Return once the kernel has every byte that was sent."""
+        ...
+
+    def listen(self, take: Callable[[bytes], bool]) -> None:
+        """Offer data to a function first, if they arrive while a task waits in `receive`.
+
+        Args:
+            take: Returns whether it has taken the data; then no `receive` returns them, and the
+                task goes on waiting. It is called outside of any task, and must not raise.
+        """
         ...
 
 
@@ -71,6 +81,7 @@ class EagerStream(ByteStream, asyncio.Protocol):
         self._unread = 0
         self._paused = False
         self._reader: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], bool] | None = None
         self._room: asyncio.Event | None = None
         self._ended = False
         self._lost: Exception | None = None
@@ -119,7 +130,9 @@ class EagerStream(ByteStream, asyncio.Protocol):
         Returns:
             False if no byte was sent, nor will be.
         """
-        if self._room is not None or self._over() is not None or self._transport.is_closing():
+        if self._room is not None or self._closed or self._lost is not None:
+            return False
+        if self._transport.is_closing():
             return False
         self._transport.write(item)
         return True
@@ -141,6 +154,10 @@ class EagerStream(ByteStream, asyncio.Protocol):
         over = self._over()
         if over is not None:
             raise over
+
+    def listen(self, take: Callable[[bytes], bool]) -> None:
+        """Offer data to `take` first, if they arrive while a task waits in `receive`."""
+        self._take = take
 
     async def send_eof(self) -> None:
         """Tell the peer that no more data follows."""
@@ -178,8 +195,13 @@ class EagerStream(ByteStream, asyncio.Protocol):
     # -- called by the transport -------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Store bytes that came from the peer, until `receive` takes them."""
-        self._chunks.append(bytes(data))  # the Proactor loop of Windows can pass a bytearray
+        """Pass on bytes that came from the peer, or store them until `receive` takes them."""
+        data = bytes(data)  # the Proactor loop of Windows can pass a bytearray
+        # While a task waits in `receive` and was not woken yet, no earlier data are stored.
+        waits = self._reader is not None and not self._reader.done()
+        if waits and self._take is not None and self._take(data):
+            return
+        self._chunks.append(data)
         self._unread += len(data)
         if self._unread >= _READ_AHEAD and not self._paused:
             self._paused = True

@@ -14,6 +14,7 @@ Rejected: one future shared by all waiters: cancelling one of them cancels it fo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
@@ -82,6 +83,11 @@ Waiter = asyncio.Future[None] | Signal
 """What tasks wait for: on asyncio a bare future while only one task waits; else a signal."""
 
 
+def _maker() -> Callable[[], Waiter]:
+    """Return a function that makes what one task waits for, on the loop of the current task."""
+    return asyncio.get_running_loop().create_future if _in_task_of_asyncio() else anyio.Event
+
+
 def add_waiter(waiting: Waiter | None) -> Waiter:
     """Return what the current task has to wait for.
 
@@ -91,9 +97,7 @@ def add_waiter(waiting: Waiter | None) -> Waiter:
         waiting: What other tasks wait for; None if no task waits.
     """
     if waiting is None:
-        if _in_task_of_asyncio():
-            return asyncio.get_running_loop().create_future()
-        return anyio.Event()
+        return _maker()()
     return _FutureSignal(waiting) if isinstance(waiting, asyncio.Future) else waiting
 
 
@@ -117,11 +121,13 @@ class Wakeup:
         raised: Whether the flag is up; then `set` does nothing.
     """
 
-    __slots__ = ("_waiter", "raised")
+    __slots__ = ("_make", "_waiter", "raised")
 
     def __init__(self) -> None:
         self.raised = False
         self._waiter: Waiter | None = None
+        # Makes what the task waits for; the first `wait` finds out which event loop runs.
+        self._make: Callable[[], Waiter] | None = None
 
     def set(self) -> None:
         """Raise the flag."""
@@ -135,7 +141,9 @@ class Wakeup:
         if self.raised:
             await anyio.lowlevel.checkpoint()
         else:
-            waiter = self._waiter = add_waiter(None)
+            if self._make is None:
+                self._make = _maker()
+            waiter = self._waiter = self._make()
             try:
                 await (waiter if isinstance(waiter, asyncio.Future) else waiter.wait())
             finally:

@@ -11,7 +11,7 @@ only limit; every other API also has a limit of its own, which the option cannot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -52,6 +52,7 @@ def answer_limit(api_key: ApiKey, max_frame_bytes: int) -> FrameLimit:
     return _limit(api_key, max_frame_bytes if own is None else own, max_frame_bytes)
 
 
+@lru_cache(maxsize=256)
 def produce_answer_limit(partitions: int, records: int, max_frame_bytes: int) -> FrameLimit:
     """Return how many bytes the answer to a Produce request may have.
 

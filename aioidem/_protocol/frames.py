@@ -115,19 +115,16 @@ class FrameSplitter:
         """
         if self._error is not None:
             raise self._error
+        if len(data) > _LENGTH.size:
+            frame = self.whole(data, self._limit() if limit_of is None else limit_of(0))
+            if frame is not None:
+                return [frame]
         buffer = self._buffer
-        if not buffer and len(data) > _LENGTH.size:
-            # The common case: the bytes are exactly one frame.
-            length: int = _LENGTH.unpack_from(data)[0]
-            limit = self._limit() if limit_of is None else limit_of(0)
-            if length == len(data) - _LENGTH.size and length <= limit.max_bytes:
-                self._frames += 1
-                return [bytes(data[_LENGTH.size :])]
         buffer += data
         frames: list[bytes] = []
         at = 0
         while len(buffer) - at >= 4:
-            length = _LENGTH.unpack_from(buffer, at)[0]
+            length: int = _LENGTH.unpack_from(buffer, at)[0]
             limit = self._limit() if limit_of is None else limit_of(len(frames))
             if length <= 0 or length > limit.max_bytes:
                 self._error = self._refusal(length, limit, bytes(buffer[at : at + 64]))
@@ -144,6 +141,24 @@ class FrameSplitter:
             if not frames:
                 raise self.error
         return frames
+
+    def whole(self, data: bytes | bytearray | memoryview, limit: FrameLimit) -> bytes | None:
+        """Take bytes of the stream if they are exactly the next frame, and return its payload.
+
+        This is the common case. In any other case nothing is taken, and the result is None: `feed`
+        takes the bytes, or says what is wrong with them.
+
+        Args:
+            data: The bytes received.
+            limit: How long the frame may be.
+        """
+        length = len(data) - _LENGTH.size
+        if length <= 0 or length > limit.max_bytes or self._buffer or self._error is not None:
+            return None
+        if _LENGTH.unpack_from(data)[0] != length:
+            return None
+        self._frames += 1
+        return bytes(data[_LENGTH.size :])
 
     def _limit(self) -> FrameLimit:
         return FrameLimit(self.max_frame_bytes)

@@ -38,6 +38,7 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
+    "encoded_client_id",
     "printable",
     "request_head",
     "request_type",
@@ -116,7 +117,8 @@ def _oldest_request_header() -> type[RequestHeaderV1]:
 
 
 @lru_cache(maxsize=64)
-def _client_id(client_id: str | None, flexible: bool) -> bytes:
+def encoded_client_id(client_id: str | None, flexible: bool) -> bytes:
+    """Encode the end of a request header: the client id, and no tagged fields if `flexible`."""
     tags = _NO_TAGS if flexible else b""
     if client_id is None:
         return b"\xff\xff" + tags
@@ -128,7 +130,7 @@ def request_head(
     api_key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool
 ) -> bytes:
     """Encode a request header: version 2 (with no tagged fields) if `flexible`, else version 1."""
-    return _HEAD.pack(api_key, version, correlation_id) + _client_id(client_id, flexible)
+    return _HEAD.pack(api_key, version, correlation_id) + encoded_client_id(client_id, flexible)
 
 
 def encode_request(

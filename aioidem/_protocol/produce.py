@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, Final, NamedTuple
@@ -27,8 +28,8 @@ from typing import Any, Final, NamedTuple
 from aioidem._protocol.codec import epoch_ms, uuid_of
 from aioidem._protocol.messages import (
     decode_response,
+    encoded_client_id,
     printable,
-    request_head,
     response_type,
     throttle_ms,
 )
@@ -59,6 +60,9 @@ TopicBatches = tuple[str, uuid.UUID | None, Sequence[tuple[int, bytes]]]
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
+# A request starts with its length, the API key, the version and the correlation id.
+_START: Final = Struct(">ihhi")
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 _INDEX_AND_SIZE: Final = Struct(">ii")
 # A response from v9 on starts with the correlation id, the count of the header's tagged fields and
 # the number of topics plus one. It ends with the throttle time and the count of tagged fields.
@@ -73,8 +77,8 @@ _RETAINED_TAG: Final = b"\x01\x04"
 # A whole answer from v13 on for one partition, in the order of the bytes: `_ANSWER_START`, the
 # topic's id, its number of partitions plus one, `_PLAIN_PARTITION`, the count of the topic's tagged
 # fields, `_ANSWER_END`.
-_PLAIN_ALONE: Final = Struct(">iBB16sBihqqqBBBBiB")
-_PLAIN_COUNTS: Final = (0, 2, 2, 0, 1, 0, 0, 0, 0)
+_PLAIN_ALONE: Final = Struct(">i2s16sBihqqq4siB")
+_PLAIN_COUNTS: Final = (b"\x00\x02", 2, 0, b"\x01\x00\x00\x00", 0)
 """The counts and the error code of such an answer, if it has no error and no tagged field."""
 _LAST_MOMENT_MS: Final = 253_402_300_799_999
 """The latest moment that a `datetime` can represent; the schema decoder refuses later ones."""
@@ -131,7 +135,7 @@ def encode_produce_request(
     transactional_id: str | None,
     acks: int,
     timeout_ms: int,
-    topics: Iterable[TopicBatches],
+    topics: Sequence[TopicBatches],
 ) -> bytes:
     """Encode a Produce request as a frame, with its length prefix.
 
@@ -151,17 +155,13 @@ def encode_produce_request(
     if not FIRST_VERSION <= version <= LAST_VERSION:
         raise InternalError(f"no Produce version {version}")
     flexible = version >= FIRST_FLEXIBLE_VERSION
-    chunks = [
-        b"",
-        request_head(0, version, correlation_id, client_id, flexible=flexible),
-        _text(transactional_id, flexible),
-        _ACKS_AND_TIMEOUT.pack(acks, timeout_ms),
-    ]
+    chunks = [b"", _same_in_all(client_id, transactional_id, acks, timeout_ms, flexible)]
     if flexible:
-        _add_topics(chunks, list(topics), by_id=version >= FIRST_VERSION_WITH_TOPIC_IDS)
+        _add_topics(chunks, topics, version >= FIRST_VERSION_WITH_TOPIC_IDS)
     else:
-        _add_topics_before_v9(chunks, list(topics))
-    chunks[0] = _INT32.pack(sum(map(len, chunks)))
+        _add_topics_before_v9(chunks, topics)
+    size = _START.size - _INT32.size + sum(map(len, chunks))
+    chunks[0] = _START.pack(size, 0, version, correlation_id)
     return b"".join(chunks)
 
 
@@ -195,18 +195,29 @@ def decode_by_schema(version: int, frame: bytes) -> tuple[int, ProduceAnswer]:
     return correlation_id, _answer(response)
 
 
-def _add_topics(chunks: list[bytes], topics: list[TopicBatches], *, by_id: bool) -> None:
+@lru_cache(maxsize=64)
+def _same_in_all(
+    client_id: str | None, transactional_id: str | None, acks: int, timeout_ms: int, flexible: bool
+) -> bytes:
+    """Encode the part that all requests of a producer share: from the client id to the topics."""
+    client, acked = encoded_client_id(client_id, flexible), _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
+    return client + _text(transactional_id, flexible) + acked
+
+
+def _add_topics(chunks: list[bytes], topics: Sequence[TopicBatches], by_id: bool) -> None:
     chunks.append(_uvarint(len(topics) + 1))
     for name, topic_id, batches in topics:
-        where = _topic_id(name, topic_id) if by_id else _text(name, True)
-        chunks += (where, _uvarint(len(batches) + 1))
+        chunks += (
+            _topic_id(name, topic_id) if by_id else _text(name, True),
+            _uvarint(len(batches) + 1),
+        )
         for index, records in batches:
             chunks += (_INT32.pack(index), _uvarint(len(records) + 1), records, b"\x00")
         chunks.append(b"\x00")
     chunks.append(b"\x00")
 
 
-def _add_topics_before_v9(chunks: list[bytes], topics: list[TopicBatches]) -> None:
+def _add_topics_before_v9(chunks: list[bytes], topics: Sequence[TopicBatches]) -> None:
     chunks.append(_INT32.pack(len(topics)))
     for name, _, batches in topics:
         chunks += (_text(name, False), _INT32.pack(len(batches)))
@@ -229,7 +240,7 @@ def _text(text: str | None, flexible: bool) -> bytes:
 
 def _uvarint(value: int) -> bytes:
     if value < 0x80:
-        return value.to_bytes(1, "big")
+        return _ONE_BYTE[value]
     if value < 0x4000:
         return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
@@ -246,18 +257,15 @@ def _plain_alone(frame: bytes) -> tuple[int, ProduceAnswer] | None:
     This is faster than `_plain_response`, which decodes such answers for several partitions too.
     """
     (
-        correlation_id, head_tags, topics, raw_id, partitions, index, error, offset, appended,
-        start, no_errors, no_text, tags, topic_tags, throttle, end_tags,
+        correlation_id, begin, raw_id, partitions, index, error, offset, appended, start, counts,
+        throttle, end,
     ) = _PLAIN_ALONE.unpack(frame)  # fmt: skip
-    counts = (
-        head_tags, topics, partitions, error, no_errors, no_text, tags, topic_tags, end_tags,
-    )  # fmt: skip
-    if counts != _PLAIN_COUNTS or index < 0 or offset < -1:
+    if (begin, partitions, error, counts, end) != _PLAIN_COUNTS or index < 0 or offset < -1:
         return None
     topic_id = uuid_of(raw_id)
-    if topic_id is None or not -1 <= appended <= _LAST_MOMENT_MS:
+    if topic_id is None or start < -1 or not -1 <= appended <= _LAST_MOMENT_MS:
         return None
-    answer = PartitionAnswer(None, topic_id, index, 0, offset, appended, max(start, -1))
+    answer = PartitionAnswer(None, topic_id, index, 0, offset, appended, start)
     return correlation_id, ProduceAnswer((answer,), throttle_ms(throttle) if throttle else 0)
 
 

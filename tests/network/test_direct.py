@@ -1,26 +1,27 @@
 """A request that no other request has to precede is sent within the call of `write`.
 
-All other requests are queued for the connection's writing task. The tests look at the order of
-events, not at the time that they take.
+All other requests are queued for the connection's writing task. In the same way a short response
+that arrives whole is passed on as it arrives, and the reading task takes all other data. The tests
+look at the order of events, not at the time that they take.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from aioidem._network.connection import Connection
+from aioidem._network.connection import SHORT_RESPONSE, Connection
 from aioidem._network.eager import DirectStream, EagerStream
 from aioidem._network.transport import TcpConnector
 from aioidem._protocol.frames import FrameSplitter
-from aioidem.errors import InternalError, KafkaConnectionError
+from aioidem.errors import InternalError, KafkaConnectionError, ProtocolError
 
-from .test_connection import LIMIT, PIECE, VERSIONS, Peer, Pipe, request
+from .test_connection import LIMIT, PIECE, VERSIONS, Peer, Pipe, request, response
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +33,7 @@ class DirectPipe(Pipe):
         super().__init__()
         self.full = False
         self.error: Exception | None = None
+        self._offer: Callable[[bytes], bool] | None = None
         # Not None while the kernel takes no bytes; `take` lets it take them all.
         self.kernel: anyio.Event | None = None
 
@@ -52,6 +54,14 @@ class DirectPipe(Pipe):
     async def drain(self) -> None:
         if self.kernel is not None:
             await self.kernel.wait()
+
+    def listen(self, take: Callable[[bytes], bool]) -> None:
+        self._offer = take
+
+    def offer(self, data: bytes) -> bool:
+        """Offer bytes of the broker as a stream does while `receive` waits."""
+        assert self._offer is not None
+        return self._offer(data)
 
     def take(self) -> None:
         assert self.kernel is not None
@@ -120,6 +130,64 @@ async def test_a_request_is_sent_before_write_returns_and_no_callback_is_called(
         await peer.until(lambda: len(peer.responses) == 2)
         assert [each for each, _ in peer.responses] == [first, second]
         assert peer.written == 0, "its caller reports the progress of what `write` has sent"
+
+
+async def test_a_short_response_that_comes_whole_is_passed_on_as_it_arrives() -> None:
+    """A short response that arrives whole while the reading task waits needs no task."""
+    async with running() as peer:
+        first, second = peer.directly()[0], peer.directly()[0]
+        assert peer.near.offer(response(first))
+        assert peer.near.offer(response(second))
+        assert peer.responses == [(each, response(each)[4:]) for each in (first, second)]
+        assert peer.read == 0, "the response is the report of its progress"
+
+
+async def test_other_data_are_left_to_the_reading_task() -> None:
+    """A part of a response, two at once, a long one and an unexpected one are for the task."""
+    async with running() as peer:
+        assert not peer.near.offer(response(0)), "none is due"
+        first, second = peer.directly()[0], peer.directly()[0]
+        both = response(first) + response(second)
+        long = response(first, bytes(SHORT_RESPONSE))
+        for data in (both[:3], both[:-1], both, long):
+            assert not peer.near.offer(data)
+        assert peer.responses == []
+        await peer.far.send(both[:7])
+        await settle()
+        assert not peer.near.offer(both[7:]), "the reading task has the beginning"
+        await peer.far.send(both[7:])
+        await peer.until(lambda: len(peer.responses) == 2)
+
+
+async def test_a_short_response_that_is_refused_ends_the_connection() -> None:
+    """A wrong correlation id ends the connection also where no task reads the response."""
+    async with running() as peer:
+        first = peer.directly()[0]
+        assert peer.near.offer(response(first + 1))
+        await peer.ended.wait()
+        assert isinstance(peer.cause, ProtocolError)
+        assert peer.responses == []
+        assert not peer.near.offer(response(first)), "nothing is passed on after the end"
+
+
+async def test_an_exception_of_on_frame_is_raised_by_run_where_no_task_reads() -> None:
+    """An exception of `on_frame` ends the connection, and `run` raises it."""
+    peer = DirectPeer()
+
+    def broken(_id: int, _frame: bytes) -> None:
+        raise ValueError("broken")
+
+    peer.on_response = broken
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(peer.run)
+            await settle()
+            assert peer.near.offer(response(peer.directly()[0]))
+
+    with anyio.fail_after(10), pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(ValueError, match="broken")
 
 
 async def test_a_request_written_before_run_waits_for_it() -> None:

@@ -225,3 +225,35 @@ def test_a_stream_that_has_heard_something_is_left_as_it_is() -> None:
             assert eager(inner) is inner
 
     asyncio.run(heard())
+
+
+def test_data_are_offered_before_receive_returns_them() -> None:
+    """While a task waits in `receive`, `listen` is offered the data first; what it leaves comes."""
+    offered: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        offered.append(data)
+        return data == b"taken"
+
+    async def offer() -> None:
+        async with connected(echo) as stream:
+            assert isinstance(stream, EagerStream)
+            stream.listen(take)
+            await stream.send(b"early")
+            while not stream.unread:
+                await anyio.lowlevel.checkpoint()
+            assert await stream.receive() == b"early"
+            assert offered == [], "no task was waiting"
+
+            async def send() -> None:
+                await stream.send(b"taken")
+                while not offered:
+                    await anyio.lowlevel.checkpoint()
+                await stream.send(b"left")
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                assert await stream.receive() == b"left"
+            assert offered == [b"taken", b"left"]
+
+    asyncio.run(offer())

@@ -109,7 +109,7 @@ def test_requests_are_byte_for_byte_what_kio_writes(
         transactional_id=transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,
-        topics=iter(topics),
+        topics=topics,
     )
     assert payload(framed) == by_kio(header) + by_kio(entity)
     read, request = decode_request(payload(framed))
