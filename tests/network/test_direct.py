@@ -136,8 +136,8 @@ async def test_a_short_response_that_comes_whole_is_passed_on_as_it_arrives() ->
     """A short response that arrives whole while the reading task waits needs no task."""
     async with running() as peer:
         first, second = peer.directly()[0], peer.directly()[0]
-        assert peer.near.offer(response(first))
-        assert peer.near.offer(response(second))
+        assert peer.pipe.offer(response(first))
+        assert peer.pipe.offer(response(second))
         assert peer.responses == [(each, response(each)[4:]) for each in (first, second)]
         assert peer.read == 0, "the response is the report of its progress"
 
@@ -145,16 +145,16 @@ async def test_a_short_response_that_comes_whole_is_passed_on_as_it_arrives() ->
 async def test_other_data_are_left_to_the_reading_task() -> None:
     """A part of a response, two at once, a long one and an unexpected one are for the task."""
     async with running() as peer:
-        assert not peer.near.offer(response(0)), "none is due"
+        assert not peer.pipe.offer(response(0)), "none is due"
         first, second = peer.directly()[0], peer.directly()[0]
         both = response(first) + response(second)
         long = response(first, bytes(SHORT_RESPONSE))
         for data in (both[:3], both[:-1], both, long):
-            assert not peer.near.offer(data)
+            assert not peer.pipe.offer(data)
         assert peer.responses == []
         await peer.far.send(both[:7])
         await settle()
-        assert not peer.near.offer(both[7:]), "the reading task has the beginning"
+        assert not peer.pipe.offer(both[7:]), "the reading task has the beginning"
         await peer.far.send(both[7:])
         await peer.until(lambda: len(peer.responses) == 2)
 
@@ -163,11 +163,11 @@ async def test_a_short_response_that_is_refused_ends_the_connection() -> None:
     """A wrong correlation id ends the connection also where no task reads the response."""
     async with running() as peer:
         first = peer.directly()[0]
-        assert peer.near.offer(response(first + 1))
+        assert peer.pipe.offer(response(first + 1))
         await peer.ended.wait()
         assert isinstance(peer.cause, ProtocolError)
         assert peer.responses == []
-        assert not peer.near.offer(response(first)), "nothing is passed on after the end"
+        assert not peer.pipe.offer(response(first)), "nothing is passed on after the end"
 
 
 async def test_an_exception_of_on_frame_is_raised_by_run_where_no_task_reads() -> None:
@@ -183,7 +183,7 @@ async def test_an_exception_of_on_frame_is_raised_by_run_where_no_task_reads() -
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(peer.run)
             await settle()
-            assert peer.near.offer(response(peer.directly()[0]))
+            assert peer.pipe.offer(response(peer.directly()[0]))
 
     with anyio.fail_after(10), pytest.raises(ExceptionGroup) as caught:
         await run()
