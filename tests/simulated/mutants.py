@@ -976,6 +976,16 @@ def refused_batches_said_to_be_unknown(patch: Patch) -> None:
     patch(PartitionState, "_fail", naive)
 
 
+@mutant("a connection that says nothing is given up after one request timeout")
+def silence_borne_six_times_as_long(patch: Patch) -> None:
+    timeout_at = Link.timeout_at
+
+    def naive(self: Link, request_timeout: float, longest: float) -> float | None:
+        return timeout_at(self, 6 * request_timeout, longest)
+
+    patch(Link, "timeout_at", naive)
+
+
 # -- what brokers say ---------------------------------------------------------------------------
 
 

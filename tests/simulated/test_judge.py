@@ -24,6 +24,7 @@ from aioidem.testing import (
 from .attempts import Attempts
 from .deadlines import GRACE, Deadlines
 from .perform import perform
+from .progress import Progress
 from .reasons import Reasons
 from .schedule import Fault, Schedule
 from .soak import quiet
@@ -167,6 +168,21 @@ def test_a_deadline_or_the_end_of_the_producer_explains_a_doubt() -> None:
     watched.now = 1.0
     reasons.closing = True
     assert reasons.judge([row]) is None
+
+
+def test_a_record_that_ends_late_after_the_last_fault_is_noticed() -> None:
+    """The bound counts from the last fault or from the record's own start, whichever is later."""
+    progress = Progress(CONFIG, Schedule(0, "attack"))
+    progress.disturbed(100.0)
+    bound = progress.bound(1, 0.1)
+    early, late = (Row(VALUE, "t", 0, 50.0, Outcome.ACKED, settled=s) for s in (99.0, 100.1))
+    assert not list(progress.judge([early, late], 0.1))
+    for started in (50.0, 120.0):
+        since = max(100.0, started)
+        in_time = Row(VALUE, "t", 0, started, Outcome.ACKED, settled=since + bound - 0.01)
+        assert not list(progress.judge([in_time], 0.1))
+        stuck = Row(VALUE, "t", 0, started, Outcome.ACKED, settled=since + bound + 0.01)
+        assert [violation.anomaly for violation in progress.judge([stuck], 0.1)] == [Anomaly.STUCK]
 
 
 def _plan(**values: Any) -> Schedule:

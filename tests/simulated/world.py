@@ -22,10 +22,12 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
 from aioidem import errors
+from aioidem._broker.intercept import Action, Delay, RequestSeen
 from aioidem._broker.requests import Connection as BrokerConnection
 from aioidem._broker.requests import Delivery
 from aioidem._broker.state import ClusterState
@@ -72,6 +74,7 @@ from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
 from .missing import MissingPartitions
+from .progress import Progress
 from .reasons import Reasons
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Schedule
@@ -107,6 +110,8 @@ _OTHER_CLUSTER = 0x9E3779B97F
 _CONNECTIONS = 1_000_000
 # The broker that leads the only partition in schedules of the profile "sprint".
 _SPRINT_LEADER = 0
+# Fetch and DescribeProducers, by which a producer reads what is in a log.
+_READS = (1, 61)
 _MOVED = re.compile("the cluster changed from ")
 _DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
@@ -632,7 +637,7 @@ class World:
         self._order = count()
         self._calls = count()
         self._waiting = 0
-        self._stalled = False
+        self._stalled = self._disturbing = False
         self._inbox: list[Callable[[], None]] = []
         self._closing: int | None = None
         self.connections: dict[int, SimConnection] = {}
@@ -675,7 +680,7 @@ class World:
         self.removed = RemovedBatches()
         self.cluster = self._build_cluster()
         self.injector = Injector(self)
-        self.cluster.interceptor = self.injector.intercept
+        self.cluster.interceptor = self._intercept
         self.core = SimCore(self.config, self, schedule)
         self.sender = SimSender(self.core, self.config, self)
         self.missing = MissingPartitions(self.rows)
@@ -696,6 +701,9 @@ class World:
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
         self.watch = FrameWatch(self.monitor, [self.witness], self.note_recreated, self.heard)
         self.deadlines = Deadlines(self.config, self.witness, lambda: self.now)
+        self.progress = Progress(self.config, schedule)
+        rates = [fault.args[0] for fault in schedule.faults if fault.kind == "rtt"]
+        self._longest_rtt = max([schedule.rtt, *rates])
         expiration = int(schedule.broker_configs.get(*EXPIRATION))
         if schedule.forgets_early:
             expiration = 0
@@ -733,7 +741,7 @@ class World:
     def change_cluster(self) -> ClusterState:
         """Let every host name lead to a new cluster, which shares no state with the old one."""
         self.cluster = self._build_cluster()
-        self.cluster.interceptor = self.injector.intercept
+        self.cluster.interceptor = self._intercept
         return self.cluster
 
     def listen(self, peer: BrokerConnection, hear: Callable[[Delivery], None]) -> None:
@@ -763,8 +771,35 @@ class World:
         self._latest_wall = max(self._latest_wall, wall)
         return wall
 
+    def _disturb(self, act: Callable[[], None]) -> None:
+        """Carry out a fault, or a later part of it: what that schedules is a part of it, too."""
+        self.progress.disturbed(self.now)
+        before, self._disturbing = self._disturbing, True
+        act()
+        self._disturbing = before
+
+    def _intercept(self, seen: RequestSeen) -> Action | None:
+        """Choose what happens to a request, and note how long a fault of it lasts."""
+        before, self._disturbing = self._disturbing, True
+        action = self.injector.intercept(seen)
+        self._disturbing = before
+        if action is not None and not self._everlasting(seen):
+            lasts = action.seconds if isinstance(action, Delay) else 0.0
+            self.progress.disturbed(self.now + lasts)
+        return action
+
+    def _everlasting(self, seen: RequestSeen) -> bool:
+        """Return whether what happens to a request is a property of its brokers, and no fault."""
+        schedule = self.schedule
+        if seen.api_key in _READS:
+            return not schedule.grants_read
+        return seen.api_key == ApiKey.DESCRIBE_CONFIGS and not schedule.grants_describe
+
     def at(self, when: float, act: Callable[[], None]) -> None:
         """Do something at the given time."""
+        if self._disturbing:
+            self.progress.disturbed(when)
+            act = partial(self._disturb, act)
         heapq.heappush(self._events, (max(when, self.now), next(self._order), act))
 
     # -- the run ------------------------------------------------------------------------------
@@ -777,7 +812,8 @@ class World:
                 lambda calls=calls: self._client(lambda: self.send(*calls)),  # type: ignore[misc]
             )
         for fault in self.schedule.faults:
-            self.at(self.start + fault.at, lambda fault=fault: self.injector.inject(fault))  # type: ignore[misc]
+            inject = partial(self.injector.inject, fault)
+            self.at(self.start + fault.at, partial(self._disturb, inject))
         if self.schedule.close_at is not None:
             self.at(self.start + self.schedule.close_at, self._close_early)
         if self.schedule.quiet_at is not None:
@@ -865,6 +901,11 @@ class World:
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
 
     def _turn(self) -> None:
+        before, self._disturbing = self._disturbing, False
+        self._take_a_turn()
+        self._disturbing = before
+
+    def _take_a_turn(self) -> None:
         if not self._stalled and not self.ended:
             self.sender.turn()
             if self._closing is not None and self.core.outcomes.flushed(self._closing):
@@ -880,7 +921,9 @@ class World:
             return
         if self.ended and not always:
             return
+        before, self._disturbing = self._disturbing, False
         act()
+        self._disturbing = before
         # A real loop may let several things happen before the Sender's next turn.
         if self._random.random() < 0.5:
             self._turn()
@@ -1259,6 +1302,7 @@ class World:
         everybody = [*rows, *self.strangers.values()]
         result.violations += judge_history(everybody, log, expect, names_of(schedule), use)
         result.violations += self.deadlines.judge(rows, use)
+        result.violations += self.progress.judge(rows, self._longest_rtt)
         there = {parse_value(record.value) for record in log}
         acked = {row.value for row in rows if row.outcome is Outcome.ACKED}
         result.lost = len((acked & self.lost) - there)
