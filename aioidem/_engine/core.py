@@ -238,6 +238,9 @@ class ProducerCore:
             self._lost.leave(leaving, now)
         self.wake_at = self._wake_of_calm(todo, active, now) or self._next_wake(active, now)
         self._calm, self.produce.refused = True, False
+        if self.produce.take_rerouted():
+            # What is in doubt was looked at before its partition had a connection to ask on.
+            self.wake_at = now
         if self._drafts.steps:
             todo += self._drafts.take_steps()
         return todo

@@ -97,6 +97,8 @@ class ProduceRequests:
         self._timeout_ms = int(config.request_timeout * 1000)
         # Whether a batch was refused, or left out of an answer, since the last poll.
         self.refused = False
+        # Whether a partition with something to resolve has got a new route since `take_rerouted`.
+        self._rerouted = False
         # The batches sent since the last `take_dispatched`; None if `observe` was not called.
         self._dispatched: list[Entry] | None = None
 
@@ -126,6 +128,14 @@ class ProduceRequests:
         for link, states in by_link.items():
             self._send_on(link, states, now)
 
+    def take_rerouted(self) -> bool:
+        """Return whether a partition with something to resolve got a new route since the last call.
+
+        Its doubt can then be resolved on the new connection, if the engine polls again.
+        """
+        rerouted, self._rerouted = self._rerouted, False
+        return rerouted
+
     def _route(self, state: PartitionState, now: float) -> Link | None:
         """Return the connection to a partition's leader, if the partition may use it now."""
         view = self._cluster.leader_of(state.topic, state.partition)
@@ -140,8 +150,10 @@ class ProduceRequests:
             return None
         if link.identified:
             there = (link.link_id, view.leader_id, view.leader_epoch)
-            if there != state.route and not state.follow(Route(*there)):
-                return None
+            if there != state.route:
+                if not state.follow(Route(*there)):
+                    return None
+                self._rerouted |= not state.untroubled
         self._inquiries.ask(link, state, now)
         if not link.identified:
             # The broker has not named its cluster yet. Nothing is sent until then, because in

@@ -19,6 +19,7 @@ from .attempts import Attempts, Story
 __all__ = ["Reasons"]
 
 _SLACK = 0.001
+_CODES = frozenset(int(code.value) for code in ErrorCode)
 _FORGOTTEN = frozenset({ErrorCode.unknown_producer_id, ErrorCode.invalid_producer_id_mapping})
 
 
@@ -93,23 +94,24 @@ class Reasons:
         return self._refused(story)
 
     def _refused(self, story: Story) -> tuple[str, bool]:
+        if any(map(_unknown, story.codes)):
+            return "it was refused with a code that is in no table", True
         codes = story.doubted_codes
         if _FORGOTTEN & codes.keys():
             return "the leader had forgotten the producer", True
         if codes[ErrorCode.out_of_order_sequence_number] >= 2:
             return "two passes of probes were refused", True
-        # An unknown code may itself be what leaves the record in doubt.
-        told = codes.keys() | story.codes.keys()
-        if not all(map(_retriable, told - {ErrorCode.out_of_order_sequence_number})):
-            return "it was refused for good, or with an unknown code, while it was in doubt", True
+        if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
+            return "it was refused for good while it was in doubt", True
         age_ms = self._wall_ms() - self._attempts.oldest_stamp_ms(story.place)
         if age_ms > self._expiration_ms / 2:
             return "the brokers may have forgotten the producer", True
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
 
 
+def _unknown(code: int) -> bool:
+    return code not in _CODES
+
+
 def _retriable(code: int) -> bool:
-    try:
-        return ErrorCode(code).retriable
-    except ValueError:
-        return False
+    return ErrorCode(code).retriable

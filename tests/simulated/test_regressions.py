@@ -456,3 +456,30 @@ def test_records_of_one_call_stay_in_order_when_the_cluster_changes() -> None:
     """
     result = run_seed(7553148)
     assert not result.violations, "\n".join(map(str, result.violations))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_doubt_is_resolved_on_a_new_connection_without_other_events(seed: int) -> None:
+    """The log is read back as soon as the new connection has named its cluster.
+
+    What is in doubt was looked at before its partition had that connection. If nothing else
+    happened, the producer looked again only at the delivery timeout. The seed decides whether the
+    Sender takes a turn between two answers that come at the same time.
+    """
+    plan = schedule(
+        brokers=2,
+        replication=2,
+        topics=(("t", 2),),
+        retain=(20, 20),
+        versions=(13, 13),
+        broker_configs={"producer.id.expiration.ms": "1000000"},
+        calls=(
+            Call(0.0, "t", 0, None, 60),
+            Call(0.0, "t", 1, None, 60),
+            Call(1.5, "t", 1, None, 60, 3000.0),
+        ),
+        glitches=(Glitch(2, "drop", (True, False)),),
+    )
+    result = clean(dataclasses.replace(plan, seed=seed))
+    assert result.outcomes == {Outcome.ACKED: 3}
+    assert result.took < 3.0
