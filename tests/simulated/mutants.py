@@ -66,7 +66,7 @@ from aioidem._engine.topic_view import TopicView
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
 from aioidem._producer import sender as sender_module
-from aioidem._protocol.produce import ProduceAnswer
+from aioidem._protocol.produce import ProduceAnswer, decode_produce_response
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
 
@@ -991,14 +991,14 @@ def silence_borne_six_times_as_long(patch: Patch) -> None:
 
 @mutant("the window is the one in the answer's bytes: an absent field means 5")
 def window_misread_by_the_decoder(patch: Patch) -> None:
-    read = sender_module._read_produce_answer
+    read = decode_produce_response
 
-    def misread(version: int, frame: bytes) -> ProduceAnswer:
-        answer = read(version, frame)
+    def misread(version: int, frame: bytes) -> tuple[int, ProduceAnswer]:
+        correlation_id, answer = read(version, frame)
         parts = (part._replace(retained=part.retained or 20) for part in answer.partitions)
-        return answer._replace(partitions=tuple(parts))
+        return correlation_id, answer._replace(partitions=tuple(parts))
 
-    patch(sender_module, "_read_produce_answer", misread)
+    patch(sender_module, "decode_produce_response", misread)
 
 
 @mutant("a new leader epoch of the same broker is a new leader")
