@@ -43,3 +43,15 @@ def test_an_answer_in_the_same_instant_gives_no_sample() -> None:
     goodput.acknowledge(1000, sent_at=1.0, delivered_at_send=0, now=1.0)
     assert goodput.rate is None
     assert goodput.delivered == 1000
+
+
+def test_the_rate_is_the_largest_of_the_last_eight_samples() -> None:
+    """Samples taken while there was little to send are too low; each is bytes per second."""
+    goodput = Goodput()
+    for number, nbytes in enumerate([1000, 10, 20, 30, 40, 50, 60, 70, 5]):
+        if number == 8:
+            assert goodput.rate == pytest.approx(2000)
+        goodput.acknowledge(
+            nbytes, sent_at=number * 1.0, delivered_at_send=goodput.delivered, now=number + 0.5
+        )
+    assert goodput.rate == pytest.approx(140)
