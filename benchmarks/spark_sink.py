@@ -5,7 +5,9 @@
 Each measurement is one batch write with all of its tasks at once. The sinks take turns, after a
 first write of each that starts Python's workers, and the table has the medians over the rounds.
 Requests to coordinators, and connections, are counted at the broker's proxy in a write of their
-own, because with the proxy's hook each request takes longer.
+own, because with the proxy's hook each request takes longer. The CPU time is that of all processes
+of the benchmark: driver, Python workers, broker and proxy. (Linux only; elsewhere it is 0.) Other
+work on the machine changes it less than it changes the elapsed time.
 
 kio, whose schemas aioidem uses, imports hypothesis where it is installed. Most installations do not
 have it, so it is hidden from the workers.
@@ -24,6 +26,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import pyspark
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -63,8 +66,32 @@ class Watch:
         return None
 
 
-def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, tasks: int) -> float:
-    """Write all rows in one batch write, and return the seconds that it took."""
+class Took(NamedTuple):
+    """What a write took, in seconds."""
+
+    elapsed: float
+    cpu: float
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of all processes below it."""
+    used: dict[int, tuple[int, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:  # the process has ended
+            continue
+        ticks = sum(map(int, fields[11:15]))  # its own and its children's that have ended
+        used[int(path.parent.name)] = (int(fields[1]), ticks / os.sysconf("SC_CLK_TCK"))
+
+    def ours(pid: int) -> bool:
+        return pid == os.getpid() or (pid in used and ours(used[pid][0]))
+
+    return sum(seconds for pid, (_, seconds) in used.items() if ours(pid))
+
+
+def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, tasks: int) -> Took:
+    """Write all rows in one batch write, and return what it took."""
     frame = spark.range(0, rows, 1, tasks).selectExpr(
         "cast(id AS string) AS key", "repeat('x', 100) AS value"
     )
@@ -72,9 +99,9 @@ def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, t
     writer = writer.option("kafka.bootstrap.servers", servers).option("topic", topic)
     if sink == "exactly-once":
         writer = writer.option("identity", secrets.token_hex(4)).option("adaptive", "allow")
-    began = time.monotonic()
+    began, cpu = time.monotonic(), cpu_seconds()
     writer.save()
-    return time.monotonic() - began
+    return Took(time.monotonic() - began, cpu_seconds() - cpu)
 
 
 def written_once(spark: SparkSession, servers: str, topic: str, rows: int) -> bool:
@@ -97,7 +124,7 @@ class Comparison:
         self._tasks = tasks
         self._rows: int = options.rows
         self._rounds: int = options.rounds
-        self._took: dict[str, list[float]] = {sink: [] for sink in _SINKS}
+        self._took: dict[str, list[Took]] = {sink: [] for sink in _SINKS}
 
     def run(self) -> bool:
         """Write with each sink in turn; return whether every row is in its topic once."""
@@ -108,11 +135,13 @@ class Comparison:
             for _ in range(self._rounds):
                 for sink in _SINKS:
                     fine &= self._once(spark, sink)
-        theirs = median(self._took[_OWN])
-        for sink, took in self._took.items():
+        theirs = median(each.elapsed for each in self._took[_OWN])
+        for sink, rounds in self._took.items():
+            took = [each.elapsed for each in rounds]
             middle, watch = median(took), watches[sink]
             print(
                 f"| {self._tasks} | {sink} | {middle:.2f} ({min(took):.2f}-{max(took):.2f}) |"
+                f" {median(each.cpu for each in rounds):.2f} |"
                 f" {self._rows / middle:,.0f} | {theirs / middle:.2f} | {watch.calls} |"
                 f" {len(watch.connections)} |"
             )
@@ -151,8 +180,9 @@ def main() -> int:
     print(
         f"pyspark {pyspark.__version__}, {options.rows:,} rows, {options.rounds} rounds;", end=" "
     )
-    print(f"load before: {load}\n\n| tasks | sink | s, median (range) | rows/s |", end="")
-    print(" of Spark's own | calls to coordinators | connections |\n|---|---|---|---|---|---|---|")
+    print(f"load before: {load}\n\n| tasks | sink | s, median (range) | CPU s |", end="")
+    print(" rows/s | of Spark's own | calls to coordinators | connections |")
+    print("|---|---|---|---|---|---|---|---|")
     fine = True
     with (
         tempfile.TemporaryDirectory() as hidden,
