@@ -211,7 +211,7 @@ def test_a_cluster_that_names_no_id_is_taken_for_the_known_one() -> None:
     rig.lose()
     rig.settle_down()
     assert rig.statuses == [ACKED] * 4
-    assert not rig.events
+    assert not [event for event in rig.events if "cluster" in event]
 
 
 def test_records_go_along_in_call_order_to_the_partitions_that_are_there() -> None:
@@ -316,7 +316,7 @@ def test_a_fenced_producer_asks_for_another_id_and_never_raises_the_epoch() -> N
     rig.settle_down()
     assert rig.statuses == [ACKED] * 4
     assert rig.everything[-1].only.identity == (before[0] + 1, 0)
-    [event] = rig.events
+    [event] = [event for event in rig.events if "another client" in event]
     assert f"another client writes under this producer's id, {before[0]}" in event
 
 

@@ -480,15 +480,13 @@ class World:
             # Without the time of day no record is ever too old.
             polled = self.core.poll(self.now, self._wall_ms if self.space.age else None)
             self._take_outcomes(polled)
-            if not polled.steps:
+            at = self.core.sight.wake_at
+            if not polled.steps and (at is None or at > self.now):
                 break
             for step in polled.steps:
                 self._perform(step)
         else:
             self.complaints.append("the engine never comes to rest")
-        at = self.core.sight.wake_at
-        if at is not None and at <= self.now:
-            self.complaints.append("the engine asks to be woken in the past")
 
     def _take_outcomes(self, polled: Polled) -> None:
         for status, base_offset, numbers in polled.outcomes:
