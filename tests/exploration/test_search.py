@@ -19,7 +19,12 @@ from .spaces import EVERYDAY, SPACES
 from .visits import Visits
 from .world import World
 
-_MUTANTS = ("lost request taken for unwritten", "no implicit ack")
+_MUTANTS = (
+    "lost request taken for unwritten",
+    pytest.param("no implicit ack", marks=pytest.mark.slow),
+)
+
+_LARGER = (EVERYDAY, "two partitions")
 
 
 def _command(*arguments: str) -> list[str]:
@@ -43,7 +48,9 @@ def _visited(name: str, faults: int) -> tuple[World, Visits]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", [EVERYDAY, "last epoch", "two partitions"])
+@pytest.mark.parametrize(
+    "name", ["last epoch", *(pytest.param(name, marks=pytest.mark.slow) for name in _LARGER)]
+)
 def test_what_is_remembered_of_the_engine_is_what_a_real_engine_does(name: str) -> None:
     """Each world of a search is like the one to which a real engine comes on the same path."""
     _, visits = _visited(name, 1)

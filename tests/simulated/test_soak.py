@@ -230,6 +230,13 @@ def test_planted_sizes_and_records(name: str, anomaly: Anomaly) -> None:
         assert any(violation.anomaly is anomaly for violation in found)
 
 
+def test_a_planted_unknown_that_nothing_explains() -> None:
+    """A refused batch whose records end UNKNOWN, although no attempt can have been appended."""
+    with broken("refused batches said to be unknown"):
+        found = run(draw(17)).violations
+    assert any(violation.anomaly is Anomaly.BASELESS for violation in found)
+
+
 def test_each_anomaly_is_planted_somewhere() -> None:
     tests = [*Path(__file__).parent.glob("test_*.py"), *(ROOT / "tests/testing").glob("test_*.py")]
     text = "".join(path.read_text() for path in tests)

@@ -32,6 +32,7 @@ def test_the_rest_of_a_thousand_seeds_of_the_swarm_show_nothing_wrong() -> None:
     nothing_is_wrong(1000 - EVERYDAY, "--mix", "swarm", first=EVERYDAY)
 
 
+@pytest.mark.slow
 def test_every_pair_of_features_occurs_unless_it_is_excluded() -> None:
     """Some seed combines any two features, except for those that exclude each other."""
     pairs: Counter[frozenset[str]] = Counter()
