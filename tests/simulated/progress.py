@@ -62,7 +62,7 @@ class Progress:
 
     def judge(self, rows: Iterable[Row], rtt: float) -> Iterator[Violation]:
         """Yield a violation for each record that ended too long after the last fault."""
-        if any(fault.kind == "cluster" for fault in self._schedule.faults):
+        if any(fault.kind in ("cluster", "split") for fault in self._schedule.faults):
             # A connection that stayed open may lead to the old cluster, and the names to the new
             # one, to the end: the producer stays in the cluster that it can still reach.
             return

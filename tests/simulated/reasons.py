@@ -19,7 +19,12 @@ from .attempts import Attempts, Story
 __all__ = ["Reasons"]
 
 _SLACK = 0.001
-_CODES = frozenset(int(code.value) for code in ErrorCode)
+# What brokers answer to Produce. Any other code, known or not, tells a client nothing about the
+# batch that it refuses.
+_CODES = frozenset(
+    {-1, 0, 2, 3, 5, 6, 7, 10, 14, 15, 16, 17, 18, 19, 20, 21, 29, 31, 32, 35, 42, 43, 44, 45, 46}
+    | {47, 48, 49, 51, 53, 56, 59, 74, 75, 76, 87, 89, 90, 100, 103, 120, 129}
+)
 _FORGOTTEN = frozenset({ErrorCode.unknown_producer_id, ErrorCode.invalid_producer_id_mapping})
 
 
@@ -56,6 +61,8 @@ class Reasons:
         """When an answer last showed that a topic was recreated, in seconds."""
         self.moved_at: float | None = None
         """When the producer last moved to another cluster, in seconds."""
+        self.moves = 0
+        """How often it did so."""
 
     def judge(self, rows: Sequence[Row]) -> str | None:
         """Note why the records of a batch end UNKNOWN now; return a complaint if nothing does."""
@@ -95,7 +102,7 @@ class Reasons:
 
     def _refused(self, story: Story) -> tuple[str, bool]:
         if any(map(_unknown, story.codes)):
-            return "it was refused with a code that is in no table", True
+            return "it was refused with a code that no broker answers to Produce", True
         codes = story.doubted_codes
         if _FORGOTTEN & codes.keys():
             return "the leader had forgotten the producer", True
