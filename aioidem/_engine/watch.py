@@ -277,8 +277,9 @@ class OperatorWatch:
             self._head_since,
             waiting,
             lambda: (
-                f"{_many(waiting, 'caller')} of send wait for room, the first for "
-                f"{now - self._head_since:.1f} s: {self._budget.usage()}{self._because(now)}"
+                f"{_many(waiting, 'caller')} of send {'waits' if waiting == 1 else 'wait'} for "
+                f"room, the first for {now - self._head_since:.1f} s: "
+                f"{self._budget.usage()}{self._because(now)}"
             ),
         )
 

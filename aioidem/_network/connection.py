@@ -668,7 +668,9 @@ class Connection:
 
     def _hung_up(self) -> KafkaConnectionError:
         part = " in the middle of a frame" if self._splitter.pending else ""
-        text = f"the broker hung up{part}; {len(self._due)} responses were due"
+        due = len(self._due)
+        were = "response was" if due == 1 else "responses were"
+        text = f"the broker hung up{part}; {due} {were} due"
         if self._due and not self._answered and self._authentication is None:
             text += ", the first ones on this connection: the listener may want SASL"
         return KafkaConnectionError(text)

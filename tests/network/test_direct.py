@@ -330,7 +330,7 @@ async def test_a_peer_that_hangs_up_leaves_what_was_sent_in_doubt() -> None:
         await peer.far.aclose()
         await peer.ended.wait()
         assert isinstance(peer.cause, KafkaConnectionError)
-        assert "1 responses were due" in str(peer.cause)
+        assert "1 response was due" in str(peer.cause)
         assert peer.connection.started(only)
         with pytest.raises(InternalError):
             await peer.run()

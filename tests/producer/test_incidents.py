@@ -314,7 +314,7 @@ async def test_a_buffer_that_is_full(log: Log) -> None:
         await virtual_time(15.0)
         begin, _, end = log.outline("buffer-full")
         told = begin.getMessage()
-        assert "1 caller of send wait for room, the first for 2." in told
+        assert "1 caller of send waits for room, the first for 2." in told
         assert "orders-1: 1 record without an outcome" in told
         assert "the buffer has room again" in end.getMessage()
     log.check()
