@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -118,3 +119,36 @@ def test_both_sources_return_the_same_rows(
         expected = rows(theirs, level, [])
         assert len(expected) == count
         assert rows(TopicDataSource.name(), level, list(expected[0].__fields__)) == expected
+
+
+def test_a_stream_returns_each_record_once_and_continues(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, in_loop: InLoop, tmp_path: Path
+) -> None:
+    """A stream of aioidem's source returns each record once, also after it was restarted."""
+    spark.dataSource.register(TopicDataSource)
+    reader = spark.readStream.format(TopicDataSource.name()).option("subscribe", topic)
+    reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+    writer = reader.load().writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    async def send(numbers: Iterable[int]) -> None:
+        async with Producer(cluster.bootstrap_servers) as producer:
+            for number in numbers:
+                await producer.send(topic, b"%d" % number, partition=number % 2)
+
+    def values() -> list[int]:
+        return sorted(
+            int(row.value) for row in spark.read.parquet(str(tmp_path / "rows")).collect()
+        )
+
+    for begin in (0, 20):
+        in_loop(send, range(begin, begin + 10))
+        query = writer.start()
+        try:
+            query.processAllAvailable()
+            assert values() == list(range(begin + 10))
+            in_loop(send, range(begin + 10, begin + 20))
+            query.processAllAvailable()
+            assert values() == list(range(begin + 20))
+        finally:
+            query.stop()
