@@ -87,7 +87,7 @@ async def test_nothing_is_left_when_the_body_fails_and_the_log_is_kept(tmp_path:
             raise ZeroDivisionError
     assert_gone(cluster)
     assert "kept" in failure.value.__notes__[0]
-    assert "Kafka Server started" in (tmp_path / "kept" / "broker-0.log").read_text()
+    assert "Awaiting socket connections" in (tmp_path / "kept" / "broker-0.log").read_text()
 
 
 @pytest.mark.parametrize(
