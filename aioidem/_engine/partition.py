@@ -702,16 +702,19 @@ class PartitionState:
         return False
 
     def _note_failed(self, reason: errors.KafkaError | str, now: float) -> None:
-        if self.trouble is None:
-            self.trouble = Trouble(now)
-        self.trouble.add(reason)
+        self._trouble_since(now).add(reason)
 
     def note_leaderless(self, now: float) -> None:
         """Note that metadata names no leader of the partition."""
+        trouble = self._trouble_since(now)
+        if trouble.leaderless_since is None:
+            trouble.leaderless_since = now
+
+    def _trouble_since(self, now: float) -> Trouble:
+        """Return what has failed since the last acknowledgement; it begins now if nothing has."""
         if self.trouble is None:
             self.trouble = Trouble(now)
-        if self.trouble.leaderless_since is None:
-            self.trouble.leaderless_since = now
+        return self.trouble
 
     def _note_refused(
         self, batch: Batch, disposition: Disposition, now: float, out: Effects
