@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from . import mutants
 from .faults import Injector
 from .perform import perform
 from .run import main as command_line
-from .schedule import PROFILES, draw
+from .schedule import PROFILES, Schedule, draw
 from .shrink import shrink
 from .soak import drawn, kind_of, quiet, run_seed
 from .swarm import ONLY_HERE
@@ -133,17 +133,29 @@ def test_the_command_line_traces_and_shrinks_whole_seeds(
     assert "> InitProducerId" in told
 
 
+def kinds_known(injector: type[Injector]) -> set[str]:
+    """Return the kinds of faults and glitches that an injector can carry out."""
+    return {
+        name.removeprefix("_do_").removeprefix("_on_")
+        for name in dir(injector)
+        if name.startswith(("_do_", "_on_")) and name not in ("_on_metadata", "_on_init")
+    }
+
+
+def kinds_drawn(schedules: Iterable[Schedule]) -> Counter[str]:
+    """Return how often schedules have each kind of fault and glitch."""
+    kinds: Counter[str] = Counter()
+    for schedule in schedules:
+        kinds.update(fault.kind for fault in schedule.faults)
+        kinds.update(glitch.kind for glitch in schedule.glitches)
+    return kinds
+
+
 def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
     """The first 2000 seeds draw every kind of fault that profiles know, and often."""
     schedules = [drawn(seed) for seed in range(2000)]
-    faults = Counter(fault.kind for s in schedules for fault in s.faults)
-    faults.update(glitch.kind for s in schedules for glitch in s.glitches)
-    known = {
-        name.removeprefix("_do_").removeprefix("_on_")
-        for name in dir(Injector)
-        if name.startswith(("_do_", "_on_")) and name not in ("_on_metadata", "_on_init")
-    }
-    known -= ONLY_HERE
+    faults = kinds_drawn(schedules)
+    known = kinds_known(Injector) - ONLY_HERE
     assert known - faults.keys() == set()
     assert min(faults[kind] for kind in known) >= 10
     assert sum(s.says is not None for s in schedules) >= 40, (

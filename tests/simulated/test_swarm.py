@@ -12,7 +12,7 @@ from .perform import perform
 from .run import main as command_line
 from .soak import quiet
 from .swarm import FEATURES, ONLY_HERE, draw_swarm, kind_of
-from .test_soak import nothing_is_wrong
+from .test_soak import kinds_drawn, kinds_known, nothing_is_wrong
 from .whole import WholeInjector
 
 EVERYDAY = 120  # how many of the 1000 seeds `make check` runs; `make test` runs all of them
@@ -59,14 +59,8 @@ def test_most_features_are_left_out_of_a_schedule() -> None:
 
 def test_the_swarm_draws_every_fault_that_the_injector_knows() -> None:
     """The swarm draws every kind of fault, except one that no other fault may accompany."""
-    schedules = [draw_swarm(seed) for seed in range(1000)]
-    drawn = Counter(fault.kind for s in schedules for fault in s.faults)
-    drawn.update(glitch.kind for s in schedules for glitch in s.glitches)
-    known = {
-        name.removeprefix("_do_").removeprefix("_on_")
-        for name in dir(WholeInjector)
-        if name.startswith(("_do_", "_on_")) and name not in ("_on_metadata", "_on_init")
-    }
+    drawn = kinds_drawn(draw_swarm(seed) for seed in range(1000))
+    known = kinds_known(WholeInjector)
     # After an epoch bump our producer could have the epoch of the stranger: see `_carried_here`.
     assert known - drawn.keys() == {"stranger"}
     assert drawn.keys() >= ONLY_HERE
