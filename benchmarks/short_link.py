@@ -58,11 +58,13 @@ from short_link_scenarios import (
     GROUPS,
     LONG,
     MEANINGS,
+    Scenario,
     ScenarioError,
     scenarios,
 )
 from workers import JAVA, has_compiler
 
+import aioidem
 from aioidem._testing.kafka_install import KafkaInstall, install_kafka
 from aioidem._testing.kafka_process import ProcessGuard
 from aioidem.broker import EmbeddedCluster
@@ -72,6 +74,8 @@ HERE = Path(__file__).parent
 KAFKA = "4.3.1"
 ENDING = 180.0
 START_UP = 1.5
+WIDE = 100
+"""From how many partitions on a topic is kept for all rounds."""
 MODULES = {
     "aiokafka": "aiokafka",
     "aiokafka-pure": "aiokafka",
@@ -222,9 +226,13 @@ async def measure(flags: argparse.Namespace, report: Report) -> None:
     try:
         if short:
             async with broker(flags) as target:
+                kept: set[str] = set()
                 for turn in range(flags.rounds):
                     for scenario in short:
-                        await _turn(flags, target, tables[scenario.name], turn, guard)
+                        topic = await _topic(target, scenario, turn, kept)
+                        await _turn(flags, target, tables[scenario.name], topic, turn, guard)
+                        if topic not in kept:
+                            await target.delete(topic)
         for scenario in flags.chosen:
             if scenario.way == LONG:
                 await anyio.to_thread.run_sync(
@@ -235,13 +243,46 @@ async def measure(flags: argparse.Namespace, report: Report) -> None:
         guard.close()
 
 
+async def _topic(target: Broker, scenario: Scenario, turn: int, kept: set[str]) -> str:
+    """Create the topic of one round, and return its name.
+
+    A topic of many partitions is created once and kept, because of what `_touch` costs there.
+    """
+    wide = scenario.partitions >= WIDE
+    topic = f"{scenario.partitions}-partitions" if wide else scenario.name.replace("+", "-")
+    topic = topic if wide else f"{topic}-{turn}"
+    if topic not in kept:
+        await target.create(topic, scenario.partitions)
+        await _touch(target.servers, topic, scenario.partitions)
+    if wide:
+        kept.add(topic)
+    return topic
+
+
+async def _touch(servers: str, topic: str, partitions: int) -> None:
+    """Write two batches of 16 kB to each partition of a new topic.
+
+    The first batches of a partition take a broker up to 50 ms, because it creates and maps the
+    files of the log. Otherwise a client that writes to more partitions would pay for those files.
+    """
+    producer = aioidem.Producer(servers, delivery_timeout=ENDING, request_timeout=ENDING / 2)
+    async with producer:
+        for _ in range(2):
+            async with anyio.create_task_group() as group:
+                for each in range(partitions):
+                    group.start_soon(partial(producer.send, topic, bytes(16_000), partition=each))
+
+
 async def _turn(
-    flags: argparse.Namespace, target: Broker, table: Table, turn: int, guard: ProcessGuard
+    flags: argparse.Namespace,
+    target: Broker,
+    table: Table,
+    topic: str,
+    turn: int,
+    guard: ProcessGuard,
 ) -> None:
     """Run one scenario once with each client that was able to run it so far."""
     scenario = table.scenario
-    topic = f"{scenario.name.replace('+', '-')}-{turn}"
-    await target.create(topic, scenario.partitions)
     for client in flags.clients:
         row = table.row(client)
         if row.cannot or row.failed:
@@ -270,7 +311,6 @@ async def _turn(
         )
         row.add(found)
         print(f"round {turn + 1}, {scenario.name}: {found.line()}", file=sys.stderr)
-    await target.delete(topic)
 
 
 def _long_link(flags: argparse.Namespace, table: Table, guard: ProcessGuard) -> None:
