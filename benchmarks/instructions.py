@@ -7,8 +7,9 @@
 It counts, for the compiled form of the hot loops and for the pure one:
 
 - each hot loop (encoding, sizes, murmur2) over 200 records: 5 s;
-- a record that is queued and delivered, with the embedded cluster's part in it: a minute, left out
-  with `--loops`.
+- a record that is queued and delivered, with the embedded cluster's part in it, and a record that
+  is sent and awaited by itself, in the client's process alone: two minutes, left out with
+  `--loops`.
 
 Unlike `opcode_guard.py` this sees what C code does. The counts do not depend on the machine's
 speed or load, but on the compilers of CPython and of the extension. So they are recorded with the
@@ -52,6 +53,7 @@ OTHER_BUILD: Final = 0.30
 BELOW: Final = 0.30
 """The part by which a count may stay below the recorded one."""
 PRODUCER: Final = "a record queued and delivered, and the cluster's part"
+CLIENT: Final = "a record awaited by itself, without the cluster's part"
 
 Counts = dict[str, float]
 """By workload, the instructions of one record."""
@@ -72,12 +74,13 @@ def build() -> str:
     return f"{' '.join(sys.version.split())}; {extension}; {libc}; {platform.machine()}"
 
 
-def counted(form: str, what: str, layout: int = 0) -> list[int]:
+def counted(form: str, what: str, *arguments: str, layout: int = 0) -> list[int]:
     """Run a workload under callgrind, and return the instructions between its marks.
 
     Args:
         form: The form of the hot loops, one of `FORMS`.
         what: The name of the workload.
+        arguments: Its arguments.
         layout: A number that puts the objects of the interpreter at other addresses.
 
     Raises:
@@ -94,6 +97,7 @@ def counted(form: str, what: str, layout: int = 0) -> list[int]:
         command: list[str | Path] = [valgrind() or "valgrind", "--tool=callgrind"]
         command += ["--dump-before=getppid", f"--callgrind-out-file={folder}/out"]
         command += [sys.executable, "-s", *(["-S"] if what == "loops" else []), script, ROOT, what]
+        command += arguments
         done = subprocess.run(  # noqa: S603 - a script of ours
             command, env=environment, capture_output=True, text=True, check=False, timeout=600
         )
@@ -110,20 +114,35 @@ def measured(form: str, *, loops_only: bool, layout: int = 0) -> Counts:
 
     Args:
         form: The form of the hot loops, one of `FORMS`.
-        loops_only: Whether to leave out the workload that takes a minute.
+        loops_only: Whether to leave out the workloads that take a minute each.
         layout: See `counted`.
 
     Raises:
         SystemExit: valgrind failed, or its output has another form than that of releases of today.
     """
-    found = counted(form, "loops", layout)
+    found = counted(form, "loops", layout=layout)
     if len(found) != len(LOOPS):
         raise SystemExit(f"callgrind has seen {len(found)} of {len(LOOPS)} workloads")
     counts = {name: total / RECORDS for name, total in zip(LOOPS, found, strict=True)}
     if not loops_only:
-        fewer, more = counted(form, "producer", layout)
+        fewer, more = counted(form, "producer", layout=layout)
         counts[PRODUCER] = (more - fewer) / (LONG - SHORT)
+        counts[CLIENT] = awaited(form, layout)
     return counts
+
+
+def awaited(form: str, layout: int = 0) -> float:
+    """Count the instructions of a record that is sent and awaited by itself.
+
+    The embedded cluster runs in this process, and the client in another.
+    """
+    sys.path.insert(0, str(ROOT))
+    from aioidem.broker import EmbeddedCluster
+
+    with EmbeddedCluster.in_thread() as cluster:
+        cluster.create_topic("t", partitions=1)
+        fewer, more = counted(form, "client", cluster.bootstrap_servers, layout=layout)
+    return (more - fewer) / (LONG - SHORT)
 
 
 def recorded(form: str) -> tuple[Counts, str] | None:

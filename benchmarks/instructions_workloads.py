@@ -2,10 +2,11 @@
 
     python instructions_workloads.py CHECKOUT loops
     python instructions_workloads.py CHECKOUT producer
+    python instructions_workloads.py CHECKOUT client HOST:PORT
 
 Each call of `os.getppid` is a mark: callgrind, which sees the call of the C library's function,
 writes what was executed since the last mark to a file of its own. So the order of the marks is the
-order of `LOOPS`, or of the two runs of `producer`.
+order of `LOOPS`, or of the two runs of `producer` or `client`.
 """
 
 from __future__ import annotations
@@ -93,8 +94,7 @@ def loops(checkout: str) -> None:
 
 def producer(checkout: str) -> None:
     """Queue and deliver records twice, with an embedded cluster in the same process."""
-    sys.path.insert(0, checkout)
-    sys.modules["hypothesis"] = None  # type: ignore[assignment] # kio would import it
+    _import_from(checkout)
     import asyncio
 
     from opcodes import WORKLOADS, SteadyLoop, run
@@ -111,6 +111,36 @@ def producer(checkout: str) -> None:
     os.getppid()
 
 
+def client(checkout: str, bootstrap: str) -> None:
+    """Send and await one record at a time, twice, to a cluster in another process."""
+    _import_from(checkout)
+    import asyncio
+
+    from opcodes import awaited
+
+    from aioidem import Producer
+
+    async def send() -> None:
+        async with Producer(bootstrap) as sending:
+            await awaited(sending, SHORT)
+            for records in (SHORT, LONG):
+                os.getppid()
+                await awaited(sending, records)
+            os.getppid()
+
+    asyncio.run(send())
+
+
+def _import_from(checkout: str) -> None:
+    """Have aioidem imported from a checkout."""
+    sys.path.insert(0, checkout)
+    sys.modules["hypothesis"] = None  # type: ignore[assignment] # kio would import it
+
+
 if __name__ == "__main__":
     gc.disable()
-    {"loops": loops, "producer": producer}[sys.argv[2]](sys.argv[1])
+    _, checkout, what, *arguments = sys.argv
+    if what == "client":
+        client(checkout, *arguments)
+    else:
+        {"loops": loops, "producer": producer}[what](checkout)

@@ -61,9 +61,8 @@ class BatchLimit:
             return False
         return self._asked_at is None or now >= self._asked_at + max_age
 
-    @property
     def awaited(self) -> bool:
-        """Whether batches wait for the topic's config, because one was refused for its size."""
+        """Return whether batches wait for the limit, because one was refused for its size."""
         return self._asking and self._refused
 
     def ask(self, now: float) -> None:

@@ -77,12 +77,19 @@ class BrokerInquiries:
         if config.producer_id_expiration is not None:
             self._warn_of_short_memory()
 
-    def ask(self, link: Link, state: PartitionState, now: float) -> None:
-        """Send the leader of a partition the questions that are due now."""
+    def ask(self, link: Link, state: PartitionState, limit: BatchLimit, now: float) -> None:
+        """Send the leader of a partition the questions that are due now.
+
+        Args:
+            link: the connection to the leader.
+            state: the partition.
+            limit: the limits of its topic on that connection.
+            now: seconds.
+        """
         self._discover(link, state, now)
         if not link.asked_broker:
             self._ask_about_itself(link, now)
-        self._ask_limit(link, state, now)
+        self._ask_limit(link, state, limit, now)
 
     def _discover(self, link: Link, state: PartitionState, now: float) -> None:
         """Ask whether the broker has Produce v14 (KIP-1269), if that is due, and report the answer.
@@ -108,12 +115,11 @@ class BrokerInquiries:
             token = self._requests.register(link, RequestKind.BROKER_CONFIG, now)
             self._requests.add(DescribeBrokerConfig(link.link_id, token, link.node_id))
 
-    def _ask_limit(self, link: Link, state: PartitionState, now: float) -> None:
+    def _ask_limit(self, link: Link, state: PartitionState, limit: BatchLimit, now: float) -> None:
         """Ask for a topic's batch size limit, if it is needed.
 
         It is needed if a batch may become larger than `batch_size`, or was refused for its size.
         """
-        limit = link.limits.of(state.topic)
         growth = self._config.late_sealing and state.may_outgrow(self._config.batch_size)
         if (
             limit.wants(now, self._config.metadata_max_age, growth=growth)

@@ -68,7 +68,7 @@ class ProducerCore:
         self.config = config
         self.wake_at: float | None = None
         # Whether nothing has happened since the last poll but that records were queued and Produce
-        # requests were answered (`_wake_of_calm`).
+        # requests were answered (`_is_calm`).
         self._calm = False
         # Whether all that a queued record or its batch waits for takes a request timeout or longer.
         self._only_timeouts = (
@@ -204,7 +204,43 @@ class ProducerCore:
             The steps to perform, in this order.
         """
         todo = self._requests.begin_poll()  # the parts called below add their steps to this list
+        calm = self._is_calm(now)
         self._doubt.see_clock(wall_ms, now)
+        if not calm:
+            self._end_overdue(now)
+        active = self._partitions.active()
+        if not calm:
+            for leaving in self._doubt.silent_leaders(active, now):
+                self._lost.leave(leaving, now)
+            self._doubt.read_on(now)
+        for state in active:
+            self._doubt.prepare(state, now)
+            identity = self.identity.current
+            if identity is not None and state.ledger.identity is not identity:
+                state.adopt(identity)
+        if not calm:
+            self._metadata_requests.ask(now)
+            self._metadata_requests.ask_clusters(now)
+            self._identity_request.ask(now)
+            self.coordination.call(now)
+        self.produce.send(active, now)
+        if not calm:
+            # This adds partitions that `send` found outside the transaction.
+            self.coordination.call(now)
+            for leaving in self.connections.spare(now):
+                self._lost.leave(leaving, now)
+        if not calm or not self._may_sleep_on(todo, active, now):
+            self.wake_at = self._next_wake(active, now)
+        self._calm, self.produce.refused = True, False
+        if self.produce.take_rerouted():
+            # What is in doubt was looked at before its partition had a connection to ask on.
+            self.wake_at = now
+        if self._drafts.steps:
+            todo += self._drafts.take_steps()
+        return todo
+
+    def _end_overdue(self, now: float) -> None:
+        """Leave connections that are not to be used any more, and settle records that are over."""
         self.coordination.follow()
         if self.connections.astray:
             for leaving in self._home.leave_strangers(now):
@@ -219,31 +255,6 @@ class ProducerCore:
             for leaving in self.connections.overdue(now):
                 self._lost.leave(leaving, now)
         self.accumulator.expire(now)
-        active = self._partitions.active()
-        for leaving in self._doubt.silent_leaders(active, now):
-            self._lost.leave(leaving, now)
-        self._doubt.read_on(now)
-        for state in active:
-            self._doubt.prepare(state, now)
-            identity = self.identity.current
-            if identity is not None and state.ledger.identity is not identity:
-                state.adopt(identity)
-        self._metadata_requests.ask(now)
-        self._metadata_requests.ask_clusters(now)
-        self._identity_request.ask(now)
-        self.coordination.call(now)
-        self.produce.send(active, now)
-        self.coordination.call(now)  # adds partitions that `send` found outside the transaction
-        for leaving in self.connections.spare(now):
-            self._lost.leave(leaving, now)
-        self.wake_at = self._wake_of_calm(todo, active, now) or self._next_wake(active, now)
-        self._calm, self.produce.refused = True, False
-        if self.produce.take_rerouted():
-            # What is in doubt was looked at before its partition had a connection to ask on.
-            self.wake_at = now
-        if self._drafts.steps:
-            todo += self._drafts.take_steps()
-        return todo
 
     def close(self, now: float) -> list[steps.Step]:
         """Settle every record now, and return the steps that close every connection.
@@ -262,39 +273,51 @@ class ProducerCore:
             pass
         return todo
 
-    def _wake_of_calm(
-        self, todo: list[steps.Step], active: list[PartitionState], now: float
-    ) -> float | None:
-        """Return a time to poll again that is early enough, if that is clear without `_next_wake`.
+    def _is_calm(self, now: float) -> bool:
+        """Return whether this poll has nothing to do but to send batches of queued records.
 
-        It is clear while acknowledged batches are followed by new ones and nothing else happens.
-        Then every time that has been added since the last poll is that of a timeout. So the last
-        `wake_at` is early enough, and to poll too early does no harm.
+        That is so while acknowledged batches are followed by new ones, nothing else happens, and
+        `wake_at` has not come, the first time at which something is due by itself.
         """
-        wake_at = self.wake_at
-        if (
-            not self._calm
-            or not self._only_timeouts
-            or self.produce.refused
-            or wake_at is None
-            or now >= wake_at
-            or now + self.config.request_timeout < wake_at
-            or self.metadata.wanted
-            or self.accumulator.unplaced
-            or self.identity.current is None
-            or self._partitions.retired
-        ):
-            return None
+        return (
+            self._calm
+            and self._only_timeouts
+            and self.wake_at is not None
+            and now < self.wake_at
+            and not self.produce.refused
+            and not self.metadata.wanted
+            and not self.accumulator.unplaced
+            and self.identity.current is not None
+            and not self._partitions.retired
+            and not self._doubt.old_leaders_owe
+            and self._effects.fatal_error is None
+        )
+
+    def _may_sleep_on(
+        self, todo: list[steps.Step], active: list[PartitionState], now: float
+    ) -> bool:
+        """Return whether the last `wake_at` is early enough after a calm poll.
+
+        It is if nothing that was added since is due before. To poll too early does no harm, so
+        `wake_at` need not be the exact time.
+        """
+        wake_at, config = self.wake_at, self.config
+        if wake_at is None or now + config.request_timeout < wake_at or self.metadata.wanted:
+            return False
+        grace, linger = config.request_timeout, config.linger
         for state in active:
-            if now < state.retry_at or not state.untroubled:
-                return None
+            if state.next_wake(now, grace, linger) < wake_at or not state.untroubled():
+                return False
+        idle_after = config.connections_max_idle or math.inf
         for link in self.connections.links.values():
             if now < link.throttled_until:
-                return None
-        for step in todo:
+                return False
+            if not link.outstanding and link.last_progress + idle_after < wake_at:
+                return False
+        for step in todo:  # noqa: SIM110 - as in `PartitionState.past_deadline`
             if type(step) is not steps.SendProduce:
-                return None
-        return wake_at
+                return False
+        return True
 
     def _next_wake(self, active: list[PartitionState], now: float) -> float | None:
         """Return the first time at which a poll can do something that it cannot do now, or None."""

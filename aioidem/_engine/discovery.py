@@ -199,9 +199,8 @@ class Discovery:
         """Whether Produce requests are sent in v14."""
         return self.state in _SPOKEN
 
-    @property
     def holds_up(self) -> bool:
-        """Whether batches must wait until the broker has answered the question about its config.
+        """Return whether batches must wait for the broker's answer about its config.
 
         A batch sent before the answer would have to be sent in v13. Its acknowledgement would not
         name the window, so the window would stay at 5 batches for one more round trip.

@@ -86,6 +86,8 @@ class DoubtResolution:
         # producer.
         self._wall_ahead: float | None = None
         self._warned_suspect = False
+        self.old_leaders_owe = False
+        """Whether an old leader owed answers when `silent_leaders` last looked."""
         self._next_pages: list[tuple[PartitionState, Link, int]] = []
 
     def see_clock(self, wall_ms: float | None, now: float) -> None:
@@ -106,7 +108,7 @@ class DoubtResolution:
         """
         if self._wall_ahead is not None:
             state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration)
-        if state.untroubled:
+        if state.untroubled():
             return
         route = state.route
         link = None if route is None else self._links.get(route.link_id)
@@ -207,11 +209,15 @@ class DoubtResolution:
 
     def silent_leaders(self, states: Iterable[PartitionState], now: float) -> Iterator[Leaving]:
         """Yield connections to old leaders that owe answers to batches, but have become silent."""
+        self.old_leaders_owe = False
         for state in states:
             if not state.outstanding:
                 continue
             link, at = self._silent_at(state)
-            if link is not None and at is not None and now >= at:
+            if link is None or at is None:
+                continue
+            self.old_leaders_owe = True
+            if now >= at:
                 reason = (
                     f"{state.where} has a new leader, whose turn comes when broker {link.node_id}, "
                     "the old leader, has answered; it has sent nothing since "

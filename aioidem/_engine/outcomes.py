@@ -21,6 +21,7 @@ from aioidem.structs import DeliveryStatus
 
 __all__ = ["Counters", "Outcomes"]
 
+_ACKED = DeliveryStatus.ACKED  # a member's name is looked up slowly in Python 3.11, see `Named`
 _MOST_EVENTS = 1000
 """The most events for the log that are kept until they are taken; older ones are dropped."""
 
@@ -89,7 +90,7 @@ class Outcomes:
         if self._left or self._flush_counts:
             self._count_for_flushes(settlement)
         counters = self.counters
-        if outcome.status is DeliveryStatus.ACKED:
+        if outcome.status is _ACKED:
             counters.records_acked += count
             counters.bytes_acked += size
         else:

@@ -70,6 +70,7 @@ from aioidem.structs import DeliveryStatus, TopicPartition
 
 __all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
 
+_ACKED = DeliveryStatus.ACKED  # a member's name is looked up slowly in Python 3.11, see `Named`
 _ENDED_NOT_WRITTEN = "a batch ended NOT_WRITTEN"
 _UNANSWERED = "an attempt got no answer"
 _UNWRITTEN = "a connection ended before an attempt was written"
@@ -210,9 +211,8 @@ class PartitionState:
         records = self.queue.records
         return records[0].queued_at if records else math.inf
 
-    @property
     def waits(self) -> bool:
-        """Whether a record or a batch of the partition waits to be sent."""
+        """Return whether a record or a batch of the partition waits to be sent."""
         if self.queue.records:
             return True
         for batch in self.unresolved:  # noqa: SIM110 - as in `past_deadline`
@@ -220,9 +220,8 @@ class PartitionState:
                 return True
         return False
 
-    @property
     def untroubled(self) -> bool:
-        """Whether nothing special has to be resolved in this partition.
+        """Return whether nothing special has to be resolved in this partition.
 
         That is so if the recovery ladder (`recovery`) is not in use, the leader is not suspected to
         have forgotten the producer, and no other client was seen to use the producer id.
@@ -330,6 +329,8 @@ class PartitionState:
 
     def next_resend(self, now: float) -> Batch | None:
         """Return the batch to be resent now; None if no batch must or may be resent now."""
+        if not self.unresolved:
+            return None
         if now < self.retry_at or self.read_back.offset is not None:
             # Nothing is resent while the log is read back. If a batch is found there, an earlier
             # batch that was rejected must not be resent any more: it would be written out of order.
@@ -398,9 +399,8 @@ class PartitionState:
     def _unresolved_records(self) -> int:
         return self.ledger.next - self.unresolved[0].base if self.unresolved else 0
 
-    @property
     def sequence_room(self) -> int:
-        """The largest number of records that the next batch may have, at least one.
+        """Return the largest number of records that the next batch may have, at least one.
 
         A broker with KIP-758 recognises a duplicate only within a range of sequences below the
         newest sequence in its log. So all unresolved batches must fit into that range together.
@@ -1211,7 +1211,7 @@ class PartitionState:
         outcome = Outcome(
             self.topic,
             self.partition,
-            DeliveryStatus.ACKED,
+            _ACKED,
             base_offset=base_offset,
             log_append_time_ms=-1 if answer is None else answer.log_append_time_ms,
             log_start_offset=-1 if answer is None else answer.log_start_offset,

@@ -101,6 +101,8 @@ class Partitions:
 
     def wake(self, state: PartitionState) -> None:
         """Make a partition busy, because a record is about to be queued on it."""
+        if state in self.busy:
+            return
         self.busy[state] = None
         state.begin_transaction(self._transaction, gated=self._gated)
 

@@ -44,6 +44,7 @@ from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
 __all__ = ["ProduceRequests"]
 
 _PRODUCE_WITH_TOPIC_IDS = 13
+_UNSUPPORTED_VERSION = int(ErrorCode.unsupported_version)
 
 
 class ProduceRequests:
@@ -153,13 +154,14 @@ class ProduceRequests:
             if there != state.route:
                 if not state.follow(Route(*there)):
                     return None
-                self._rerouted |= not state.untroubled
-        self._inquiries.ask(link, state, now)
+                self._rerouted |= not state.untroubled()
+        limit = link.limits.of(state.topic)
+        self._inquiries.ask(link, state, limit, now)
         if not link.identified:
             # The broker has not named its cluster yet. Nothing is sent until then, because in
             # another cluster the producer id may belong to another producer.
             return None
-        if link.limits.of(state.topic).awaited:
+        if limit.awaited():
             # A batch was refused for its size, and the leader was asked for the topic's limit. Wait
             # for the answer, because the batch is split into parts that the limit allows.
             return None
@@ -167,7 +169,7 @@ class ProduceRequests:
             # The broker was asked how long it keeps a producer's state. Wait for the answer: if the
             # broker may have dropped the state, a resent batch could be appended a second time.
             return None
-        return None if link.discovery.holds_up else link
+        return None if link.discovery.holds_up() else link
 
     def _send_on(self, link: Link, states: list[PartitionState], now: float) -> None:
         while link.admits(now):
@@ -287,10 +289,11 @@ class ProduceRequests:
         )
 
     def _hear_v14(self, link: Link, answer: ProduceAnswer, now: float) -> None:
-        if any(part.error_code == ErrorCode.unsupported_version for part in answer.partitions):
-            link.discovery.refused("it answered UNSUPPORTED_VERSION", now)
-        else:
-            link.discovery.answered()
+        for part in answer.partitions:
+            if part.error_code == _UNSUPPORTED_VERSION:
+                link.discovery.refused("it answered UNSUPPORTED_VERSION", now)
+                return
+        link.discovery.answered()
 
     def _learn_leaders(self, answer: ProduceAnswer) -> None:
         # A broker is kept only if the answer names it as the leader of a partition. Otherwise a
@@ -334,7 +337,7 @@ class ProduceRequests:
             trust_base_offset=self._config.trust_base_offset,
             message=part.error_message,
         )
-        if code == ErrorCode.unsupported_version and request.version >= PRODUCE_WITH_WINDOW:
+        if code == _UNSUPPORTED_VERSION and request.version >= PRODUCE_WITH_WINDOW:
             disposition = disposition._replace(action=Action.RETRY)  # the retry is sent in v13
         if self._transactions.finishing(code):
             disposition = disposition._replace(action=Action.RETRY)
@@ -393,6 +396,6 @@ class ProduceRequests:
 
 def _any_waits(states: list[PartitionState]) -> bool:
     for state in states:  # noqa: SIM110 - `any` takes three times as long
-        if state.waits:
+        if state.waits():
             return True
     return False

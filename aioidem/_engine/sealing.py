@@ -58,6 +58,7 @@ class Sealer:
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
         self._codec = Codec.from_name(config.compression_type)
+        self._compresses = self._codec is not Codec.NONE
         self._estimator = CompressionRatioEstimator()
         self.drafts = Drafts(config)
         self.partitioner: Partitioner = config.partitioner or DefaultPartitioner()
@@ -124,15 +125,15 @@ class Sealer:
         if state.queue.draft is not None:
             return self._seal_draft(state, state.queue.draft, most, room, alone=alone)
         limit = self.limit(state, link, most)
-        if self._codec is Codec.NONE:
-            limit = min(limit, room)
-        else:
+        if self._compresses:
             ratio = self._ratio(topic)
             if self._begin_draft(state, int(limit / ratio)):
                 return None
             limit = int(min(limit, room) / ratio)
+        else:
+            limit = min(limit, room)
         flushing = state.queue.flushing
-        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room))
+        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room()))
         body = self._build(topic.name, records)
         size, bound = body.batch_size, min(most, room)
         while size > bound and body.count > 1:
@@ -172,7 +173,7 @@ class Sealer:
         if max(min(limit, queue.bytes), queue.first_size) <= drafts.quick:
             return False
         if not drafts.full:
-            drafts.begin(state, queue, queue.head(limit, min(_MAX_RECORDS, state.sequence_room)))
+            drafts.begin(state, queue, queue.head(limit, min(_MAX_RECORDS, state.sequence_room())))
         return True
 
     def _seal_draft(
@@ -186,8 +187,8 @@ class Sealer:
         if body is None:
             return None
         count, size = body.count, body.batch_size
-        if (size > most and count > 1) or count > state.sequence_room:
-            keep = min(int(count * most / size), count - 1, state.sequence_room) or 1
+        if (size > most and count > 1) or count > state.sequence_room():
+            keep = min(int(count * most / size), count - 1, state.sequence_room()) or 1
             self.drafts.begin(state, state.queue, state.queue.shorten_draft(draft, keep))
             return None
         if size > room and not alone:
@@ -219,7 +220,7 @@ class Sealer:
         """
         # A split is rare, so it may make one object per record of a block.
         records = list(batch.records)
-        if self._codec is not Codec.NONE:
+        if self._compresses:
             plain = sum(record.size for record in records) + BATCH_OVERHEAD
             self._estimator.reset_after_split(state.topic, self._codec, len(batch.data) / plain)
         parts: list[Batch] = []
@@ -268,7 +269,7 @@ class Sealer:
     def _build(self, topic: str, records: Sequence[PendingRecord]) -> BatchBody:
         """Encode the records of a topic, and learn how well they could be compressed."""
         body = self._encode(records)
-        if self._codec is not Codec.NONE:
+        if self._compresses:
             self.learn(topic, body)
         return body
 

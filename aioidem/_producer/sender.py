@@ -26,6 +26,7 @@ writes to each connection in the order of that list.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -210,7 +211,8 @@ class Sender:
                 while True:
                     self._turn()
                     await self.wakeup.wait()
-                    await self._catch_up()
+                    if self._late() > _STALL:
+                        await self._catch_up()
         except Exception as error:
             self._core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
             raise
@@ -219,21 +221,22 @@ class Sender:
             self.ended = True  # before `shut`, because the calls that it wakes look at `ended`
             self.shut()
 
+    def _late(self) -> float:
+        """Return how many seconds ago the engine was to be polled; negative if that is to come."""
+        wake_at = self._core.wake_at
+        return -math.inf if wake_at is None else self.clock() - wake_at
+
     async def _catch_up(self) -> None:
-        """Read arrived answers before the next poll, if something has blocked the event loop.
+        """Read arrived answers before the next poll: something has blocked the event loop.
 
         After a blocking call or a suspension of the process the poll would let requests time out
         whose answers may be in the sockets already.
         """
-        wake_at = self._core.wake_at
-        if wake_at is None:
-            return
-        late = self.clock() - wake_at
-        if late > _STALL and not self.settled.pending:
+        if not self.settled.pending:
             self._outcomes.event(
                 LogLine.LOOP_BLOCKED,
                 f"the event loop was blocked, or the process suspended: this producer was to run "
-                f"{late:.1f} s ago",
+                f"{self._late():.1f} s ago",
             )
             for _ in range(_CATCH_UP_ROUNDS):
                 await anyio.lowlevel.checkpoint()

@@ -64,6 +64,8 @@ _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 _START: Final = Struct(">ihhi")
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 _INDEX_AND_SIZE: Final = Struct(">ii")
+_NO_TAGS: Final = b"\x00\x00\x00"
+"""The counts of the tagged fields of a last partition, of its topic, and of the request."""
 # A response from v9 on starts with the correlation id, the count of the header's tagged fields and
 # the number of topics plus one. It ends with the throttle time and the count of tagged fields.
 _ANSWER_START: Final = Struct(">iBB")
@@ -155,6 +157,15 @@ def encode_produce_request(
     if not FIRST_VERSION <= version <= LAST_VERSION:
         raise InternalError(f"no Produce version {version}")
     flexible = version >= FIRST_FLEXIBLE_VERSION
+    if version >= FIRST_VERSION_WITH_TOPIC_IDS and len(topics) == 1 and len(topics[0][2]) == 1:
+        name, topic_id, [(index, records)] = topics[0]
+        lead = _same_for_partition(
+            client_id, transactional_id, acks, timeout_ms, name, topic_id, index
+        )
+        count = _uvarint(len(records) + 1)
+        size = _START.size - _INT32.size + len(lead) + len(count) + len(records) + len(_NO_TAGS)
+        start = _START.pack(size, 0, version, correlation_id)
+        return b"".join((start, lead, count, records, _NO_TAGS))
     chunks = [b"", _same_in_all(client_id, transactional_id, acks, timeout_ms, flexible)]
     if flexible:
         _add_topics(chunks, topics, version >= FIRST_VERSION_WITH_TOPIC_IDS)
@@ -202,6 +213,25 @@ def _same_in_all(
     """Encode the part that all requests of a producer share: from the client id to the topics."""
     client, acked = encoded_client_id(client_id, flexible), _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
     return client + _text(transactional_id, flexible) + acked
+
+
+@lru_cache(maxsize=1024)
+def _same_for_partition(
+    client_id: str | None,
+    transactional_id: str | None,
+    acks: int,
+    timeout_ms: int,
+    name: str,
+    topic_id: uuid.UUID | None,
+    index: int,
+) -> bytes:
+    """Encode what all requests with a single batch for one partition share, from v13 on.
+
+    This is everything from the client id to the partition's index.
+    """
+    shared = _same_in_all(client_id, transactional_id, acks, timeout_ms, True)
+    one = _uvarint(2)
+    return b"".join((shared, one, _topic_id(name, topic_id), one, _INT32.pack(index)))
 
 
 def _add_topics(chunks: list[bytes], topics: Sequence[TopicBatches], by_id: bool) -> None:

@@ -251,7 +251,7 @@ def _together(schedule: Schedule) -> list[list[Call]]:
 
 
 class SimCore(ProducerCore):
-    """The engine, which also tells the judge of missing partitions what it asks and is told."""
+    """The engine, which tells judges what it asks and is told, and when it wants to be woken."""
 
     def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
         super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
@@ -274,12 +274,26 @@ class SimCore(ProducerCore):
         partitions._make = made
 
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
-        """Poll as usual, and report Metadata requests to `MissingPartitions`."""
+        """Poll as usual; report Metadata requests, and a time to be woken that is too late."""
         todo = super().poll(now, wall_ms)
+        self._judge_wake(now)
         for step in todo:
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
         return todo
+
+    def _judge_wake(self, now: float) -> None:
+        """Report it if the engine asks to be woken later than it has something to do.
+
+        A poll computes that time only if the time of the poll before may be too late. An engine
+        that wrongly keeps that time rarely ends a record late, because other events wake it too.
+        """
+        exact = self._next_wake(self._partitions.active(), now)
+        if exact is not None and (self.wake_at is None or self.wake_at > exact):
+            asked = "never" if self.wake_at is None else f"{self.wake_at - exact:.6f} s later"
+            self._world.report(
+                Anomaly.STUCK, f"the engine has something to do at {exact:.6f}, but wakes {asked}"
+            )
 
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
