@@ -439,6 +439,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (71237, "a record of another producer, whom nobody promised our delivery timeout"),
         (301153, "a value of a cancelled `send_many`, which waited for memory behind a later call"),
         (320581, "a success over a hole that a batch left which had expired in flight"),
+        (804653, "a value of `send_many`, which waited for memory after each value before it"),
         (427390, "another cluster's brokers, which gave stale answers with the first one's id"),
     ],
 )

@@ -526,8 +526,9 @@ class Whole:
         # judge about records here (`MissingPartitions.queued`), so it never finds a violation.
         self.missing = MissingPartitions(self.rows)
         self._acked: set[ValueId | None] = set()
-        # The values of `send_many` that may have been queued after those of later calls.
-        self._read_ahead: set[ValueId] = set()
+        # The values of `send_many` that may have been queued after those of later calls, and how
+        # many values of the same call each waited for.
+        self._read_ahead: dict[ValueId, int] = {}
         self.monitor = WireMonitor(
             outcome=self._outcome,  # a batch may also be acknowledged because the log contains it
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
@@ -653,7 +654,7 @@ class Whole:
             for record in settlement.records:
                 value = parse_value(record.value)
                 assert value is not None
-                queued = self._queued_at(record, self.rows[value].started)
+                queued = self._queued_at(record, self.rows[value])
                 row = Row(value, outcome.topic, outcome.partition, queued)
                 row.outcome, row.settled = _OUTCOMES[outcome.status], self.now
                 if value not in self._settled:
@@ -666,10 +667,14 @@ class Whole:
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
 
-    def _queued_at(self, record: PendingRecord, called: float) -> float:
-        """Return when a record was queued: at the call, or when there was room for it."""
-        options = self.schedule.options
-        patience = float(options.get("max_block", 60.0)) + self._stalled_for
+    def _queued_at(self, record: PendingRecord, row: Row) -> float:
+        """Return when a record was queued: at the call, or when there was room for it.
+
+        Each value of a `send_many` may wait for room for `max_block`, one after the other.
+        """
+        options, called = self.schedule.options, row.started
+        waits = 1 + self._read_ahead.get(row.value, 0)
+        patience = waits * float(options.get("max_block", 60.0)) + self._stalled_for
         queued = record.deadline - float(options.get("delivery_timeout", 120.0))
         return min(max(queued, called), called + patience)
 
@@ -859,7 +864,7 @@ class Whole:
                 if made and "buffer_memory" in self.schedule.options:
                     # `send_many` reads several values before it queues them. If the buffer has no
                     # room for this one, records of later calls may be queued before it.
-                    self._read_ahead.add(row.value)
+                    self._read_ahead[row.value] = len(made)
                 made.append(row)
                 yield value
 
@@ -944,7 +949,7 @@ class Whole:
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost | early,
             may_reorder=(late if schedule.unfenced else frozenset())
-            | (self._read_ahead | early | backwards),
+            | (self._read_ahead.keys() | early | backwards),
             may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
             unpromised=not config.enable_idempotence,
         )
