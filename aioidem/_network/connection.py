@@ -146,6 +146,7 @@ class Connection:
         "_wake",
         "host",
         "port",
+        "sends_oldest",
         "versions",
     )
 
@@ -163,6 +164,12 @@ class Connection:
         self.host = host
         self.port = port
         self.versions = versions
+        self.sends_oldest = False
+        """Whether the bytes that were sent last show that the peer still takes bytes.
+
+        They do if they belong to the oldest request without an answer, or if the kernel took them
+        after it had been full. The kernel takes any others even if the peer is gone.
+        """
         self._stream = stream
         self._direct = stream if isinstance(stream, DirectStream) else None
         # Whether the writing task waits for work: only then may `write` use the stream.
@@ -370,8 +377,8 @@ class Connection:
             limit: How many bytes the response may have; None means `max_frame_bytes` of `open`.
 
         Returns:
-            True if the kernel has the whole request: then the caller must report the progress
-            itself. False if `run` will report the progress, by calling its `on_progress`.
+            True if the kernel has the whole request, and `run` will not report its progress. False
+            if `run` will, by calling its `on_progress`.
 
         Raises:
             KafkaConnectionError: The connection has ended; no byte of the frame was or will be
@@ -410,6 +417,7 @@ class Connection:
             self._fail(error)
             self._stop()
             return True
+        self.sends_oldest = not self._due
         if limit is not None:
             self._due.append((correlation_id, limit))
         if self._handed or not direct.drained:
@@ -534,6 +542,7 @@ class Connection:
             if self._handed and self._direct is not None:
                 handed, self._handed = self._handed, 0
                 await self._direct.drain()
+                self.sends_oldest = True  # the kernel was full, and took bytes again
                 on_progress(handed, 0)
                 continue
             self._idle = True
@@ -566,6 +575,7 @@ class Connection:
     def _start_next(self) -> bytes:
         """Take the queued frames that fit into one write, but at least one; mark them started."""
         queue = self._queue
+        self.sends_oldest = not self._due
         first = self._start(queue.popleft())
         if not queue:
             return first

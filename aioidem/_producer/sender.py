@@ -462,16 +462,14 @@ class Sender:
             limit: The most bytes that the answer may have; None if there will be no answer.
         """
         try:
-            if channel.connection.write(
+            sent = channel.connection.write(
                 frame,
                 correlation_id=correlation_id,
                 expects_response=limit is not None,
                 limit=limit,
-            ):
-                if channel.unanswered:
-                    self._sent_directly[channel] = None
-                else:
-                    self._core.on_progress(channel.link_id, self.clock())
+            )
+            if sent and channel.unanswered:
+                self._sent_directly[channel] = None
         except errors.KafkaConnectionError:
             # The connection has just ended. `on_link_lost` follows, and reports to the engine that
             # this request was never written.
@@ -579,9 +577,10 @@ class Sender:
         if isinstance(step, steps.SendProduce):
             self._core.on_undecodable(channel.link_id, step.version, error, self.clock())
 
-    def _on_progress(self, channel: _Channel, _written: int = 0, _read: int = 0) -> None:
+    def _on_progress(self, channel: _Channel, _written: int = 0, read: int = 0) -> None:
         now = self.clock()
-        self._core.on_progress(channel.link_id, now)
+        if read or channel.connection.sends_oldest:
+            self._core.on_progress(channel.link_id, now)
         while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):
             _, token = channel.unanswered.popleft()
             self._produce.on_written_unanswered(channel.link_id, token, now)

@@ -194,6 +194,24 @@ async def test_a_long_request_leaves_in_pieces_so_that_its_progress_shows() -> N
         await peer.until(lambda: peer.written == size)
 
 
+async def test_only_the_oldest_unanswered_request_shows_that_the_peer_takes_bytes() -> None:
+    """The kernel also takes later requests if the peer is gone, so these extend no timeout."""
+    async with running() as peer:
+
+        async def sent(body: bytes) -> bool:
+            before = peer.written
+            size = len(request(peer.write(body), body))
+            await peer.until(lambda: peer.written == before + size)
+            return peer.connection.sends_oldest
+
+        assert await sent(b"first")
+        assert not await sent(b"second")
+        assert not await sent(bytes(2 * PIECE))
+        await peer.far.send(b"".join(response(number) for number in range(3)))
+        await peer.until(lambda: len(peer.responses) == 3)
+        assert await sent(b"fourth")
+
+
 async def test_correlation_ids_never_repeat_and_wrap_to_zero() -> None:
     async with running() as peer:
         assert [peer.connection.next_correlation_id() for _ in range(3)] == [0, 1, 2]

@@ -121,15 +121,16 @@ async def test_a_request_is_sent_before_write_returns_and_no_callback_is_called(
     Its caller may be inside the engine, which `on_progress` would enter a second time.
     """
     async with running() as peer:
-        first, sent = peer.directly()
-        second, also = peer.directly()
+        (first, sent), oldest = peer.directly(), peer.connection.sends_oldest
+        (second, also), later = peer.directly(), peer.connection.sends_oldest
+        assert (oldest, later) == (True, False)
         assert (sent, also, peer.ids) == (True, True, [first, second])
         assert peer.connection.started(first)
         assert peer.written == 0
         await peer.answer(first, second)
         await peer.until(lambda: len(peer.responses) == 2)
         assert [each for each, _ in peer.responses] == [first, second]
-        assert peer.written == 0, "its caller reports the progress of what `write` has sent"
+        assert peer.written == 0, "a whole request that the kernel took at once is no progress"
 
 
 async def test_a_short_response_that_comes_whole_is_passed_on_as_it_arrives() -> None:

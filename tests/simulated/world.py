@@ -69,7 +69,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import unresolved_while
+from .broker_changes import once_in_each_log, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
@@ -393,6 +393,10 @@ class SimConnection:
         self.under_way: list[list[Any]] = []
         # How many bytes still pass before the connection is reset, "up" and "down".
         self.reset_after: dict[str, int] = {}
+        self.sends_oldest = False
+        """As in `network.Connection`."""
+        self.answered = 0
+        """The correlation id of the last request that was answered."""
         # How many bytes the socket still takes before it blocks, and the frame that it has taken
         # in part, which leaves when it takes bytes again.
         self._accepts: int | None = None
@@ -436,12 +440,13 @@ class SimConnection:
         """Hand the queued frames to the socket while it takes them."""
         if self._torn is not None and not self.blocked and self.open:
             frame, self._torn = self._torn, None
-            self._world.progressed(self)
+            self._world.progressed(self, oldest=True)
             if not self.mute:
                 self._travel(frame)
         while self._backlog and not self.blocked and self.open:
+            oldest = self._started == self.answered
             self._started, frame = self._backlog.pop(0)
-            self._world.progressed(self)
+            self._world.progressed(self, oldest=oldest)
             if self._accepts is not None:
                 self._accepts -= len(frame)
                 if self._accepts < 0:
@@ -480,7 +485,7 @@ class SimConnection:
         leaves = world.now
         if world.bandwidth is not None:
             leaves = self._busy_until = max(leaves, self._busy_until) + len(frame) / world.bandwidth
-            world.at(leaves, lambda: world.progressed(self))
+            world.at(leaves, lambda: world.progressed(self, oldest=True))
         due = self._last_due = max(self._last_due, leaves + self.delay)
         item: list[Any] = [frame]
         self.under_way.append(item)
@@ -615,6 +620,7 @@ class SimSender(Sender):
             return None
         try:
             correlation_id = correlation_id_of(payload)
+            self._world.connections[link_id].answered = correlation_id
             self._core.on_progress(link_id, self.clock())
             if channel.asked and correlation_id != next(iter(channel.asked)):
                 return errors.ProtocolError("an answer out of turn")
@@ -1185,11 +1191,19 @@ class World:
         if broker is not None:
             self._speak_v14.add(broker)
 
-    def progressed(self, connection: SimConnection) -> None:
-        """Tell the Sender, in a separate event at the same instant, that bytes have left."""
-        self.at(
-            self.now, lambda: self._client(lambda: self.sender.link_progress(connection.link_id))
-        )
+    def progressed(self, connection: SimConnection, *, oldest: bool) -> None:
+        """Tell the Sender, in a separate event at the same instant, that bytes have left.
+
+        Args:
+            connection: The connection.
+            oldest: What `network.Connection.sends_oldest` is then.
+        """
+
+        def tell() -> None:
+            connection.sends_oldest = oldest
+            self.sender.link_progress(connection.link_id)
+
+        self.at(self.now, lambda: self._client(tell))
 
     def arrived(self, connection: SimConnection, frame: bytes) -> None:
         """Let a request that arrived be served by its broker."""
@@ -1362,7 +1376,8 @@ class World:
         # that it acknowledged, or have recreated the topic. No client can prevent that.
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         forgotten = self.schedule.forgetful or self.schedule.by_name
-        return self.late | early if forgotten else frozenset()
+        again = once_in_each_log(self.log()) if self.schedule.by_name else set()
+        return self.late | early | again if forgotten else frozenset()
 
     def _judge_windows(self) -> None:
         schedule, convictions = self.schedule, self.result.convictions
