@@ -378,10 +378,12 @@ class PartitionState:
     def _within_window(self, batch: Batch) -> bool:
         # The window limits the distance from the oldest unresolved batch to this batch, not to the
         # newest one. Otherwise the oldest of twenty batches in doubt could not be resent when the
-        # window has fallen to five.
+        # window has fallen to five. Batches that will be renumbered do not count: they are not
+        # sent before this batch is resolved, and the leader retains none of them.
         if self.sequence_cap is not None:
             return True
-        return self.window.admits(batch.ordinal - self.unresolved[0].ordinal + 1)
+        oldest = next(b for b in self.unresolved if not self.bump_wanted or _keeps_numbers(b))
+        return self.window.admits(batch.ordinal - oldest.ordinal + 1)
 
     def may_send_new(self) -> bool:
         """Return whether a new batch may be sealed and sent."""

@@ -272,3 +272,27 @@ def test_a_leader_that_moves_while_the_epoch_is_bumped_gets_each_record_once() -
     assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
     rig.ack_all()
     rig.assert_drained()
+
+
+def test_a_batch_in_doubt_is_resent_although_the_window_fell_below_its_distance() -> None:
+    """Batches that will be renumbered do not keep the last one, which is in doubt, from its resend.
+
+    The third of 20 batches is refused for good, so all after it are refused, too, and wait for a
+    new epoch. The answer to the last is lost. The next connection offers a window of 5.
+    """
+    rig, requests = pipelined(20, version=14, max_in_flight_requests_per_connection=50)
+    *refused, last = requests[2:]
+    for request in requests[:2]:
+        rig.ack(request)
+    rig.fail(refused[0], INVALID_RECORD, poll=False)
+    for request in refused[1:]:
+        rig.fail(request, OUT_OF_ORDER)
+    rig.version = 13
+    rig.lose()
+    rig.tick(1.0)
+    assert [(r.sequence, r.epoch) for r in rig.outstanding()] == [(last.sequence, last.epoch)]
+    for _ in range(3):  # its resend, and two passes of probes
+        wait_until(rig, lambda: bool(rig.outstanding()))
+        rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    rig.settle_down()
+    assert rig.statuses == [ACKED] * 3 + [NOT_WRITTEN] + [ACKED] * 16 + [UNKNOWN]
