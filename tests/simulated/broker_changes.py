@@ -6,20 +6,34 @@ these faults.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from aioidem._broker.partition import Partition
-from aioidem.testing import Row, ValueId
+from aioidem.testing import LogRecord, Row, ValueId, parse_value
 
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["INTERVAL", "BrokerChanges", "unresolved_while"]
+__all__ = ["INTERVAL", "BrokerChanges", "once_in_each_log", "unresolved_while"]
 
 _EXPIRATION = "producer.id.expiration.ms"
 INTERVAL = "producer.id.expiration.check.interval.ms"
 _CHECKED_EVERY = 0.02
+
+
+def once_in_each_log(records: Iterable[LogRecord]) -> set[ValueId]:
+    """Return the values that several logs of a partition have, each of them once.
+
+    Below Produce v13 a request names its topic. So a batch whose first copy was in the deleted log
+    is resent to the topic that was created under the same name. No client can see the difference.
+    """
+    logs: dict[ValueId, list[int]] = {}
+    for record in records:
+        value = parse_value(record.value)
+        if value is not None:
+            logs.setdefault(value, []).append(record.log)
+    return {value for value, found in logs.items() if len(set(found)) == len(found) > 1}
 
 
 def unresolved_while(

@@ -3,7 +3,8 @@
 The bound is the sum of what an engine may have to wait for, one after the other, when everything
 works again: a request on a connection that was lost in silence, the longest back-offs of requests
 and connections, the round trips to find the leader again and to learn about the brokers, two passes
-of probes, and one round trip for each record that is queued before it. Its parts come from the
+of probes, which begin at least a request timeout apart, and one round trip for each record that is
+queued before it. Its parts come from the
 producer's options and from the schedule, so no time is granted for its own sake.
 """
 
@@ -56,6 +57,7 @@ class Progress:
         config = self._config
         backoffs = (2 * config.retry_backoff_max + config.reconnect_backoff_max) * _JITTER
         passes = _PASSES * max(rtt, config.retry_backoff_max * _JITTER)
+        passes += (_PASSES - 1) * config.request_timeout
         trips = _SETTING_OUT + (1 + _PASSES) * records
         threads = records * max(self._schedule.threads[1])
         return config.request_timeout + backoffs + passes + trips * rtt + config.linger + threads

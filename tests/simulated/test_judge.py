@@ -13,6 +13,7 @@ from aioidem._config import ProducerConfig
 from aioidem._records import build_batch
 from aioidem.testing import (
     Anomaly,
+    LogRecord,
     Outcome,
     Row,
     ValueId,
@@ -22,6 +23,7 @@ from aioidem.testing import (
 )
 
 from .attempts import Attempts
+from .broker_changes import once_in_each_log
 from .deadlines import GRACE, Deadlines
 from .perform import perform
 from .progress import Progress
@@ -199,6 +201,16 @@ def test_only_a_late_copy_in_a_recreated_topic_may_be_a_duplicate(kind: str) -> 
     world.rows = {value: Row(value, "t", 0, 0.0) for value in (VALUE, late)}
     world.late = {late}
     assert set(world.repeatable()) == ({late} if kind == "recreate" else set())
+
+
+def test_copies_in_a_deleted_log_and_its_successor_are_no_duplicates() -> None:
+    """A value may be in several logs of a topic that is addressed by name, but once in each."""
+    once, twice = (make_value(ValueId("p", "t", 0, call), 0) for call in (1, 2))
+    log = [LogRecord("t", 0, at, value, number) for at, value, number in (
+        (0, once, 0), (1, twice, 0), (0, twice, 1), (1, once, 1), (2, twice, 1),
+    )]  # fmt: skip
+    assert once_in_each_log(log) == {ValueId("p", "t", 0, 1)}
+    assert not once_in_each_log(log[:2])
 
 
 def test_an_engine_that_raises_inside_the_whole_producer_is_noticed(

@@ -439,6 +439,8 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (71237, "a record of another producer, whom nobody promised our delivery timeout"),
         (301153, "a value of a cancelled `send_many`, which waited for memory behind a later call"),
         (320581, "a success over a hole that a batch left which had expired in flight"),
+        (802130, "a batch whose topic was recreated under its name before it was sent again"),
+        (815709, "records behind a batch in doubt, which two passes of probes give up"),
         (804653, "a value of `send_many`, which waited for memory after each value before it"),
         (427390, "another cluster's brokers, which gave stale answers with the first one's id"),
     ],
@@ -447,6 +449,13 @@ def test_no_producer_is_accused_of_what_no_promise_covers(seed: int, shown: str)
     """The judge reports nothing that the producer has not promised to avoid."""
     result = run_seed(seed)
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))
+
+
+@pytest.mark.parametrize("seed", [809209, 814240])
+def test_records_sent_to_a_broker_that_is_gone_do_not_extend_its_request_timeout(seed: int) -> None:
+    """A connection is lost in silence, and records are sent on it now and then."""
+    result = run_seed(seed)
+    assert not result.violations, "\n".join(map(str, result.violations))
 
 
 def test_records_of_one_call_stay_in_order_when_the_cluster_changes() -> None:

@@ -66,7 +66,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import unresolved_while
+from .broker_changes import once_in_each_log, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
@@ -944,7 +944,9 @@ class Whole:
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         backwards = self.rows.keys() if schedule.resends_backwards else set()
         forgotten = schedule.forgetful or schedule.by_name
-        copies = self.late | early if forgotten else frozenset()
+        copies = self.late | early if forgotten else set()
+        if schedule.by_name:
+            copies |= once_in_each_log(self.log())
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost | early,
