@@ -382,7 +382,7 @@ class PartitionState:
         # sent before this batch is resolved, and the leader retains none of them.
         if self.sequence_cap is not None:
             return True
-        oldest = next(b for b in self.unresolved if not self.bump_wanted or _keeps_numbers(b))
+        oldest = self._head or batch
         return self.window.admits(batch.ordinal - oldest.ordinal + 1)
 
     def may_send_new(self) -> bool:

@@ -10,7 +10,10 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
+from aioidem._engine.record import Outcome as SharedOutcome
+from aioidem._engine.settlement import Settlement
 from aioidem._records import build_batch
+from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
     Anomaly,
     LogRecord,
@@ -188,7 +191,12 @@ def test_a_record_that_ends_late_after_the_last_fault_is_noticed() -> None:
 
 
 def _plan(**values: Any) -> Schedule:
-    options = {"request_timeout": 2.0, "delivery_timeout": 60.0}
+    options = {
+        "request_timeout": 2.0,
+        "delivery_timeout": 60.0,
+        "max_block": 1.0,
+        "max_in_flight_requests_per_connection": 5,
+    }
     return Schedule(0, profile="attack", options=options, versions=(12,), **values)
 
 
@@ -211,6 +219,34 @@ def test_copies_in_a_deleted_log_and_its_successor_are_no_duplicates() -> None:
     )]  # fmt: skip
     assert once_in_each_log(log) == {ValueId("p", "t", 0, 1)}
     assert not once_in_each_log(log[:2])
+
+
+class _Queued(_Record):
+    """A record that the engine has settled, and that it says was queued at some time."""
+
+    def __init__(self, value: ValueId, queued: float) -> None:
+        self.value, self.deadline = make_value(value), queued + 60.0
+
+
+@pytest.mark.parametrize(("third", "counted"), [(12.0, 12.0), (12.5, 12.0)])
+def test_each_value_of_a_send_many_may_wait_for_room_for_max_block(
+    monkeypatch: pytest.MonkeyPatch, third: float, counted: float
+) -> None:
+    """The wait of a value begins when the value before it was queued, and ends after max_block.
+
+    All three values were read at 10 s; the engine says that the second waited 1 s. From a third
+    that waited longer, the delivery timeout counts as if it had waited for max_block (1 s).
+    """
+    whole = Whole(_plan(backend="trio"))
+    monkeypatch.setattr(Whole, "now", 70.0)
+    values = [ValueId("p", "t", 0, number) for number in range(3)]
+    whole.rows = {value: Row(value, "t", 0, 10.0) for value in values}
+    whole.before = dict(zip(values[1:], values, strict=False))
+    outcome = SharedOutcome("t", 0, DeliveryStatus.NOT_WRITTEN)
+    queued: Any = [_Queued(*each) for each in zip(values, (10.0, 11.0, third), strict=True)]
+    whole.note_settled([Settlement(outcome, [record]) for record in reversed(queued)])
+    started = {row.value.call: row.started for row in whole.counted()}
+    assert started == {0: 10.0, 1: 11.0, 2: counted}
 
 
 def test_an_engine_that_raises_inside_the_whole_producer_is_noticed(

@@ -441,8 +441,9 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (320581, "a success over a hole that a batch left which had expired in flight"),
         (802130, "a batch whose topic was recreated under its name before it was sent again"),
         (815709, "records behind a batch in doubt, which two passes of probes give up"),
-        (804653, "a value of `send_many`, which waited for memory after each value before it"),
         (427390, "another cluster's brokers, which gave stale answers with the first one's id"),
+        (804653, "a later value of a `send_many`, which waits for room after the one before it"),
+        (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )
 def test_no_producer_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:

@@ -36,7 +36,6 @@ from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
-from aioidem._engine.record import PendingRecord
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
 from aioidem._network.transport import Connector
@@ -526,9 +525,10 @@ class Whole:
         # judge about records here (`MissingPartitions.queued`), so it never finds a violation.
         self.missing = MissingPartitions(self.rows)
         self._acked: set[ValueId | None] = set()
-        # The values of `send_many` that may have been queued after those of later calls, and how
-        # many values of the same call each waited for.
-        self._read_ahead: dict[ValueId, int] = {}
+        # The values of `send_many` that may have been queued after those of later calls.
+        self._read_ahead: set[ValueId] = set()
+        # For each value of a `send_many` but the first: the value before it in the same call.
+        self.before: dict[ValueId, ValueId] = {}
         self.monitor = WireMonitor(
             outcome=self._outcome,  # a batch may also be acknowledged because the log contains it
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
@@ -654,8 +654,9 @@ class Whole:
             for record in settlement.records:
                 value = parse_value(record.value)
                 assert value is not None
-                queued = self._queued_at(record, self.rows[value])
-                row = Row(value, outcome.topic, outcome.partition, queued)
+                queued = record.deadline - self.schedule.options.get("delivery_timeout", 120.0)
+                started = max(queued, self.rows[value].started)
+                row = Row(value, outcome.topic, outcome.partition, started)
                 row.outcome, row.settled = _OUTCOMES[outcome.status], self.now
                 if value not in self._settled:
                     self._settled[value] = row
@@ -667,16 +668,22 @@ class Whole:
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
 
-    def _queued_at(self, record: PendingRecord, row: Row) -> float:
-        """Return when a record was queued: at the call, or when there was room for it.
+    def counted(self) -> list[Row]:
+        """Return one row per record that the engine has settled, started when it was queued.
 
-        Each value of a `send_many` may wait for room for `max_block`, one after the other.
+        The engine says when that was, and is believed within a bound: a record waits for room for
+        up to `max_block`. It waits from the call on, or as a later value of a `send_many`, from the
+        moment when the value before it was queued.
         """
-        options, called = self.schedule.options, row.started
-        waits = 1 + self._read_ahead.get(row.value, 0)
-        patience = waits * float(options.get("max_block", 60.0)) + self._stalled_for
-        queued = record.deadline - float(options.get("delivery_timeout", 120.0))
-        return min(max(queued, called), called + patience)
+        patience = self.schedule.options.get("max_block", 60.0) + self._stalled_for
+        for value in sorted(self._settled, key=lambda value: value.call):
+            waits_from = self.rows[value].started
+            before = self._settled.get(self.before[value]) if value in self.before else None
+            if before is not None:
+                waits_from = max(waits_from, before.started)
+            row = self._settled[value]
+            row.started = min(row.started, waits_from + patience)
+        return list(self._settled.values())
 
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
@@ -861,10 +868,12 @@ class Whole:
             for _ in range(3 if call.size else 12):
                 row, value = self._row(call)
                 row.outcome = Outcome.UNKNOWN
+                if made:
+                    self.before[row.value] = made[-1].value
                 if made and "buffer_memory" in self.schedule.options:
                     # `send_many` reads several values before it queues them. If the buffer has no
                     # room for this one, records of later calls may be queued before it.
-                    self._read_ahead[row.value] = len(made)
+                    self._read_ahead.add(row.value)
                 made.append(row)
                 yield value
 
@@ -951,7 +960,7 @@ class Whole:
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost | early,
             may_reorder=(late if schedule.unfenced else frozenset())
-            | (self._read_ahead.keys() | early | backwards),
+            | (self._read_ahead | early | backwards),
             may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
             unpromised=not config.enable_idempotence,
         )
@@ -960,7 +969,7 @@ class Whole:
             self.rows.values(), self.log(), expect, names_of(schedule), use
         )
         assert self._deadlines is not None
-        result.violations += self._deadlines.judge(self._settled.values(), use)
+        result.violations += self._deadlines.judge(self.counted(), use)
         result.violations += check_counters(
             {
                 "buffer_bytes_used": core.budget.in_use,
