@@ -459,6 +459,18 @@ def test_records_sent_to_a_broker_that_is_gone_do_not_extend_its_request_timeout
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
+@pytest.mark.parametrize(
+    ("seed", "shown"),
+    [
+        (816271, "a batch in doubt above many that wait to be renumbered, at a smaller window"),
+    ],
+)
+def test_no_record_waits_for_its_deadline_where_nothing_hinders_it(seed: int, shown: str) -> None:
+    """After the last fault every record ends within the bound of `progress`."""
+    result = run_seed(seed)
+    assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))
+
+
 def test_records_of_one_call_stay_in_order_when_the_cluster_changes() -> None:
     """Records with keys that go along to another cluster are not reordered (seed 7553148).
 
