@@ -341,7 +341,9 @@ class ProduceRequests:
             disposition = disposition._replace(action=Action.RETRY)  # the retry is sent in v13
         if self._transactions.finishing(code):
             disposition = disposition._replace(action=Action.RETRY)
-        error = refusal_error(state.where, part)
+        node = self._connections.nodes.get(link.node_id)
+        broker = f"broker {link.node_id}" + ("" if node is None else f" ({node.address})")
+        error = refusal_error(state.where, part, batch.count, batch.attempts, broker)
         if disposition.action is Action.SPLIT:
             limit = link.limits.of(state.topic)
             if not batch.in_doubt:

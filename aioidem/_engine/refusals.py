@@ -6,6 +6,9 @@ that the batch does not have. If no valid index is left, the batch fails as a wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
@@ -19,15 +22,58 @@ _NAMES_RECORDS = frozenset({ErrorCode.invalid_timestamp, ErrorCode.invalid_recor
 """Error codes that refuse a batch for single records; the answer may name these records."""
 
 
-def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:
-    """Return the error of a refused batch, with the broker's own message if there is one."""
+_ADVICE: Final[Mapping[int, str]] = {
+    ErrorCode.topic_authorization_failed: "Grant this client's principal WRITE on the topic",
+    ErrorCode.cluster_authorization_failed: (
+        "Grant this client's principal IDEMPOTENT_WRITE on the cluster"
+    ),
+    ErrorCode.transactional_id_authorization_failed: (
+        "Grant this client's principal WRITE on the transactional id"
+    ),
+    ErrorCode.invalid_timestamp: (
+        "Check the records' timestamps, this machine's clock, and the topic's "
+        "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+    ),
+    ErrorCode.invalid_record: (
+        "Check that every record has a key if the topic is compacted, and look in the broker's log"
+    ),
+    ErrorCode.unsupported_compression_type: "Choose another compression_type",
+    ErrorCode.unsupported_for_message_format: (
+        "Check the topic's message.format.version: records need version 2"
+    ),
+    ErrorCode.not_enough_replicas: "Check the topic's min.insync.replicas, and which replicas run",
+    ErrorCode.not_enough_replicas_after_append: (
+        "Check the topic's min.insync.replicas, and which replicas run"
+    ),
+    ErrorCode.kafka_storage_error: "Check the disks of that broker",
+}
+"""What to do about an error code of Produce, where its name does not say it."""
+
+
+def refusal_error(
+    where: str, answer: PartitionAnswer, count: int, attempts: int, broker: str
+) -> errors.KafkaError:
+    """Return the error of a refused batch, with the broker's own message if there is one.
+
+    Args:
+        where: the topic and partition.
+        answer: the broker's answer for the partition.
+        count: the number of records in the batch.
+        attempts: how often the batch was sent.
+        broker: the broker's id and address.
+    """
     detail = answer.error_message or ""
     if answer.record_errors:
         first = answer.record_errors[:10]
         named = ", ".join(f"record {i}: {text or 'refused'}" for i, text in first)
         detail = f"{detail} ({named})" if detail else named
-    text = printable(detail)
-    return errors.broker_error(answer.error_code, f"{where}: {text}" if text else where)
+    records = "1 record" if count == 1 else f"{count} records"
+    sent = "" if attempts <= 1 else f" in attempt {attempts}"
+    text = f"{where}: {broker} refused a batch of {records}{sent}"
+    if detail:
+        text += f": {printable(detail)}".rstrip(".")
+    advice = _ADVICE.get(answer.error_code)
+    return errors.broker_error(answer.error_code, f"{text}. {advice}" if advice else text)
 
 
 def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import Delivery, DeliveryStatus, errors
 from aioidem._aiokafka import AIOKafkaProducer
-from aioidem._broker.intercept import Action, CloseConnection, RequestSeen
+from aioidem._broker.intercept import Action, CloseConnection, Refuse, RequestSeen
+from aioidem._engine.refusals import refusal_error
+from aioidem._protocol.produce import PartitionAnswer
 from aioidem.broker import EmbeddedCluster
 
 from .tools import ASYNCIO, PRODUCE, bounded, producer_for, stored_values
@@ -172,3 +175,57 @@ async def test_a_closed_batch_of_the_drop_in_fails_as_a_whole() -> None:
         finally:
             await producer.stop()
         assert stored_values(cluster) == [b"later"]
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (
+            ErrorCode.invalid_timestamp,
+            (
+                ". Check the records' timestamps, this machine's clock, and the topic's "
+                "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+            ),
+        ),
+        (
+            ErrorCode.topic_authorization_failed,
+            ". Grant this client's principal WRITE on the topic",
+        ),
+        (ErrorCode.policy_violation, ""),
+    ],
+)
+@bounded(60)
+async def test_the_error_of_a_refused_batch_says_who_refused_what_and_what_to_do(
+    code: ErrorCode, advice: str
+) -> None:
+    async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster) as producer:
+            await producer.send("t", b"first")
+
+            def refuse(request: RequestSeen) -> Action | None:
+                return Refuse(code) if request.api_key == PRODUCE else None
+
+            cluster.intercept(refuse)
+            deliveries = [producer.send_nowait("t", b"v") for _ in range(2)]
+            await producer.flush()
+            for delivery in deliveries:
+                error = delivery.exception()
+                assert delivery.status is NOT_WRITTEN
+                assert error is not None
+                assert error.args == (
+                    "t-0: broker 0 (embedded-0:9092) refused a batch of 2 records" + advice,
+                )
+
+
+def test_the_error_of_a_refused_batch_has_the_broker_s_own_words_before_the_advice() -> None:
+    answer = PartitionAnswer(
+        "t", None, 0, ErrorCode.kafka_storage_error, -1, error_message="The disk is full."
+    )
+    error = refusal_error("t-0", answer, 1, 3, "broker 2 (b:9092)")
+    assert error.args == (
+        (
+            "t-0: broker 2 (b:9092) refused a batch of 1 record in attempt 3: The disk is full. "
+            "Check the disks of that broker"
+        ),
+    )
