@@ -71,9 +71,11 @@ def refusal_error(
     sent = "" if attempts <= 1 else f" in attempt {attempts}"
     text = f"{where}: {broker} refused a batch of {records}{sent}"
     if detail:
-        text += f": {printable(detail)}".rstrip(".")
+        text += f": {printable(detail)}"
     advice = _ADVICE.get(answer.error_code)
-    return errors.broker_error(answer.error_code, f"{text}. {advice}" if advice else text)
+    return errors.broker_error(
+        answer.error_code, f"{text.rstrip('.')}. {advice}" if advice else text
+    )
 
 
 def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:

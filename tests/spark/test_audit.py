@@ -203,14 +203,14 @@ def spoilt_history(source: random.Random) -> tuple[list[Row], list[LogRecord]]:
         row = Row(value, "t", partition, float(number))
         row.outcome = source.choice([Outcome.ACKED] * 30 + list(Outcome))
         data, log = make_value(value, source.choice([0, 90])), logs[partition]
-        if row.outcome is not Outcome.NOT_WRITTEN or source.random() < 0.3:
+        if row.outcome is not Outcome.NOT_WRITTEN or source.random() < 0.7:
             for _ in range(source.choice([1] * 40 + [0, 2])):
                 log.append(data)
         if source.random() < 0.02:
             log.append(data[: source.randrange(len(data))])
         rows.append(row)
     for log in logs.values():
-        for _ in range(10):
+        for _ in range(60):
             first = source.randrange(len(log) - 1)
             log[first], log[first + 1] = log[first + 1], log[first]
     records = [
