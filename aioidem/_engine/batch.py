@@ -20,6 +20,7 @@ and in doubt at the same time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from aioidem._engine.draft import Draft
 from aioidem._engine.idempotence import ProducerIdentity, wire_sequence
@@ -34,8 +35,14 @@ __all__ = [
     "BatchEvent",
     "BatchState",
     "Evidence",
+    "LogEnd",
     "Persistence",
 ]
+
+LogEnd: TypeAlias = "tuple[int, ProducerIdentity | None, int]"
+"""The last record of a partition that is known to be stored: its offset, the producer id and epoch
+of its batch, and its sequence as on the wire. A tuple, because each acknowledgement makes one.
+"""
 
 
 class BatchState(Named):
@@ -163,7 +170,15 @@ class Attempt:
     The leader epoch is kept here because the answer to a Produce request carries none for a batch.
     """
 
-    __slots__ = ("earlier_link", "knows_us", "leader_epoch", "leader_id", "link_id", "sent_at")
+    __slots__ = (
+        "after",
+        "earlier_link",
+        "knows_us",
+        "leader_epoch",
+        "leader_id",
+        "link_id",
+        "sent_at",
+    )
 
     def __init__(
         self,
@@ -174,6 +189,7 @@ class Attempt:
         *,
         knows_us: bool,
         earlier_link: int | None = None,
+        after: LogEnd | None = None,
     ) -> None:
         self.link_id = link_id
         self.leader_id = leader_id
@@ -187,6 +203,8 @@ class Attempt:
         # there were several or none, or if they went to another leader or leader epoch. `retention`
         # needs it to judge how many batches the broker retains.
         self.earlier_link = earlier_link
+        # The last record of the partition that was known to be stored when this attempt was sent.
+        self.after = after
 
     def disbelieve(self) -> None:
         """Note that a success of this attempt will prove nothing about earlier batches."""
@@ -220,6 +238,7 @@ class Batch:
         "oversized",
         "persistence",
         "records",
+        "renamed",
         "state",
     )
 
@@ -259,6 +278,9 @@ class Batch:
         # is in doubt. Cleared when an attempt under the new identity has ended, unless no byte of
         # the attempt was written.
         self.forsaken = False
+        # Set when the batch got a new identity although it was in doubt: a copy with the old one
+        # may be in the log.
+        self.renamed = False
         # Set when the batch was refused for its size and was never appended: its records are sent
         # in smaller batches.
         self.oversized = False
@@ -338,6 +360,7 @@ class Batch:
         """
         self.learn(Evidence.FORSAKEN if self.forsaken else Evidence.RENUMBERED, 0.0)
         self.move(BatchEvent.RENUMBER)
+        self.renamed = self.renamed or self.forsaken
         self.identity, self.base, self.data, self.ordinal = identity, base, data, ordinal
         self.first_attempt = None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aioidem._engine.batch import Batch
+from aioidem._engine.batch import Batch, LogEnd
 
 __all__ = ["LogPosition"]
 
@@ -21,11 +21,13 @@ __all__ = ["LogPosition"]
 class LogPosition:
     """The newest batch and the last offset of one partition that are known to be stored."""
 
-    __slots__ = ("_lost_before", "offset", "ordinal")
+    __slots__ = ("_lost_before", "end", "offset", "ordinal")
 
     def __init__(self) -> None:
         # The offset of the last record that is known to be stored; -1 if none is.
         self.offset = -1
+        # The same record with its identity; None if no record is known to be stored.
+        self.end: LogEnd | None = None
         # The ordinal of the newest batch that is known to be stored; -1 if none is. Ordinals count
         # the partition's batches under its present producer id and epoch, from 0.
         self.ordinal = -1
@@ -56,7 +58,7 @@ class LogPosition:
             batch: the batch whose offset showed that earlier records were lost.
             base_offset: the offset at which the batch was appended.
         """
-        self.offset = base_offset + batch.count - 1
+        self._end_at(batch, base_offset + batch.count - 1)
         self.note_loss(batch)
 
     def note_loss(self, batch: Batch) -> None:
@@ -76,7 +78,11 @@ class LogPosition:
             self.ordinal = batch.ordinal
         last = base_offset + batch.count - 1
         if base_offset >= 0 and last > self.offset:
-            self.offset = last
+            self._end_at(batch, last)
+
+    def _end_at(self, batch: Batch, offset: int) -> None:
+        self.offset = offset
+        self.end = (offset, batch.identity, batch.wire_last)
 
     def renumber(self) -> None:
         """Forget ordinals, because batches under a new id or epoch count from 0; keep offsets."""

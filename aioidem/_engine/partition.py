@@ -35,7 +35,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from aioidem import errors
@@ -67,6 +67,9 @@ from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
 from aioidem._protocol.produce import PartitionAnswer
 from aioidem._records import restamp
 from aioidem.structs import DeliveryStatus, TopicPartition
+
+if TYPE_CHECKING:
+    from aioidem.incident import Incident
 
 __all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
 
@@ -486,6 +489,7 @@ class PartitionState:
             earlier_link=None
             if batch.attempt is None
             else earlier_link(batch, (route.leader_id, route.leader_epoch)),
+            after=self.log.end,
         )
         batch.send(attempt)
         self._evidence.sent(batch, self.next_ordinal - batch.ordinal)
@@ -1247,7 +1251,13 @@ class PartitionState:
         """
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
-        self.settle_records(batch.records, status, error, out)
+        incident = None
+        if status is DeliveryStatus.UNKNOWN:
+            # Imported here, because most producers never need it.
+            from aioidem._engine.incident_of import incident_of
+
+            incident = incident_of(batch, self._topic_partition, self.topic_id)
+        self.settle_records(batch.records, status, error, out, incident)
         self._give_up_numbers(out, "a batch in doubt was given up", error)
 
     def _end(
@@ -1327,10 +1337,21 @@ class PartitionState:
         status: DeliveryStatus,
         error: errors.KafkaError,
         out: Effects,
+        incident: Incident | None = None,
     ) -> None:
-        """Report the outcome of records that were not acknowledged, with a copy of the error."""
+        """Report the outcome of records that were not acknowledged, with a copy of the error.
+
+        Args:
+            records: the records.
+            status: their outcome.
+            error: the error, which the copy is made of.
+            out: receives the outcome.
+            incident: the batch in which the records may be in the log; None if they cannot be, or
+                if nothing identifies their batch.
+        """
         error = copy.copy(error)
         error.status = status
+        error.incident = incident
         outcome = Outcome(self.topic, self.partition, status, error=error)
         out.settle(Settlement.of_items(outcome, records))
 

@@ -11,9 +11,12 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from aioidem.structs import DeliveryStatus, RecordMetadata
+
+if TYPE_CHECKING:
+    from aioidem.incident import Incident
 
 __all__ = [
     "AbortableTransactionError",
@@ -52,11 +55,15 @@ class KafkaError(RuntimeError):
             record's outcome; None if it is not.
         retriable: Whether the same call may succeed later.
         invalid_metadata: Whether the error shows that the cluster's metadata is out of date.
+        incident: What identifies the record's batch in the log, if the record's outcome is UNKNOWN;
+            `aioidem.Producer.resolve` and `aioidem resolve` look for it. None in all other cases,
+            and if the producer is not idempotent.
     """
 
     retriable: ClassVar[bool] = False
     invalid_metadata: ClassVar[bool] = False
     status: DeliveryStatus | None
+    incident: Incident | None = None
 
     def __init__(self, *args: object, status: DeliveryStatus | None = None) -> None:
         super().__init__(*args)

@@ -124,7 +124,7 @@ class Delivery:
         result = self._result
         if result is None:
             error = outcome.error
-            result = self._stored_at(outcome) if error is None else _own_copy(error)
+            result = self._stored_at(outcome) if error is None else _own_copy(error, self._place)
             self._result = result
         return result
 
@@ -238,7 +238,12 @@ def stored_at(outcome: Outcome, place: int, timestamp_ms: int) -> RecordMetadata
     )
 
 
-def _own_copy(error: Exception) -> KafkaError:
-    """Return a copy of a batch's error for one record."""
+def _own_copy(error: Exception, place: int) -> KafkaError:
+    """Return a copy of a batch's error for one record, which is at this place in the batch."""
     # Raising an exception adds to its traceback, so records must not share one exception.
-    return copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
+    if not isinstance(error, KafkaError):
+        return InternalError(error)
+    own = copy.copy(error)
+    if own.incident is not None:
+        own.incident = own.incident.of_record(place)
+    return own

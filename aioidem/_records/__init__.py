@@ -23,6 +23,7 @@ from aioidem._records.builder import (
     assign_offsets,
     build_batch,
     build_body,
+    checksum_and_codec,
     record_size_bound,
     restamp,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "assign_offsets",
     "build_batch",
     "build_body",
+    "checksum_and_codec",
     "compress",
     "decompress",
     "encode_columns",

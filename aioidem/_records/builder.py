@@ -251,6 +251,19 @@ def restamp(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence
     return _sealed(batch)
 
 
+def checksum_and_codec(data: bytes) -> tuple[int, int]:
+    """Return the CRC-32C in a batch's header, and the number of its compression codec.
+
+    Raises:
+        InternalError: ``data`` is not one batch of `build_batch`.
+    """
+    if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
+        raise InternalError("a whole batch of magic 2 is needed")
+    (crc,) = layout.CRC.unpack_from(data, layout.CRC_AT)
+    attributes = layout.TAIL.unpack_from(data, layout.ATTRIBUTES_AT)[0]
+    return crc, attributes & layout.CODEC_MASK
+
+
 def assign_offsets(
     data: bytes, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
 ) -> bytes:
