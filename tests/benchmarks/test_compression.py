@@ -11,9 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_each_codec_has_figures_for_both_ways(tmp_path: Path) -> None:
     """Each row has the longest times on the loop and with a thread, and the CPU time of a batch."""
     found = tmp_path / "found.json"

@@ -286,6 +286,7 @@ class Rig:
         self.requests: list[Request] = []
         self.everything: list[Request] = []
         self.outcomes: list[Outcome] = []
+        self._unsettled: list[Outcome] = []  # of `outcomes`, when they were last collected
         self.events: list[str] = []
         self.asked: list[steps.Step] = []
         # Steps of these types are put into `held` for the test to answer.
@@ -352,6 +353,7 @@ class Rig:
                 self.core.budget.release(record.charge())
                 raise
             self.outcomes.append(outcome)
+            self._unsettled.append(outcome)
             made.append(outcome)
         if poll:
             self.poll()
@@ -440,7 +442,8 @@ class Rig:
         self.events.extend(event.text for event in self.core.outcomes.take_events())
         budget = self.core.budget
         assert budget.used >= 0 <= budget.copies
-        assert self.core.unsettled == sum(o.status is PENDING for o in self.outcomes)
+        self._unsettled = [each for each in self._unsettled if each.status is PENDING]
+        assert self.core.unsettled == len(self._unsettled)
 
     # -- steps
 

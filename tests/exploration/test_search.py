@@ -78,7 +78,9 @@ def test_what_happens_in_a_copy_of_a_world_leaves_the_world_as_it_is() -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("name", "faults"), [(EVERYDAY, 1), ("restarts", 2)])
+@pytest.mark.parametrize(
+    ("name", "faults"), [(EVERYDAY, 1), pytest.param("restarts", 2, marks=pytest.mark.slow)]
+)
 def test_two_processes_visit_the_same_number_of_worlds_as_one(name: str, faults: int) -> None:
     """A shared search has the same states, steps, ends and depth, and takes the same rows."""
     lines = [

@@ -15,7 +15,7 @@ from .swarm import FEATURES, ONLY_HERE, draw_swarm, kind_of
 from .test_soak import kinds_drawn, kinds_known, nothing_is_wrong
 from .whole import WholeInjector
 
-EVERYDAY = 120  # how many of the 1000 seeds `make check` runs; `make test` runs all of them
+EVERYDAY = 60  # how many of the 1000 seeds `make check` runs; `make test` runs all of them
 
 # One seed in three runs the whole producer, whose ResourceWarnings are no failure here.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")

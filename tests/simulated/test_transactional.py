@@ -26,7 +26,7 @@ from .test_soak import nothing_is_wrong
 from .transactional import PROFILES, draw_transactional, kind_of
 from .transactional_run import Transactional
 
-EVERYDAY = 60  # how many of the 240 seeds `make check` runs; `make test` runs all of them
+EVERYDAY = 30  # how many of the 240 seeds `make check` runs; `make test` runs all of them
 
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
