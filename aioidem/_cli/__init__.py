@@ -1,4 +1,4 @@
-"""The command line: `aioidem perf`, `aioidem broker` and `aioidem audit`.
+"""The command line: `aioidem perf`, `aioidem broker`, `aioidem audit` and `aioidem doctor`.
 
 Invariants:
 

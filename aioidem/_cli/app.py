@@ -23,7 +23,7 @@ from aioidem._load.properties import spread_values, without_values
 from aioidem._load.screen import silence
 from aioidem._load.usage import UsageError, terminal_line
 
-__all__ = ["aioidem", "app", "audit", "broker", "perf", "run"]
+__all__ = ["aioidem", "app", "audit", "broker", "doctor", "perf", "run"]
 
 app = typer.Typer(
     name="aioidem",
@@ -81,7 +81,7 @@ def aioidem(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
 ) -> None:
-    """Load-test an idempotent Kafka producer on long links, or run a broker for tests."""
+    """Load-test an idempotent Kafka producer, examine a cluster, or run a broker for tests."""
 
 
 @app.command()
@@ -235,3 +235,40 @@ def broker(
         print(f"aioidem broker: {terminal_line(error.strerror or str(error))}", file=sys.stderr)
         raise typer.Exit(1) from error
     raise typer.Exit(status)
+
+
+@app.command()
+def doctor(
+    *,
+    bootstrap_server: flags.DoctorServers,
+    topic: flags.DoctorTopics = None,
+    producer_props: flags.ProducerProps = None,
+    config_file: flags.ProducerConfigFile = None,
+    rate: flags.DoctorRate = None,
+    record_size: flags.DoctorRecordSize = None,
+    write_to: flags.WriteTo = None,
+    timeout: flags.DoctorTimeout = 30.0,
+    json: flags.DoctorJson = False,
+) -> None:
+    """Connect as a producer with these options would, and say what is wrong and what to do.
+
+    Writes nothing, unless --write-to names a topic; needs no more rights than a producer has.
+
+    Exit status: 0 with nothing worse than a note, 1 with a warning or an error, 2 on bad usage.
+    """
+    from aioidem._cli.doctor import doctor as run_doctor
+    from aioidem._cli.doctor import plan_doctor
+
+    plan = plan_doctor(
+        bootstrap_server=bootstrap_server,
+        topics=topic or (),
+        producer_props=producer_props or (),
+        config_file=config_file,
+        rate=rate,
+        record_size=record_size,
+        write_to=write_to,
+        timeout=timeout,
+        json=json,
+    )
+    _warn("aioidem doctor", plan.warnings)
+    raise typer.Exit(run_doctor(plan))

@@ -261,3 +261,40 @@ Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="Topic to create; may be repeated."),
 ]
+
+# --- aioidem doctor -------------------------------------------------------------------------------
+
+DoctorServers = Annotated[
+    str, typer.Option(metavar=_SERVERS, help="Servers to examine, as the producer's bootstrap.")
+]
+DoctorTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="NAME", help="A topic that the producer writes to; may be repeated."
+    ),
+]
+DoctorRate = Annotated[
+    str | None,
+    typer.Option(
+        # Without this name, Typer before 0.28 would take the metavar for the name of the flag.
+        "--rate",
+        metavar="RATE",
+        help="What the producer has to reach in each topic: 5MB/s, or records/s with"
+        " --record-size.",
+    ),
+]
+DoctorRecordSize = Annotated[
+    int | None, typer.Option(metavar="BYTES", help="Size of a record, for --rate.")
+]
+WriteTo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Also write a few records to this topic, to see how many batches its leader"
+        " remembers, and its clock.",
+    ),
+]
+DoctorTimeout = Annotated[
+    float, typer.Option(metavar="SECONDS", help="The most time for the whole examination.")
+]
+DoctorJson = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")]

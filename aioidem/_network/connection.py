@@ -807,26 +807,28 @@ class _Peer:
             case _Stage.GREETING:
                 return self._silent(waited)
             case _Stage.AUTHENTICATING:
-                return KafkaConnectionError(
-                    f"{self}: authentication did not finish within {waited:g} s"
-                )
+                return _timed_out(f"{self}: authentication did not finish within {waited:g} s")
 
     def _not_connected(self, waited: float) -> KafkaConnectionError:
         shaking = ", TLS handshake included" if self._secure else ""
-        error = KafkaConnectionError(
+        return _timed_out(
             f"cannot connect to {self}: timed out, no connection in {waited:g} s{shaking}"
         )
-        error.__cause__ = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        return error
 
     def _silent(self, waited: float) -> KafkaConnectionError:
         if self._speaks is not None:
             return NotKafkaError(f"{self}: {_NO_LISTENER}: it speaks {self._speaks}")
         wants = "something else than Kafka" if self._secure else "TLS, or something else than Kafka"
-        return KafkaConnectionError(
+        return _timed_out(
             f"{self}: the peer accepted the connection but did not answer ApiVersions in "
             f"{waited:g} s; the broker may be stuck, or the listener expects {wants}"
         )
+
+
+def _timed_out(text: str) -> KafkaConnectionError:
+    error = KafkaConnectionError(text)
+    error.__cause__ = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+    return error
 
 
 async def _close(stream: ByteStream) -> None:

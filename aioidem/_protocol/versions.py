@@ -54,6 +54,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
     INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     LIST_TRANSACTIONS = 66
@@ -86,6 +87,8 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.SASL_AUTHENTICATE: (0, 2),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        # v1 is the first with times (KIP-836).
+        ApiKey.DESCRIBE_QUORUM: (1, 2),
         ApiKey.DESCRIBE_CLUSTER: (0, 2),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
         # Brokers have had this API since Kafka 3.0 (KIP-664).

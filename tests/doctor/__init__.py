@@ -1,0 +1,3 @@
+"""Tests of `aioidem doctor`."""
+
+from __future__ import annotations
