@@ -75,7 +75,7 @@ def _topic(facts: Facts, topic: TopicSeen) -> Iterator[Finding]:
             Severity.WARNING if created else Severity.ERROR,
             f"{name}: no such topic",
             "Where auto.create.topics.enable is on, the first record creates it, with the default "
-            "number of partitions; elsewhere records wait until max_block or delivery_timeout.",
+            "number of partitions; elsewhere records wait for max_block and end NOT_WRITTEN.",
             "Create the topic, or correct its name.",
         )
     elif topic.error_code in DENIED:

@@ -70,3 +70,17 @@ def test_the_page_has_the_attributes_of_every_line(caplog: pytest.LogCaptureFixt
     assert added == {"incident", "phase", "client_id"}
     for name in added | {"seconds", "count", "acked", "not_written", "unknown", "error"}:
         assert re.search(rf"^\|.*`{name}`.*\|", PAGE, re.MULTILINE), name
+
+
+def test_the_alerts_name_lines_that_exist() -> None:
+    """The table of alerts names lines of the log, and no line twice for the same alert."""
+    _, _, rest = PAGE.partition("## What to alert on")
+    rows = re.findall(r"^\| ([a-z* ]+) \| (`.*?) \|", rest.partition("\n## ")[0], re.MULTILINE)
+    named = [
+        name
+        for _, cell in rows
+        for name in re.findall(r"`([a-z]+(?:-[a-z]+)+|throttled|unclosed)`", cell)
+    ]
+    assert len(rows) > 8
+    assert len(named) == len(set(named))
+    assert set(named) <= {line.value for line in LogLine}
