@@ -349,7 +349,7 @@ class PartitionState:
                 return self.recovery.next_probe(self.unresolved, now)
             case Rung.SALVAGE:
                 blocked = self.outstanding or self.must_not_resend
-                return None if blocked else self.recovery.next_salvage()
+                return None if blocked else self._next_salvage()
 
     def _next_in_order(self) -> Batch | None:
         for position, batch in enumerate(self.unresolved):
@@ -365,6 +365,9 @@ class PartitionState:
                 return None
             return batch
         return None
+
+    def _next_salvage(self) -> Batch | None:
+        return self.recovery.next_salvage(oldest=self._resend)
 
     @property
     def must_not_resend(self) -> bool:
@@ -989,7 +992,7 @@ class PartitionState:
                 self.recovery.move(RecoveryEvent.RESOLVED)
             case Rung.PROBING:
                 self._end_pass_if_over(now, throttled, out)
-            case Rung.SALVAGE if self.recovery.next_salvage() is None:
+            case Rung.SALVAGE if self._next_salvage() is None:
                 self.recovery.move(RecoveryEvent.RESOLVED)
 
     def _end_pass_if_over(self, now: float, throttled: float, out: Effects) -> None:

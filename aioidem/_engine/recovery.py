@@ -21,7 +21,10 @@ so depends on the rung of a ladder on which the partition stands:
 - SALVAGE: a batch succeeded although an earlier one had been *rejected*, or while the leader may
   have forgotten the producer. A success implies nothing any more: each earlier batch in doubt is
   resent by itself, newest first. NONE means acknowledged; OUT_OF_ORDER or a permanent refusal means
-  UNKNOWN.
+  UNKNOWN. Should the leader forget the producer once more, then of these resends it appends at most
+  one again: a batch below the newest sequence that it knows is refused. With `in_doubt="resend"`,
+  which permits second copies, they are resent oldest first, so that such a leader appends all of
+  them, and in order.
 
 Probing ends after two passes (a pass probes every batch in doubt once) in which all probes were
 refused. Then the batches are not in this leader's log. The second pass begins late: by then the
@@ -251,10 +254,13 @@ class Recovery:
         """Whether a batch to be salvaged (resent by itself) has no outcome yet."""
         return any(not batch.settled for batch in self.salvaged)
 
-    def next_salvage(self) -> Batch | None:
-        """Return the newest batch to be salvaged that is not in flight; None if there is none."""
+    def next_salvage(self, *, oldest: bool) -> Batch | None:
+        """Return the next batch to be salvaged that is not in flight; None if there is none.
+
+        Args:
+            oldest: whether the oldest one is next, and not the newest one.
+        """
         self.salvaged = [batch for batch in self.salvaged if not batch.settled]
-        for batch in reversed(self.salvaged):
-            if batch.state is BatchState.WAITING:
-                return batch
-        return None
+        waiting = [batch for batch in self.salvaged if batch.state is BatchState.WAITING]
+        first = min if oldest else max
+        return first(waiting, key=lambda batch: batch.ordinal, default=None)

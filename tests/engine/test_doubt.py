@@ -448,6 +448,28 @@ def test_an_offset_without_room_for_the_batches_below_proves_none_of_them() -> N
     assert rig.core.counters.data_loss_events == 1
 
 
+@pytest.mark.parametrize(("in_doubt", "order"), [("fail", [2, 1]), ("resend", [1, 2])])
+def test_each_is_resent_by_itself_oldest_first_where_second_copies_are_permitted(
+    in_doubt: str, order: list[int]
+) -> None:
+    """A leader that forgets the producer again appends what is resent in rising order.
+
+    So newest first by default, where it then appends one of them at most. With in_doubt="resend"
+    it may append all of them, and then in the order in which they were sent first.
+    """
+    rig, (first, second, third) = pipelined(3, in_doubt=in_doubt)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(third, 2)
+    resent = []
+    for offset in (3, 4):
+        rig.tick(1.0)
+        resent += rig.sequences
+        rig.ack(rig.outstanding()[0], offset)
+    assert resent == order
+    assert rig.statuses == [ACKED] * 4
+
+
 def test_an_offset_with_just_enough_room_proves_the_batches_below() -> None:
     """Offsets that leave room for every batch below are no reason for doubt."""
     rig, (first, second, third) = pipelined(3)

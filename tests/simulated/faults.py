@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Injector"]
 
+# The type of resource in DescribeConfigs that is a broker.
+_BROKER = 4
+
 
 class Injector(BrokerChanges):
     """The part of a run that carries out the faults of its schedule."""
@@ -61,6 +65,9 @@ class Injector(BrokerChanges):
         self._unheard: dict[int, tuple[int, bool]] = {}
         self._passed: set[int] = set()
         self._secret = False
+        # The place in `forgets_early` of the time in which brokers do not tell how long they
+        # remember a producer; None if there is no such time, or it is over.
+        self._untold: int | None = None
 
     # -- faults with a time -------------------------------------------------------------------
 
@@ -325,6 +332,9 @@ class Injector(BrokerChanges):
 
     def _do_secret(self, seconds: float) -> None:
         self._secret = True
+        if self._world.schedule.expires_untold:
+            self._untold = len(self.forgets_early)
+            self._forget_early(math.inf)
 
         def end() -> None:
             self._secret = False
@@ -463,10 +473,23 @@ class Injector(BrokerChanges):
                 return Respond(_denied_read(seen))
             case 32 if self._secret or not self._world.schedule.grants_describe:
                 return Rewrite(_denied_describe)
-            case 32 if self._unnamed:
-                return Rewrite(_without_retained)
+            case 32:
+                self._note_told(seen)
+                return Rewrite(_without_retained) if self._unnamed else None
             case _:
                 return None
+
+    def _note_told(self, seen: RequestSeen) -> None:
+        """Note that a broker says how long it remembers a producer, if it is asked about itself.
+
+        It takes a request timeout at most until the producer has the answer, or asks again.
+        """
+        if self._untold is None or all(r.resource_type != _BROKER for r in seen.request.resources):
+            return
+        begin, _ = self.forgets_early[self._untold]
+        told = self._world.now + self._world.config.request_timeout
+        self.forgets_early[self._untold] = begin, told
+        self._untold = None
 
     def _do_refuse_next(self, code: int, topic: str, partition: int) -> None:
         self._refusal = code, (topic, partition)

@@ -204,6 +204,16 @@ class Schedule:
         return any(fault.kind in ("expire", "skew") for fault in self.faults)
 
     @property
+    def expires_untold(self) -> bool:
+        """Whether brokers that refuse DescribeConfigs forget the producer earlier than it assumes.
+
+        Who may not read `producer.id.expiration.ms` assumes Kafka's default of a day, and can name
+        a shorter time by an option.
+        """
+        short = "producer.id.expiration.ms" in self.broker_configs
+        return short and "producer_id_expiration" not in self.options
+
+    @property
     def forgetful(self) -> bool:
         """Whether brokers forget the producer because of its records' timestamps (KIP-854)."""
         return self.forgets_early or self.profile == "forgetful" or "old records" in self.features
@@ -251,8 +261,8 @@ class Schedule:
     def resends_backwards(self) -> bool:
         """Whether records that end ACKED may be stored in another order than that of the calls.
 
-        With `in_doubt="resend"`, SALVAGE resends newest first. A broker that forgets the producer
-        again and again appends each of these resends.
+        With `in_doubt="resend"`, a batch in doubt is resent after a later one was acknowledged. A
+        broker that has forgotten the producer in between appends it there.
         """
         return self.forgetful and self.options.get("in_doubt") == "resend"
 

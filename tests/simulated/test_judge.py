@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.settlement import Settlement
+from aioidem._engine.steps import SendProduce
 from aioidem._records import build_batch
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -198,6 +200,21 @@ def _plan(**values: Any) -> Schedule:
         "max_in_flight_requests_per_connection": 5,
     }
     return Schedule(0, profile="attack", options=options, versions=(12,), **values)
+
+
+def test_v13_after_an_answer_in_v14_is_noticed_where_a_name_leads_to_two_clusters() -> None:
+    """What a broker has answered counts for itself, and not for the other cluster's broker."""
+    world = World(_plan(faults=(Fault(9.0, "split", (0.5, True, 1.0, True)),)))
+    world.config = dataclasses.replace(world.config, window_discovery="on")
+    first = world.cluster
+    for link, cluster in ((1, first), (2, world.change_cluster())):
+        stand_in: Any = SimpleNamespace(cluster=cluster, broker=0)
+        world.connections[link] = stand_in
+    for link, version in ((1, 14), (2, 13), (1, 13)):
+        assert not world.result.violations
+        world.handed(link, SendProduce(link, version, version, -1, 0, None, []))
+        world.heard(link, version, [])
+    assert [violation.anomaly for violation in world.result.violations] == [Anomaly.STUCK]
 
 
 @pytest.mark.parametrize("kind", ["unclean", "recreate"])

@@ -10,10 +10,11 @@ import dataclasses
 
 import pytest
 
+from aioidem._engine.partition import PartitionState
 from aioidem.testing import Anomaly, Outcome
 
 from .perform import perform
-from .schedule import Call, Fault, Glitch, draw
+from .schedule import Call, Fault, Glitch, Schedule, draw
 from .soak import quiet, run_seed
 from .test_written_schedules import clean, schedule
 from .world import World, run
@@ -469,6 +470,58 @@ def test_no_record_waits_for_its_deadline_where_nothing_hinders_it(seed: int, sh
     """After the last fault every record ends within the bound of `progress`."""
     result = run_seed(seed)
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))
+
+
+def test_another_cluster_has_answered_no_v14_yet() -> None:
+    """A broker whose number a broker of the last cluster had may be written to in v13 (720062).
+
+    It hangs up on v14, which it has never answered; the judge remembered brokers by number alone.
+    """
+    result = clean(
+        schedule(
+            options={"window_discovery": "on"},
+            calls=(Call(0.5, "t", 0, None, 60), Call(0.65, "t", 0, None, 60)),
+            faults=(
+                Fault(0.58, "cluster", (0.5, False, 0, 0.8)),
+                Fault(0.7, "unheard", (0, 3, False)),
+            ),
+        )
+    )
+    assert result.outcomes == {Outcome.ACKED: 2}
+
+
+def _old_record_without_an_answer(secret: float) -> Schedule:
+    """Draw brokers that do not tell how soon they forget, and then forget a record in doubt."""
+    return schedule(
+        options={"request_timeout": 2.0, "max_in_flight_requests_per_connection": 5},
+        features=("old records",),
+        broker_configs={
+            "producer.id.expiration.ms": "40000",
+            "producer.id.expiration.check.interval.ms": "10",
+        },
+        calls=(Call(0.5, "t", 0, None, 60), Call(4.0, "t", 0, None, 60, 38.8)),
+        faults=(Fault(0.0, "secret", (secret,)),),
+        glitches=(Glitch(1, "drop", (True, True)),),
+    )
+
+
+def test_who_may_not_read_the_expiration_may_write_twice() -> None:
+    """Without DESCRIBE_CONFIGS a day is assumed, and a broker that remembers 40 s may append twice.
+
+    The judge knew only of brokers that forget earlier than they had said (seed 399 of the swarm).
+    """
+    result = clean(_old_record_without_an_answer(60.0))
+    assert result.outcomes == {Outcome.ACKED: 2}
+
+
+def test_who_has_read_the_expiration_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that resends to a leader that may have forgotten it writes twice, and is noticed.
+
+    The brokers refused DescribeConfigs before, and then told their expiration.
+    """
+    monkeypatch.setattr(PartitionState, "must_not_resend", False)
+    found = [each.anomaly for each in run(_old_record_without_an_answer(0.01)).violations]
+    assert found == [Anomaly.DUPLICATE]
 
 
 def test_records_of_one_call_stay_in_order_when_the_cluster_changes() -> None:

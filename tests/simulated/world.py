@@ -675,10 +675,11 @@ class World:
         # for the first time after the last incident (`note_sent`); None if that has not happened.
         self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
-        # `_asked_in_v14`: the broker of each Produce v14 request that waits for its answer, by
-        # connection and request token. `_speak_v14`: the brokers that have answered in v14.
-        self._asked_in_v14: dict[tuple[int, int], int] = {}
-        self._speak_v14: set[int] = set()
+        # `_asked_in_v14`: the cluster and broker of each Produce v14 request that waits for its
+        # answer, by connection and request token. `_speak_v14`: the brokers that have answered in
+        # v14 since the producer came to their cluster.
+        self._asked_in_v14: dict[tuple[int, int], tuple[str, int]] = {}
+        self._speak_v14: set[tuple[str, int]] = set()
         # By partition: the producer's window at the end, and how many batches the leader retains.
         self._windows: dict[tuple[str, int], tuple[int, int]] = {}
         self.lost: set[ValueId] = set()
@@ -1156,6 +1157,8 @@ class World:
         self.result.convictions += "was seen to deduplicate" in event
         if _MOVED.match(event):
             self.watch.cluster_changed()
+            # A broker of the same number in the other cluster has answered nothing yet.
+            self._speak_v14.clear()
         lost = _DATA_LOSS.match(event)
         if lost is not None:
             self.monitor.loss_reported(lost[1], int(lost[2]))
@@ -1171,13 +1174,14 @@ class World:
         connection = self.connections.get(link_id)
         if connection is None or self.config.window_discovery != "on":
             return
+        broker = connection.cluster.cluster_id, connection.broker
         if step.version >= 14:
-            self._asked_in_v14[link_id, step.token] = connection.broker
+            self._asked_in_v14[link_id, step.token] = broker
         # An answer that cannot be decoded, or names a partition twice, counts as a refusal of v14.
-        # A broker that is downgraded, or that shares its name with another, may not offer v14.
+        # A broker that is downgraded may not offer v14.
         excused = any(glitch.kind in ("garbage", "doubled") for glitch in self.schedule.glitches)
-        excused |= any(fault.kind in ("upgrade", "split") for fault in self.schedule.faults)
-        if step.version == 13 and connection.broker in self._speak_v14 and not excused:
+        excused |= any(fault.kind == "upgrade" for fault in self.schedule.faults)
+        if step.version == 13 and broker in self._speak_v14 and not excused:
             self._speak_v14.clear()  # one report is enough
             self.report(Anomaly.STUCK, f"broker {connection.broker} is spoken to in v13 again")
 
