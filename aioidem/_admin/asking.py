@@ -1,8 +1,8 @@
 """Send a request to a broker and return the answer, for requests that the producer never sends.
 
-Each request opens a connection, with the producer's own security settings, and closes it
-afterwards. `until_known` repeats a request, at another bootstrap server each time, while brokers
-are unreachable or busy.
+Each request or conversation opens a connection, with the producer's own security settings, and
+closes it afterwards. `until_known` repeats a request, at another bootstrap server each time, while
+brokers are unreachable or busy.
 
 Invariants: the configuration's `connection_setup_timeout` bounds the time for connecting, its
 `request_timeout` the time for the answer, and the caller's `timeout` the time for all repetitions.
@@ -27,10 +27,10 @@ from aioidem._network.allowed import limited
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client
 from aioidem._network.tls import secured
-from aioidem._network.transport import TcpConnector
+from aioidem._network.transport import Connector, TcpConnector
 from aioidem._protocol.messages import decode_response, encode_request, response_type
 
-__all__ = ["Place", "ask", "until_known"]
+__all__ = ["Asker", "Place", "ask", "converse", "until_known"]
 
 _T = TypeVar("_T")
 _PAUSE: Final = 0.1
@@ -106,14 +106,37 @@ async def ask(
         The decoded response, an object of kio's schema.
 
     Raises:
-        KafkaConnectionError: the broker cannot be reached, or the connection was lost.
-        KafkaTimeoutError: there was no answer within the configuration's `request_timeout`.
+        KafkaError: as `converse` and `Asker.ask`.
+    """
+
+    async def once(asker: Asker) -> Any:
+        return await asker.ask(api_key, make)
+
+    return await converse(config, place, once)
+
+
+async def converse(
+    config: ProducerConfig,
+    place: Place,
+    talk: Callable[[Asker], Awaitable[_T]],
+    connector: Connector | None = None,
+) -> _T:
+    """Open a connection to a broker, call `talk` with it, and close it.
+
+    Args:
+        config: how to connect.
+        place: the broker's address.
+        talk: sends the requests, and returns what is wanted.
+        connector: opens the byte stream; None opens a TCP connection.
+
+    Raises:
+        KafkaConnectionError: the broker cannot be reached.
         AuthenticationFailedError: the broker refuses the credentials, or the broker itself cannot
             be authenticated.
-        IncompatibleBrokerVersion: the broker offers no version of the API that aioidem speaks.
+        KafkaError: `talk` has raised it.
     """
     connection = await Connection.open(
-        secured(limited(TcpConnector(), config), config),
+        secured(limited(connector or TcpConnector(), config), config),
         place.host,
         place.port,
         client_id=config.client_id,
@@ -121,41 +144,81 @@ async def ask(
         max_frame_bytes=config.max_frame_bytes,
         sasl=sasl_client(config),
     )
+    results: list[_T] = []
+    failure: errors.KafkaError | None = None
+    asker = Asker(config, connection)
     try:
-        request = make(connection)
-        schema = response_type(api_key, type(request).__version__)
-        if schema is None:
-            raise errors.InternalError(f"no schema for API {api_key}")
-        _, answer = decode_response(schema, await _answer(config, connection, request))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(asker.run)
+            # The error is raised below, outside of the task group, which would wrap it.
+            try:
+                results.append(await talk(asker))
+            except errors.KafkaError as error:
+                failure = error
+            tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await connection.aclose()
-    return answer
+    if failure is not None:
+        raise failure
+    return results[0]
 
 
-async def _answer(config: ProducerConfig, connection: Connection, request: Any) -> bytes:
-    frames: list[bytes] = []
-    causes: list[errors.KafkaError] = []
-    over = anyio.Event()
+class Asker:
+    """Sends requests on one connection, one after the other.
 
-    def take(_: int, frame: bytes) -> None:
-        frames.append(frame)
-        over.set()
+    Args:
+        config: how long to wait for an answer.
+        connection: the connection, which nobody else uses.
+    """
 
-    async def run() -> None:
-        causes.append(await connection.run(take, lambda _written, _read: None))
-        over.set()
+    def __init__(self, config: ProducerConfig, connection: Connection) -> None:
+        self._config = config
+        self._connection = connection
+        self._frames: list[bytes] = []
+        self._cause: errors.KafkaError | None = None
+        self._told = anyio.Event()
 
-    number = connection.next_correlation_id()
-    frame = encode_request(request, correlation_id=number, client_id=config.client_id)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
+    async def run(self) -> None:
+        """Run the connection until it ends; `converse` does so in a task of its own."""
+        self._cause = await self._connection.run(self._take, lambda _written, _read: None)
+        self._told.set()
+
+    def _take(self, _: int, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._told.set()
+
+    async def ask(self, api_key: int, make: Callable[[Connection], Any]) -> Any:
+        """Send a request, and return its answer.
+
+        Args:
+            api_key: the number of the request's Kafka API.
+            make: makes the request, in a version that the connection's broker offers.
+
+        Returns:
+            The decoded response, an object of kio's schema.
+
+        Raises:
+            KafkaConnectionError: the connection was lost.
+            KafkaTimeoutError: there was no answer within the configuration's `request_timeout`.
+            IncompatibleBrokerVersion: the broker offers no version of the API that aioidem speaks.
+        """
+        request = make(self._connection)
+        schema = response_type(api_key, type(request).__version__)
+        if schema is None:
+            raise errors.InternalError(f"no schema for API {api_key}")
+        _, answer = decode_response(schema, await self._answer(request))
+        return answer
+
+    async def _answer(self, request: Any) -> bytes:
+        connection, timeout = self._connection, self._config.request_timeout
+        number = connection.next_correlation_id()
+        frame = encode_request(request, correlation_id=number, client_id=self._config.client_id)
         connection.write(frame, correlation_id=number)
-        with anyio.move_on_after(config.request_timeout):
-            await over.wait()
-        tasks.cancel_scope.cancel()
-    if frames:
-        return frames[0]
-    if causes:
-        raise causes[0]
-    raise errors.KafkaTimeoutError(f"no answer within {config.request_timeout:g} s")
+        with anyio.move_on_after(timeout):
+            while not self._frames and self._cause is None:
+                await self._told.wait()
+                self._told = anyio.Event()
+        if self._frames:
+            return self._frames.pop()
+        raise self._cause or errors.KafkaTimeoutError(f"no answer within {timeout:g} s")

@@ -27,6 +27,14 @@ from aioidem import errors
 from aioidem._admin.asking import Place, ask, until_known
 from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
+from aioidem._protocol.list_offsets import (
+    EARLIEST,
+    LATEST,
+    MAX_VERSION,
+    MIN_VERSION,
+    list_offsets_request,
+    listed_offset,
+)
 from aioidem._protocol.messages import request_type
 from aioidem._protocol.metadata import metadata_request, metadata_update
 from aioidem._protocol.versions import ApiKey
@@ -34,8 +42,6 @@ from aioidem._records.reader import RecordBatch, read_batches
 
 __all__ = ["LogPart", "TopicLog"]
 
-_EARLIEST: Final = -2
-_LATEST: Final = -1
 _NAMES_TOPICS: Final = 12
 """The last version of Fetch that names topics, and not only their ids."""
 _PAGE_BYTES: Final = 8 << 20
@@ -81,8 +87,8 @@ class TopicLog:
             return [
                 LogPart(
                     partition,
-                    await self._offset(leader, partition, _EARLIEST),
-                    await self._offset(leader, partition, _LATEST),
+                    await self._offset(leader, partition, EARLIEST),
+                    await self._offset(leader, partition, LATEST),
                 )
                 for partition, leader in sorted((await self._leaders(server)).items())
             ]
@@ -155,19 +161,17 @@ class TopicLog:
 
     async def _offset(self, leader: Place, partition: int, timestamp: int) -> int:
         def make(connection: Connection) -> Any:
-            schema = self._schema(connection, ApiKey.LIST_OFFSETS, 2, 9)
-            module = importlib.import_module(schema.__module__)
-            part = _make(
-                module.ListOffsetsPartition, partition_index=partition, timestamp=timestamp
+            version = connection.versions.choose(
+                ApiKey.LIST_OFFSETS, at_least=MIN_VERSION, at_most=MAX_VERSION
             )
-            topic = _make(module.ListOffsetsTopic, name=self._topic, partitions=(part,))
-            level = self._isolation
-            return _make(schema, replica_id=-1, isolation_level=level, topics=(topic,))
+            return list_offsets_request(
+                version, self._topic, partition, timestamp, isolation=self._isolation
+            )
 
         answer = await ask(self._config, leader, ApiKey.LIST_OFFSETS, make)
-        [part] = [part for topic in answer.topics for part in topic.partitions]
-        _check(part.error_code, self._named(partition))
-        return int(part.offset)
+        listed = listed_offset(answer, partition)
+        _check(listed.error_code, self._named(partition))
+        return listed.offset
 
     async def _fetch(self, leader: Place, partition: int, offset: int) -> Any:
         def make(connection: Connection) -> Any:

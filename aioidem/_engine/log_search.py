@@ -94,6 +94,7 @@ class LogFacts(NamedTuple):
         topic_id: the id of the topic that was read; None if the broker named none.
         now_ms: the time of day when the last page was read, in milliseconds since the Unix epoch.
         expiration: seconds after which brokers forget a producer (`producer.id.expiration.ms`).
+        log_start: the first offset that the log still has, as far as is known.
         obstacle: why the log was not read to its end; None if it was.
         detail: the failure behind the obstacle, in words.
     """
@@ -101,6 +102,7 @@ class LogFacts(NamedTuple):
     topic_id: UUID | None
     now_ms: float
     expiration: float
+    log_start: int = 0
     obstacle: UndecidedReason | None = None
     detail: str = ""
 
@@ -131,9 +133,10 @@ class LogSearch:
 
     def __init__(self, incident: Incident, begin: int) -> None:
         self._incident = incident
-        self._begin = begin
+        # The first offset that counts: what is before the acknowledged record says nothing.
+        self._begin = begin if incident.after is None else max(begin, incident.after.offset)
         # The offset of the next batch to be read.
-        self.end = begin
+        self.end = self._begin
         # Where offsets are missing in what was read; None if there is no gap.
         self.gap: int | None = None
         # The batch that is looked for; or another one with its producer id, epoch and sequence.
@@ -150,6 +153,8 @@ class LogSearch:
     def read(self, page: Iterable[LoggedBatch]) -> None:
         """Take in the batches that follow those that were read before."""
         for batch in page:
+            if batch.last_offset < self._begin:
+                continue
             if batch.base_offset > self.end and self.gap is None:
                 self.gap = self.end
             self.end = max(self.end, batch.last_offset + 1)
@@ -283,22 +288,36 @@ def _undecided(
         return reasons.NO_TOPIC_ID, f"{where} has no topic id, so it may be another topic by now"
     if facts.topic_id != incident.topic_id:
         return reasons.TOPIC_GONE, f"{where} now belongs to another topic with the same name"
-    if not search.precedes_every_copy:
-        if incident.after is None:
-            return reasons.RETENTION, (
-                f"nothing was acknowledged in {where} before the batch, and the log does not begin "
-                "at offset 0 any more, so a copy may have been deleted"
-            )
-        return reasons.TRUNCATED, (
-            f"{where} does not have the record any more that was acknowledged before the batch, at "
-            f"offset {incident.after.offset}"
-        )
-    if search.gap is not None:
-        return reasons.COMPACTION, f"{where} has no record at offset {search.gap}"
+    if (lacking := _lacking(incident, search, facts, where)) is not None:
+        return lacking
     read = f"the batch is not in {where} up to offset {search.end - 1}"
     if incident.renumbered:
         return reasons.RENUMBERED, f"{read}, but it was sent under another identity before"
     return _may_still_arrive(search, facts, read)
+
+
+def _lacking(
+    incident: Incident, search: LogSearch, facts: LogFacts, where: str
+) -> tuple[UndecidedReason, str] | None:
+    """Return which part of the log was not read where a copy could be; None if none is lacking."""
+    reasons, after = UndecidedReason, incident.after
+    if not search.precedes_every_copy and after is None:
+        return reasons.RETENTION, (
+            f"nothing was acknowledged in {where} before the batch, and the log does not begin at "
+            "offset 0 any more, so a copy may have been deleted"
+        )
+    if not search.precedes_every_copy and after is not None:
+        if after.offset < facts.log_start:
+            return reasons.RETENTION, f"{where} was deleted up to offset {facts.log_start}"
+        return reasons.TRUNCATED, (
+            f"{where} does not have the record any more that was acknowledged before the batch, at "
+            f"offset {after.offset}"
+        )
+    if search.gap is not None:
+        deleted = search.gap < facts.log_start
+        reason = reasons.RETENTION if deleted else reasons.COMPACTION
+        return reason, f"{where} has no record at offset {search.gap} any more"
+    return None
 
 
 def _may_still_arrive(

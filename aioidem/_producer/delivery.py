@@ -19,16 +19,20 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioidem._engine.record import Outcome
 from aioidem._hot import LOOKED
 from aioidem._log import LogLine, write
 from aioidem._network.waiting import Waiter, add_waiter
 from aioidem._producer.home import HomeLoop
+from aioidem._producer.resolver import Resolver
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus, RecordMetadata
+
+if TYPE_CHECKING:
+    from aioidem.resolution import Resolution
 
 __all__ = ["COUNTED_AS_UNSEEN", "Delivery", "DeliveryContext", "stored_at"]
 
@@ -52,6 +56,8 @@ class DeliveryContext(NamedTuple):
     """The event loop on which a delivery may be awaited."""
     unseen: UnseenFailures
     """Counts a delivery that failed, if the caller has shown no interest in it."""
+    resolver: Resolver
+    """Looks for records that ended UNKNOWN in the log."""
 
 
 class Delivery:
@@ -139,6 +145,32 @@ class Delivery:
             if isinstance(error, KafkaError):
                 self._context.unseen.looked_at(outcome.topic, error)
         self._looking = LOOKED
+
+    async def resolve(self, timeout: float | None = None) -> Resolution:
+        """Look in the log for the record if its outcome is UNKNOWN; needs the ACL READ.
+
+        Waits for the outcome first. See `Producer.resolve`.
+
+        Args:
+            timeout: Seconds for reading the log, after the outcome; None is `request_timeout`.
+
+        Returns:
+            WRITTEN with the record's offset, ABSENT, or UNDECIDED with the reason.
+
+        Raises:
+            WrongLoopError: The record is pending, and the call comes from another thread or event
+                loop than the producer's.
+            AuthenticationFailedError: A broker refuses the credentials.
+            IllegalStateError: The delivery was copied to another process.
+        """
+        if self._outcome is None:
+            try:
+                await self
+            except KafkaError:
+                if self._outcome is None:
+                    raise
+        [found] = await self._context.resolver.resolve([self], timeout)
+        return found
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` when the outcome is known, or now if it is known already.

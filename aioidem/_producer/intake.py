@@ -41,6 +41,7 @@ from aioidem._producer.life import ProducerLife
 from aioidem._producer.observer import BatchReporter
 from aioidem._producer.pieces import pieces_of
 from aioidem._producer.queued import QueuedBatch, QueuedDelivery
+from aioidem._producer.resolver import Resolver
 from aioidem._producer.sender import Sender
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.structs import Record
@@ -85,6 +86,7 @@ class RecordIntake:
         life: ProducerLife,
         config: ProducerConfig,
         observer: BatchReporter | None,
+        resolver: Resolver | None = None,
     ) -> None:
         self._core = core
         self._accumulator = core.accumulator
@@ -93,7 +95,7 @@ class RecordIntake:
         self._sender = sender
         self._wakeup = sender.wakeup
         self._life = life
-        self.context = DeliveryContext(life.home, sender.unseen)
+        self.context = DeliveryContext(life.home, sender.unseen, resolver or Resolver())
         self._config = config
         self._most = min(config.max_request_size - BATCH_OVERHEAD, config.buffer_memory)
         self._observer = observer

@@ -47,6 +47,7 @@ from aioidem._producer.delivery import Delivery
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.observer import BatchReporter, Observer
+from aioidem._producer.resolver import Resolver
 from aioidem._producer.runtime import BackgroundTask, loop_clock
 from aioidem._producer.sender import Sender
 from aioidem._producer.topic_lookup import TopicLookup
@@ -55,6 +56,7 @@ from aioidem.structs import DeliveryCounts, Record, RecordMetadata
 
 if TYPE_CHECKING:
     from aioidem._producer.metrics import ProducerStatistics
+    from aioidem.resolution import Resolution
 
 __all__ = ["Internals", "Producer", "internals"]
 
@@ -104,7 +106,10 @@ class Producer(TransactionCalls):
         connector = connector or TcpConnector()
         self._sender = Sender(self._core, self.config, connector, observer=reporter)
         self._life = ProducerLife(self._core, self._sender, self.config)
-        self._intake = RecordIntake(self._core, self._sender, self._life, self.config, reporter)
+        self._resolver = Resolver(self.config, connector)
+        self._intake = RecordIntake(
+            self._core, self._sender, self._life, self.config, reporter, self._resolver
+        )
         self._topics = TopicLookup(self._core, self._sender, self._life, self.config)
 
     # -- life --------------------------------------------------------------------------------------
@@ -554,6 +559,47 @@ class Producer(TransactionCalls):
         finally:
             outcomes.stop_counting(counted)
         return counted.counts
+
+    async def resolve(
+        self,
+        failed: errors.KafkaError | Iterable[errors.KafkaError | errors.RecordOutcome],
+        timeout: float | None = None,
+    ) -> list[Resolution]:
+        """Look in the log for records that ended UNKNOWN.
+
+        Reads the headers of the partition's committed batches, on connections of its own, from the
+        record on that was acknowledged before the failed one was sent. Needs the ACL READ on the
+        topic. It also works on a producer that is closed, and changes nothing: producing an ABSENT
+        record again is up to the caller.
+
+        A record is ABSENT only if no copy of it can be appended any more. That takes a later batch
+        of the same producer in the partition, so while there is none, this method reads on until
+        `timeout`. Send further records meanwhile, or before.
+
+        Args:
+            failed: The error of a record; or a `PartialDeliveryError`, deliveries or errors, of
+                which those that ended UNKNOWN are looked for.
+            timeout: Seconds for everything; None is `request_timeout`.
+
+        Returns:
+            A `Resolution` for each failed record, in their order; acknowledged ones are left out.
+
+        Raises:
+            AuthenticationFailedError: A broker refuses the credentials.
+            RecordError: The argument is no failed record's error.
+        """
+        from aioidem._producer.resolving import failures_of  # here, because few producers ask
+
+        records: Iterable[errors.KafkaError | errors.RecordOutcome] = (
+            failed.deliveries
+            if isinstance(failed, errors.PartialDeliveryError)
+            else [failed]
+            if isinstance(failed, errors.KafkaError)
+            else failed
+        )
+        if isinstance(records, Deliveries):
+            records = [error for _, error in records.failures()]
+        return await self._resolver.resolve(failures_of(records), timeout)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the numbers of a topic's partitions, asking for metadata if they are not known.

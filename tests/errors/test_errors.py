@@ -17,6 +17,7 @@ from aioidem import errors
 from aioidem._producer.delivery import DeliveryContext
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.queued import QueuedDelivery
+from aioidem._producer.resolver import Resolver
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import (
     BrokerResponseError,
@@ -198,7 +199,7 @@ def test_an_unknown_code_does_not_rub_off_on_its_class() -> None:
 
 
 def test_the_deliveries_of_a_partial_failure_survive_pickling() -> None:
-    context = DeliveryContext(HomeLoop(), UnseenFailures("c"))
+    context = DeliveryContext(HomeLoop(), UnseenFailures("c"), Resolver())
     deliveries = [QueuedDelivery(None, b"v", (), 0, None, 30, context) for _ in range(2)]
     error = PartialDeliveryError("2 of 3", deliveries=deliveries, status=DeliveryStatus.UNKNOWN)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
