@@ -89,6 +89,7 @@ class FindingName(Enum):
     NO_SPARE_REPLICA = "no-spare-replica"
     ONE_IN_SYNC_IS_ENOUGH = "one-in-sync-is-enough"
     ONE_REPLICA = "one-replica"
+    UNCLEAN_ELECTION = "unclean-election"
     WEAK_ACKS = "weak-acks"
     # The topics' configs.
     BATCH_OVER_LIMIT = "batch-over-limit"

@@ -15,6 +15,7 @@ from aioidem._doctor.facts import BrokerSeen, Facts, TopicSeen
 from aioidem._doctor.finding import Finding, FindingName, Severity
 from aioidem._doctor.permissions import DENIED
 from aioidem._doctor.questions import PRODUCE_WITH_WINDOW, RETAIN
+from aioidem._protocol.topic_limit import limit_of
 
 __all__ = ["Reach", "in_flight_findings", "reach_of", "window_at"]
 
@@ -101,7 +102,9 @@ def reach_of(facts: Facts, topic: TopicSeen) -> Reach | None:
 def _grown_batch(facts: Facts, topic: TopicSeen) -> int:
     """Return the largest batch that the producer builds for the topic, in bytes."""
     config = facts.config
-    limits = [each.number("max.message.bytes") for each in facts.topic_configs(topic.name)]
+    limits = [
+        limit_of(each.values, config.compression_type) for each in facts.topic_configs(topic.name)
+    ]
     if not config.late_sealing or not limits or None in limits:
         return config.batch_size
     least = min(each for each in limits if each is not None)

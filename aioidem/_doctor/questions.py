@@ -20,6 +20,7 @@ from aioidem._protocol.describe_configs import BROKER, TOPIC
 from aioidem._protocol.foreign_text import printable
 from aioidem._protocol.messages import request_type
 from aioidem._protocol.metadata import BrokerAddress, metadata_request
+from aioidem._protocol.topic_limit import LIMIT_CONFIGS
 from aioidem._protocol.versions import ApiKey, ApiVersionTable
 from aioidem.errors import InternalError
 
@@ -45,9 +46,9 @@ RETAIN: Final = "producer.state.batches.to.retain"
 BROKER_CONFIGS: Final = (EXPIRATION,)
 TOPIC_CONFIGS: Final = (
     RETAIN,
-    "max.message.bytes",
+    *LIMIT_CONFIGS,
     "min.insync.replicas",
-    "compression.type",
+    "unclean.leader.election.enable",
     "cleanup.policy",
     "message.timestamp.type",
     "message.timestamp.before.max.ms",

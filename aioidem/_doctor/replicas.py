@@ -23,6 +23,7 @@ def replica_findings(facts: Facts) -> Iterator[Finding]:
     for topic in facts.topics:
         yield from _leaders(topic)
         yield from _offline(topic)
+        yield from _unclean(facts, topic)
         if facts.config.acks == -1:
             yield from _in_sync(facts, topic)
     if facts.config.acks != -1:
@@ -64,9 +65,22 @@ def _offline(topic: TopicSeen) -> Iterator[Finding]:
         yield Finding(
             _N.REPLICA_OFFLINE,
             Severity.WARNING,
-            f"{which}: replicas on brokers {', '.join(map(str, brokers))} are offline",
+            f"{which}: replicas are offline, on these brokers: {', '.join(map(str, brokers))}",
             "Fewer brokers can be lost before records are lost or writing stops.",
             "Start these brokers, or look for a failed disk in their logs.",
+        )
+
+
+def _unclean(facts: Facts, topic: TopicSeen) -> Iterator[Finding]:
+    configs = facts.topic_configs(topic.name)
+    if any(each.values.get("unclean.leader.election.enable") == "true" for each in configs):
+        yield Finding(
+            _N.UNCLEAN_ELECTION,
+            Severity.WARNING,
+            f"{topic.name}: unclean.leader.election.enable=true",
+            "If no replica in sync is left, one that lacks the newest records becomes the leader: "
+            "acknowledged records are lost.",
+            "Set it to false where records matter more than availability.",
         )
 
 

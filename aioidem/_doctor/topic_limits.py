@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from aioidem._doctor.facts import Configs, Facts
 from aioidem._doctor.finding import Finding, FindingName, Severity
+from aioidem._protocol.topic_limit import MESSAGE_BYTES
 
 __all__ = ["topic_limit_findings"]
 
@@ -24,7 +25,7 @@ def topic_limit_findings(facts: Facts) -> Iterator[Finding]:
 
 
 def _sizes(facts: Facts, topic: str, known: list[Configs]) -> Iterator[Finding]:
-    limits = [each.number("max.message.bytes") for each in known]
+    limits = [each.number(MESSAGE_BYTES) for each in known]
     least = min((each for each in limits if each is not None), default=None)
     config = facts.config
     if least is None:

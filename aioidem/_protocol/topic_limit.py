@@ -12,6 +12,7 @@ compressed batch cannot be derived from its size on the wire.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -21,11 +22,13 @@ from aioidem._protocol.describe_configs import TOPIC, describe_configs_request, 
 if TYPE_CHECKING:
     from kio.static.protocol import RequestPayload
 
-__all__ = ["MESSAGE_BYTES", "topic_limit", "topic_limit_request"]
+__all__ = ["LIMIT_CONFIGS", "MESSAGE_BYTES", "limit_of", "topic_limit", "topic_limit_request"]
 
 MESSAGE_BYTES: Final = "max.message.bytes"
 _SEGMENT_BYTES: Final = "segment.bytes"
 _COMPRESSION: Final = "compression.type"
+LIMIT_CONFIGS: Final = (MESSAGE_BYTES, _SEGMENT_BYTES, _COMPRESSION)
+"""The configs of a topic that limit its batches."""
 _AS_SENT: Final = "producer"
 _NO_CODEC: Final = "uncompressed"
 # The share of the limit that an uncompressed batch may have if the broker will compress it. A codec
@@ -39,8 +42,7 @@ def topic_limit_request(version: int, topic: str) -> RequestPayload:
     Raises:
         InternalError: The library kio has no such version.
     """
-    keys = (MESSAGE_BYTES, _SEGMENT_BYTES, _COMPRESSION)
-    return describe_configs_request(version, TOPIC, topic, keys)
+    return describe_configs_request(version, TOPIC, topic, LIMIT_CONFIGS)
 
 
 def topic_limit(response: Any, compression: str) -> int | None:
@@ -54,12 +56,19 @@ def topic_limit(response: Any, compression: str) -> int | None:
         The limit; None if the answer does not say, or if the broker will decompress the batch and
         compress it with another codec.
     """
-    values = {
-        config.name: config.value
-        for result in response.results
-        if int(result.error_code) == ErrorCode.none
-        for config in result.configs
-    }
+    return limit_of(
+        {
+            config.name: config.value
+            for result in response.results
+            if int(result.error_code) == ErrorCode.none
+            for config in result.configs
+        },
+        compression,
+    )
+
+
+def limit_of(values: Mapping[str, str | None], compression: str) -> int | None:
+    """Return the same as `topic_limit`, from the values of `LIMIT_CONFIGS` by their names."""
     most = positive(values.get(MESSAGE_BYTES))
     segment = positive(values.get(_SEGMENT_BYTES))
     if most is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -239,12 +241,25 @@ async def test_two_clusters_among_the_bootstrap_servers() -> None:
 
 async def test_two_clusters_behind_one_address() -> None:
     """A load balancer that leads to another cluster with each connection is found."""
-    ids = iter(("first", "second", *["first"] * 20))
+    async with EmbeddedCluster(seed=1) as one, EmbeddedCluster(seed=2) as two:
+        ahead = itertools.cycle((one.bootstrap_servers, two.bootstrap_servers))
 
-    def other(answer: Any) -> Any:
-        return replaced(answer, cluster_id=next(ids))
+        async def balance(stream: SocketStream) -> None:
+            host, _, port = next(ahead).partition(":")
+            other = await anyio.connect_tcp(host, int(port))
+            async with other, anyio.create_task_group() as tasks:
+                tasks.start_soon(copy, other, stream, tasks.cancel_scope)
+                await copy(stream, other, tasks.cancel_scope)
 
-    async with EmbeddedCluster() as cluster:
-        cluster.intercept(rewriting(METADATA, other))
-        found = await findings(cluster.bootstrap_servers)
+        async with peer(balance) as server:
+            found = await findings(server)
     assert bad(found) == {Name.TWO_CLUSTERS}
+    assert server in found[Name.TWO_CLUSTERS].seen
+
+
+async def copy(source: SocketStream, sink: SocketStream, scope: anyio.CancelScope) -> None:
+    """Copy bytes from one stream to the other until one of them ends; then cancel the scope."""
+    with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        while True:
+            await sink.send(await source.receive())
+    scope.cancel()

@@ -189,6 +189,18 @@ def test_what_is_advised_reaches_the_rate() -> None:
     assert only(diagnose(tight), Name.RATE_NOT_REACHED)
 
 
+def test_batches_that_the_broker_compresses_again_do_not_grow() -> None:
+    """Their size in the log is not known, so the rate is that of `batch_size`."""
+    configs = Configs(values={"max.message.bytes": "100000", "compression.type": "gzip"})
+    seen = led(1, trip=0.15, configs=configs)
+    plain = reach_of(seen, seen.topics[0])
+    zstd = ProducerConfig.build("kafka:9092", compression_type="zstd")
+    other = reach_of(seen._replace(config=zstd), seen.topics[0])
+    assert plain is not None
+    assert other is not None
+    assert plain.grown > plain.fixed == other.fixed == other.grown
+
+
 # --- replicas -------------------------------------------------------------------------------------
 
 
@@ -199,6 +211,12 @@ def test_more_replicas_in_sync_are_asked_for_than_there_are() -> None:
     assert only(diagnose(seen), Name.NO_SPARE_REPLICA)
     old = seen._replace(brokers=(seen.brokers[0]._replace(produce=(0, 9)),))
     assert only(diagnose(old), Name.TOO_FEW_IN_SYNC).severity is Severity.ERROR
+
+
+def test_an_election_that_may_lose_records() -> None:
+    configs = Configs(values={"unclean.leader.election.enable": "true"})
+    seen = led(1, trip=0.01, configs=configs)
+    assert only(diagnose(seen), Name.UNCLEAN_ELECTION).severity is Severity.WARNING
 
 
 # --- clocks and what brokers remember -------------------------------------------------------------
