@@ -164,6 +164,7 @@ class Anomaly(enum.Enum):
     BASELESS = "UNKNOWN, and nothing explains why"
     LEAK = "something is left over"
     GAP = "a first send that does not continue its partition's sequences"
+    MISSTATED = "a batch whose header says something else than its records"
     CHANGED_RETRY = "the same sequence sent with other bytes"
     SPAN = "a first send beyond the window"
     GATE = "sent beside another batch before the leader has shown that it has our state"

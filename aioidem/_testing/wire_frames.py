@@ -28,6 +28,7 @@ __all__ = [
     "RequestHeader",
     "TopicTold",
     "batch_values",
+    "misstatements",
     "read_header",
     "read_metadata",
     "read_produce",
@@ -43,6 +44,9 @@ _PRODUCE_WITH_RETAINED: Final = 14
 _LEADER_TAG: Final = 0
 _RETAINED_TAG: Final = 1
 _BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CHECKED_FROM: Final = 21  # the CRC covers what follows it
+# The bits of the attributes that a producer may set: four codecs (3 bits), and "transactional".
+_PRODUCERS_BITS: Final = 0x17
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
 
@@ -319,6 +323,58 @@ def batch_values(data: bytes) -> Iterator[Record]:
         for _ in range(header[12]):
             yield _record(cursor, base_offset, base_timestamp)
         at = end
+
+
+def misstatements(data: bytes) -> list[str]:
+    """Return what is wrong in a batch as a producer writes it, by what its records say themselves.
+
+    A broker believes the header of a batch in much of what it does: how many sequences a batch has,
+    how long it remembers its producer, and where the next batch begins.
+
+    Raises:
+        FrameError: The batch, or a record in it, is cut short.
+    """
+    if len(data) < _BATCH_HEADER.size:
+        raise FrameError(f"{len(data)} bytes are no record batch")
+    header = _BATCH_HEADER.unpack_from(data)
+    cursor = _Cursor(_plain(header[5] & 7, data[_BATCH_HEADER.size :]))
+    deltas, stamps = [], []
+    while cursor.at < len(cursor.data):
+        stamp, delta = _whole_record(cursor)
+        deltas.append(delta)
+        stamps.append(header[7] + stamp)
+    identity = header[9:12]
+    crc: int = import_module("crc32c").crc32c(data[_CHECKED_FROM:])
+    expected = {
+        "base offset": (header[0], 0),
+        "length": (header[1], len(data) - 12),
+        "magic": (header[3], 2),
+        "CRC": (header[4], crc),
+        "attributes": (header[5] & ~_PRODUCERS_BITS, 0),
+        "last offset delta": (header[6], len(deltas) - 1),
+        "offset deltas": (deltas, list(range(len(deltas)))),
+        "maximum timestamp": (header[8], max(stamps, default=None)),
+        "producer without epoch or sequence": (min(identity) < 0, identity == (-1, -1, -1)),
+        "record count": (header[12], len(deltas)),
+    }
+    return [
+        f"{what}: {said}, not {true}" for what, (said, true) in expected.items() if said != true
+    ]
+
+
+def _whole_record(cursor: _Cursor) -> tuple[int, int]:
+    """Read a record to its last byte; return its timestamp delta and its offset delta."""
+    size = cursor.varint()
+    end = cursor.at + size
+    cursor.take(1)
+    deltas = cursor.varint(), cursor.varint()
+    for _ in range(2):  # key and value
+        cursor.take(max(0, cursor.varint()))
+    for _ in range(2 * cursor.varint()):  # name and value of each header
+        cursor.take(max(0, cursor.varint()))
+    if cursor.at != end:
+        raise FrameError(f"a record of {size} bytes has {cursor.at - end} bytes more")
+    return deltas
 
 
 def _record(cursor: _Cursor, base_offset: int, base_timestamp: int) -> Record:

@@ -17,12 +17,13 @@ from aioidem._testing.wire_frames import (
     MetadataTold,
     ProduceTold,
     TopicTold,
+    misstatements,
     read_header,
     read_metadata,
     read_produce,
     read_produced,
 )
-from aioidem.testing import WireAnswer, WireBatch, WireMonitor
+from aioidem.testing import Anomaly, Violation, WireAnswer, WireBatch, WireMonitor
 
 __all__ = ["FrameWatch", "Listener"]
 
@@ -82,14 +83,30 @@ class FrameWatch:
         (key, version, correlation_id), _ = read_header(frame)
         if key == PRODUCE:
             written = read_produce(frame)
-            if written.acks == 0:
-                return
             batches = [
                 WireBatch(self._name(topic), index, data) for topic, index, data in written.batches
             ]
+            for batch in batches:
+                self._check_form(batch)
+            if written.acks == 0:
+                return
             for judge in self._judges:
                 judge.wrote(connection, request, batches)
         self._asked.setdefault(connection, {})[correlation_id] = key, version, request
+
+    def _check_form(self, batch: WireBatch) -> None:
+        """Report a batch whose header a broker should not believe; it is compared with its records.
+
+        The embedded broker believes what Kafka computes again: it would not notice.
+        """
+        try:
+            wrong = misstatements(batch.data)
+        except (FrameError, ValueError, RuntimeError) as error:
+            wrong = [repr(error)]
+        if wrong:
+            where = f"{batch.topic}-{batch.partition}"
+            detail = f"{where}: {'; '.join(wrong)}"
+            self._monitor.violations.append(Violation(Anomaly.MISSTATED, detail))
 
     def received(self, connection: object, payload: bytes) -> None:
         """Note that an answer has reached the producer; `payload` begins with its correlation id.

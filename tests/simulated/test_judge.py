@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from types import SimpleNamespace
 from typing import Any
 
+import crc32c
 import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
+from aioidem._engine.batch import Batch
+from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
@@ -33,7 +37,7 @@ from .deadlines import GRACE, Deadlines
 from .perform import perform
 from .progress import Progress
 from .reasons import Reasons
-from .schedule import Fault, Schedule
+from .schedule import Call, Fault, Schedule
 from .soak import quiet
 from .whole import Whole, draw_whole
 from .world import World
@@ -215,6 +219,44 @@ def test_v13_after_an_answer_in_v14_is_noticed_where_a_name_leads_to_two_cluster
         world.handed(link, SendProduce(link, version, version, -1, 0, None, []))
         world.heard(link, version, [])
     assert [violation.anomaly for violation in world.result.violations] == [Anomaly.STUCK]
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "value"),
+    [
+        (35, ">q", 0),  # the maximum timestamp
+        (23, ">i", 0),  # the last offset delta
+        (57, ">i", 1),  # the number of records
+        (8, ">i", 60),  # the length
+        (17, ">I", 7),  # the CRC
+        (21, ">h", 0x40),  # an attribute that only brokers set
+    ],
+)
+@pytest.mark.parametrize("backend", ["", "trio"])
+def test_a_header_that_its_records_contradict_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, backend: str, at: int, layout: str, value: int
+) -> None:
+    """The judge computes again what a batch's header says; the brokers of a run believe it."""
+    enlist = PartitionState.enlist
+
+    def lie(state: PartitionState, batch: Batch) -> None:
+        changed = bytearray(batch.data)
+        struct.pack_into(layout, changed, at, value)
+        if at != 17:
+            struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
+        batch.build(bytes(changed))
+        enlist(state, batch)
+
+    monkeypatch.setattr(PartitionState, "enlist", lie)
+    calls = tuple(Call(0.1, "t", 0, None, 20) for _ in range(2))
+    plan = _plan(backend=backend, calls=calls)
+    plan.options["linger"] = 0.1
+    plan.options["delivery_timeout"] = 3.0
+    with quiet():
+        found = {violation.anomaly for violation in perform(plan).violations}
+    # A wrong length also ends the run, because nothing can read the batch any more.
+    assert found & {Anomaly.MISSTATED, Anomaly.CRASH}
+    assert Anomaly.MISSTATED in found or at == 8
 
 
 @pytest.mark.parametrize("kind", ["unclean", "recreate"])

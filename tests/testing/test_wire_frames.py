@@ -7,17 +7,20 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.virtual import START_MS, idempotent_batch
 from aioidem._protocol.messages import encode_response, response_type
 from aioidem._protocol.produce import encode_produce_request
 from aioidem._testing.wire_frames import (
     FrameError,
     ProduceTold,
     batch_values,
+    misstatements,
     read_header,
     read_metadata,
     read_produce,
     read_produced,
 )
+from tests.broker.test_produce_api import resealed
 from tests.hostile.samples import filled
 from tests.protocol.test_metadata_reader import answer as metadata_answer
 from tests.protocol.test_produce import TOPIC_ID, answer, schemas, v14
@@ -98,6 +101,54 @@ def test_batches_that_kafka_made_are_read_as_kafka_reads_them(name: str) -> None
     expected = [expand(row[2]) for row in case["records"]] * case.get("repeat", 1)
     found = list(batch_values(bytes.fromhex(case["data"])))
     assert [record.value for record in found] == expected
+
+
+# Only brokers assign offsets and times, write control batches, and leave gaps.
+BROKERS = {"log_append_time", "base_offset", "control", "deltas"}
+SENT = [name for name in GOLDEN if not BROKERS & CASES[name].keys()]
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_batches_that_kafka_made_state_what_their_records_say(name: str) -> None:
+    """Nothing is wrong in a batch that a producer can have written, with every codec."""
+    assert misstatements(bytes.fromhex(CASES[name]["data"])) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "value", "what"),
+    [
+        (0, ">q", 3, "base offset: 3, not 0"),
+        (8, ">i", 70, "length: 70, not "),
+        (16, ">b", 1, "magic: 1, not 2"),
+        (21, ">h", 0x08, "attributes: 8, not 0"),
+        (21, ">h", 0x20, "attributes: 32, not 0"),
+        (23, ">i", 2, "last offset delta: 2, not 1"),
+        (35, ">q", START_MS + 6, f"maximum timestamp: {START_MS + 6}, not {START_MS + 5}"),
+        (35, ">q", START_MS, f"maximum timestamp: {START_MS}, not {START_MS + 5}"),
+        (51, ">h", -1, "producer without epoch or sequence"),
+        (57, ">i", 3, "record count: 3, not 2"),
+    ],
+)
+def test_a_header_that_says_what_the_records_do_not_is_noticed(
+    at: int, layout: str, value: int, what: str
+) -> None:
+    """Each field that a broker computes again, or believes, is compared with the records."""
+    good = idempotent_batch(0, timestamps_ms=[START_MS, START_MS + 5])
+    assert misstatements(good) == []
+    [found] = misstatements(resealed(good, at, layout, value))
+    assert found.startswith(what)
+
+
+@pytest.mark.parametrize(("at", "flip"), [(17, 1), (-1, 1)])
+def test_a_checksum_that_is_not_that_of_the_batch_is_noticed(at: int, flip: int) -> None:
+    changed = bytearray(idempotent_batch(0, value=b"value"))
+    changed[at] ^= flip
+    assert [each.partition(":")[0] for each in misstatements(bytes(changed))] == ["CRC"]
+
+
+def test_bytes_behind_the_last_record_are_noticed() -> None:
+    with pytest.raises(FrameError):
+        misstatements(idempotent_batch(0) + b"\x02")
 
 
 def test_bytes_that_end_early_are_refused() -> None:
