@@ -1,8 +1,8 @@
 """Send a request to a broker and return the answer, for requests that the producer never sends.
 
 Each request or conversation opens a connection, with the producer's own security settings, and
-closes it afterwards. `until_known` repeats a request, at another bootstrap server each time, while
-brokers are unreachable or busy.
+closes it afterwards (`kept_connections.py` keeps it). `until_known` repeats a request, at another
+bootstrap server each time, while brokers are unreachable or busy.
 
 Invariants: the configuration's `connection_setup_timeout` bounds the time for connecting, its
 `request_timeout` the time for the answer, and the caller's `timeout` the time for all repetitions.
@@ -30,7 +30,7 @@ from aioidem._network.tls import secured
 from aioidem._network.transport import Connector, TcpConnector
 from aioidem._protocol.messages import decode_response, encode_request, response_type
 
-__all__ = ["Asker", "Place", "ask", "converse", "until_known"]
+__all__ = ["Ask", "Asker", "Place", "ask", "converse", "open_connection", "until_known"]
 
 _T = TypeVar("_T")
 _PAUSE: Final = 0.1
@@ -53,6 +53,10 @@ class Place(NamedTuple):
 
     host: str
     port: int
+
+
+Ask = Callable[[ProducerConfig, Place, int, Callable[[Connection], Any]], Awaitable[Any]]
+"""A function with the arguments and the result of `ask`."""
 
 
 async def until_known(
@@ -135,15 +139,7 @@ async def converse(
             be authenticated.
         KafkaError: `talk` has raised it.
     """
-    connection = await Connection.open(
-        secured(limited(connector or TcpConnector(), config), config),
-        place.host,
-        place.port,
-        client_id=config.client_id,
-        setup_timeout=config.connection_setup_timeout,
-        max_frame_bytes=config.max_frame_bytes,
-        sasl=sasl_client(config),
-    )
+    connection = await open_connection(config, place, connector)
     results: list[_T] = []
     failure: errors.KafkaError | None = None
     asker = Asker(config, connection)
@@ -164,6 +160,21 @@ async def converse(
     return results[0]
 
 
+async def open_connection(
+    config: ProducerConfig, place: Place, connector: Connector | None = None
+) -> Connection:
+    """Open a connection to a broker, with the producer's own security settings; see `converse`."""
+    return await Connection.open(
+        secured(limited(connector or TcpConnector(), config), config),
+        place.host,
+        place.port,
+        client_id=config.client_id,
+        setup_timeout=config.connection_setup_timeout,
+        max_frame_bytes=config.max_frame_bytes,
+        sasl=sasl_client(config),
+    )
+
+
 class Asker:
     """Sends requests on one connection, one after the other.
 
@@ -181,8 +192,11 @@ class Asker:
 
     async def run(self) -> None:
         """Run the connection until it ends; `converse` does so in a task of its own."""
-        self._cause = await self._connection.run(self._take, lambda _written, _read: None)
-        self._told.set()
+        try:
+            await self._connection.run(self._take, lambda _written, _read: None)
+        finally:
+            self._cause = self._connection.cause
+            self._told.set()
 
     def _take(self, _: int, frame: bytes) -> None:
         self._frames.append(frame)

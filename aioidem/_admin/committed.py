@@ -21,7 +21,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
-from aioidem._admin.asking import Place, ask, until_known
+from aioidem._admin.asking import Ask, Place, ask, until_known
 from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
 from aioidem._protocol.find_coordinator import (
@@ -37,7 +37,11 @@ __all__ = ["committed_offsets"]
 
 
 async def committed_offsets(
-    config: ProducerConfig, group: str, partitions: Collection[TopicPartition], timeout: float
+    config: ProducerConfig,
+    group: str,
+    partitions: Collection[TopicPartition],
+    timeout: float,
+    asking: Ask = ask,
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """Read a group's committed offsets, once no transaction can change them any more.
 
@@ -46,6 +50,7 @@ async def committed_offsets(
         group: the group's id.
         partitions: the partitions to read.
         timeout: seconds for all requests together.
+        asking: sends the requests; by default each on a connection of its own.
 
     Returns:
         The offsets, without those partitions for which none is committed.
@@ -58,24 +63,29 @@ async def committed_offsets(
     """
 
     async def find(server: Place) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        return await _fetch(config, await _coordinator(config, server, group), group, partitions)
+        coordinator = await _coordinator(config, server, group, asking)
+        return await _fetch(config, coordinator, group, partitions, asking)
 
     return await until_known(config, f"the committed offsets of {group}", timeout, find)
 
 
-async def _coordinator(config: ProducerConfig, server: Place, group: str) -> Place:
+async def _coordinator(config: ProducerConfig, server: Place, group: str, asking: Ask) -> Place:
     def make(connection: Connection) -> Any:
         version = connection.versions.choose(ApiKey.FIND_COORDINATOR)
         return coordinator_request(version, group, CoordinatorKey.GROUP)
 
-    answer = coordinator_answer(await ask(config, server, ApiKey.FIND_COORDINATOR, make), group)
+    answer = coordinator_answer(await asking(config, server, ApiKey.FIND_COORDINATOR, make), group)
     if answer.error_code:
         raise errors.broker_error(answer.error_code, f"the coordinator of {group}")
     return Place(answer.host, answer.port)
 
 
 async def _fetch(
-    config: ProducerConfig, coordinator: Place, group: str, partitions: Collection[TopicPartition]
+    config: ProducerConfig,
+    coordinator: Place,
+    group: str,
+    partitions: Collection[TopicPartition],
+    asking: Ask,
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     def make(connection: Connection) -> Any:
         version = connection.versions.choose(ApiKey.OFFSET_FETCH)
@@ -83,7 +93,7 @@ async def _fetch(
         topics = _topics(schema, partitions)
         return schema(group_id=group, topics=topics, require_stable=True)
 
-    answer = await ask(config, coordinator, ApiKey.OFFSET_FETCH, make)
+    answer = await asking(config, coordinator, ApiKey.OFFSET_FETCH, make)
     _check(answer.error_code, group)
     found: dict[TopicPartition, OffsetAndMetadata] = {}
     for topic in answer.topics:

@@ -101,7 +101,7 @@ class AioidemDataSource(DataSource):
             raise ConfigError('mode("overwrite"): a topic is appended to: mode("append")')
         options = self._checked(schema, streaming=False)
         if options.mode == EXACTLY_ONCE:
-            check_identity(options)
+            check_identity(options, _LOOP)
         return AioidemArrowWriter(options)
 
     def streamWriter(  # noqa: N802 - Spark's name

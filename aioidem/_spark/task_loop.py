@@ -1,18 +1,21 @@
-"""The event loop of a Python worker, and the producer that it keeps between tasks.
+"""The event loop of a Python worker, and the connections that it keeps between tasks.
 
 Spark's Python workers run one task after another. The loop runs in a thread of its own, so that
 answers are read and deadlines are kept while Spark computes the next rows. With at-least-once the
 producer of a task that succeeded is kept, with its connections and metadata, for the next task with
 the same properties: all of its records are acknowledged, so that it has nothing of the earlier task
-any more.
+any more. With exactly-once the connections are kept on which a task asks for its marker; they have
+no state of a transaction or a group.
 
 Invariants:
 
-- A task that fails leaves no producer behind.
-- One producer is kept at most. It is closed when a task comes with other properties.
+- A task that fails leaves no producer and no connection behind.
+- One producer is kept at most. It is closed when a task comes with other properties, and so are the
+  connections.
 - The thread ends with the process: Spark ends workers that are idle for a minute.
 
-Rejected: keeping the producer of a transaction (each task has a transactional id of its own).
+Rejected: keeping the producer of a transaction (each task has a transactional id of its own, and
+the fence that protects its rows is the request with which a new producer takes that id).
 """
 
 from __future__ import annotations
@@ -23,9 +26,13 @@ from concurrent.futures import Future
 from typing import TypeVar, TypeVarTuple, Unpack
 
 import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
 from anyio.from_thread import BlockingPortal
 
+from aioidem._admin.kept_connections import KeptConnections
 from aioidem._producer.native import Producer, internals
+from aioidem.errors import InternalError
 
 __all__ = ["TaskLoop"]
 
@@ -39,26 +46,29 @@ class TaskLoop:
     def __init__(self) -> None:
         self._portal: BlockingPortal | None = None
         self._thread: threading.Thread | None = None
+        self._tasks: TaskGroup | None = None
         self._kept: tuple[Mapping[str, str], Producer] | None = None
+        self._connections: tuple[Mapping[str, str], KeptConnections] | None = None
 
     def call(self, work: Callable[[Unpack[_Ts]], Awaitable[_T]], *arguments: *_Ts) -> _T:
         """Call an async function in the loop, and return its result; this blocks."""
         if self._portal is None:
-            started: Future[BlockingPortal] = Future()
+            started: Future[tuple[BlockingPortal, TaskGroup]] = Future()
             self._thread = threading.Thread(
                 target=anyio.run, args=(_run, started), name="aioidem sink", daemon=True
             )
             self._thread.start()
-            self._portal = started.result()
+            self._portal, self._tasks = started.result()
         return self._portal.call(work, *arguments)
 
     def stop(self) -> None:
-        """Close the producer that is kept, and end the loop and its thread."""
+        """Close what is kept, and end the loop and its thread."""
         if self._portal is not None and self._thread is not None:
             self._portal.call(self.take, None)
+            self._portal.call(self.disconnect)
             self._portal.call(self._portal.stop)
             self._thread.join()
-            self._portal = self._thread = None
+            self._portal = self._thread = self._tasks = None
 
     async def take(self, properties: Mapping[str, str] | None) -> Producer | None:
         """Return the producer that is kept, if it has these properties; close it if not."""
@@ -76,8 +86,28 @@ class TaskLoop:
         await self.take(None)
         self._kept = (properties, producer)
 
+    def connections(self, properties: Mapping[str, str]) -> KeptConnections:
+        """Return the connections that are kept for these properties; call this in the loop."""
+        if self._connections is not None and self._connections[0] == properties:
+            return self._connections[1]
+        if self._tasks is None:
+            raise InternalError("the loop of the sink does not run")
+        if self._connections is not None:
+            self._connections[1].close()
+        kept = KeptConnections(self._tasks.start_soon)
+        self._connections = (properties, kept)
+        return kept
 
-async def _run(started: Future[BlockingPortal]) -> None:
-    async with BlockingPortal() as portal:
-        started.set_result(portal)
+    async def disconnect(self) -> None:
+        """Close the connections that are kept."""
+        kept, self._connections = self._connections, None
+        if kept is not None:
+            kept[1].close()
+        await anyio.lowlevel.checkpoint()
+
+
+async def _run(started: Future[tuple[BlockingPortal, TaskGroup]]) -> None:
+    async with anyio.create_task_group() as tasks, BlockingPortal() as portal:
+        started.set_result((portal, tasks))
         await portal.sleep_until_stopped()
+        tasks.cancel_scope.cancel()

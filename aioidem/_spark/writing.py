@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.lowlevel
 
+from aioidem._admin.asking import Ask, ask
 from aioidem._admin.committed import committed_offsets
 from aioidem._config import ProducerConfig
 from aioidem._engine.record_block import Columns
@@ -236,10 +237,12 @@ class ExactlyOnceWriter(TaskWriter):
     Args:
         options: the options of the sink, in the mode exactly-once.
         task: the identity of the rows.
+        asking: sends the requests for the marker; by default each on a connection of its own.
     """
 
-    def __init__(self, options: SinkOptions, task: TaskIdentity) -> None:
+    def __init__(self, options: SinkOptions, task: TaskIdentity, asking: Ask = ask) -> None:
         super().__init__(options, task.name)
+        self._asking = asking
         self._options = options
         self._task = task
         self._place = TopicPartition(options.marker_topic, 0)
@@ -277,7 +280,8 @@ class ExactlyOnceWriter(TaskWriter):
 
     async def _marker(self, task: TaskIdentity) -> Marker | None:
         config = self._producer.config
-        return await read_marker(config, task, self._place, config.transaction_timeout)
+        timeout = config.transaction_timeout
+        return await read_marker(config, task, self._place, timeout, self._asking)
 
     def look_at(self, rows: pa.RecordBatch) -> None:
         """Add the rows to the digest that the task's marker contains."""
@@ -323,13 +327,21 @@ class ExactlyOnceWriter(TaskWriter):
                     " or the plan is not deterministic"
                 )
             return Written(self._sum.rows, skipped=True)
+        await self._send_marker()
         await super().finish()
         self._check_time()
-        marker = Marker(self._task.batch + 1, self._sum.rows, self._sum.digest, run=self._task.run)
-        offset = OffsetAndMetadata(marker.batch, marker.metadata)
-        await self._producer.send_offsets_to_transaction({self._place: offset}, self._task.name)
         await self._producer.commit_transaction()
         return Written(self._sum.rows)
+
+    async def _send_marker(self) -> None:
+        """Add the marker to the transaction, while the last rows are still being written."""
+        marker = Marker(self._task.batch + 1, self._sum.rows, self._sum.digest, run=self._task.run)
+        offset = OffsetAndMetadata(marker.batch, marker.metadata)
+        try:
+            await self._producer.send_offsets_to_transaction({self._place: offset}, self._task.name)
+        except KafkaError:
+            self._settle()  # if it is a row that has failed, its error says more
+            raise
 
     async def close(self, *, failed: bool) -> None:
         """Close the producer; an open transaction is aborted, now or by the next attempt."""
@@ -337,7 +349,11 @@ class ExactlyOnceWriter(TaskWriter):
 
 
 async def read_marker(
-    config: ProducerConfig, task: TaskIdentity, place: TopicPartition, timeout: float
+    config: ProducerConfig,
+    task: TaskIdentity,
+    place: TopicPartition,
+    timeout: float,
+    asking: Ask = ask,
 ) -> Marker | None:
     """Return a task's marker (the offset that says which rows it wrote); None without a marker.
 
@@ -345,16 +361,21 @@ async def read_marker(
         MarkerError: the group's offset is not a marker.
         KafkaError: the offset cannot be read, see `committed_offsets`.
     """
-    committed = (await committed_offsets(config, task.name, [place], timeout)).get(place)
+    offsets = await committed_offsets(config, task.name, [place], timeout, asking)
+    committed = offsets.get(place)
     return None if committed is None else Marker.read(*committed)
 
 
-def check_identity(options: SinkOptions) -> None:
+def check_identity(options: SinkOptions, loop: TaskLoop | None = None) -> None:
     """Refuse the identity of a batch write if it was used before; this blocks.
 
     The marker of task 0 is checked here, because every write has a task 0; each task later checks
     its own marker. If only the executors have the credentials, nothing is checked here, and each
     task checks the marker of task 0 too.
+
+    Args:
+        options: the options of the sink.
+        loop: the event loop that the Python worker keeps; None starts and stops one.
 
     Raises:
         IdentityUsedError: there is a marker.
@@ -365,7 +386,18 @@ def check_identity(options: SinkOptions) -> None:
     task = TaskIdentity(options.identity or "", 0, 0)
     config = options.config(task.name)
     place = TopicPartition(options.marker_topic, 0)
-    if anyio.run(read_marker, config, task, place, _ASK_SECONDS) is not None:
+    used = loop or TaskLoop()
+
+    async def read() -> Marker | None:
+        asking = used.connections(options.properties).ask
+        return await read_marker(config, task, place, _ASK_SECONDS, asking)
+
+    try:
+        marker = used.call(read)
+    finally:
+        if loop is None:
+            used.stop()
+    if marker is not None:
         raise IdentityUsedError(f"identity {options.identity}: an earlier batch write has used it")
 
 
@@ -452,7 +484,7 @@ def _begun(chunks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 async def _writer(options: SinkOptions, task: TaskIdentity | None, loop: TaskLoop) -> TaskWriter:
     if task is not None:
-        return ExactlyOnceWriter(options, task)
+        return ExactlyOnceWriter(options, task, loop.connections(options.properties).ask)
     return TaskWriter(options, kept=await loop.take(options.properties))
 
 
@@ -461,3 +493,5 @@ async def _close(writer: TaskWriter, failed: bool, options: SinkOptions, loop: T
         producer = await writer.close(failed=failed)
         if producer is not None:
             await loop.keep(options.properties, producer)
+        elif failed:
+            await loop.disconnect()

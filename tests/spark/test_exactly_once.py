@@ -10,7 +10,9 @@ from typing import Any
 import confluent_kafka
 import pyarrow as pa
 import pytest
+from kio.schema.errors import ErrorCode
 
+from aioidem._broker.intercept import Refuse, RequestSeen
 from aioidem._spark.marker import (
     IdentityUsedError,
     MarkerAheadError,
@@ -33,7 +35,7 @@ from aioidem.errors import ConfigError, InvalidTransactionTimeout, KafkaError
 from .tools import record_batch
 
 InLoop = Callable[..., Any]
-PRODUCE, FETCH_OFFSETS, END_TXN = 0, 9, 26
+PRODUCE, FETCH_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 26, 28
 
 
 @pytest.fixture
@@ -105,6 +107,25 @@ def test_a_task_tried_again_after_its_commit_skips(
         backwards = rows.take(pa.array(range(49, -1, -1)))
         assert write_rows(sink, [backwards], task) == Written(50, skipped=True)
     assert committed(cluster, topic) == list(range(50)) * 3
+
+
+def test_the_marker_is_sent_while_rows_are_still_written(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    """The marker joins the transaction without waiting for the answers about the last rows."""
+    seen: list[int] = []
+
+    def refuse_before_the_marker(each: RequestSeen) -> Refuse | None:
+        seen.append(each.api_key)
+        early = each.api_key == PRODUCE and TXN_OFFSET_COMMIT not in seen
+        return Refuse(ErrorCode.not_leader_or_follower) if early else None
+
+    cluster.intercept(refuse_before_the_marker)
+    timeouts = {"kafka.delivery.timeout.ms": "10000", "kafka.request.timeout.ms": "5000"}
+    quick = options(cluster, topic, **timeouts)
+    task = TaskIdentity(query, 0, 0)
+    assert write_rows(quick, [numbered(topic, 5)], task) == Written(5)
+    assert committed(cluster, topic) == list(range(5))
 
 
 def test_other_rows_for_a_written_batch_fail(
