@@ -23,7 +23,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions mutants mutants-all explore audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions resolve-soak mutants mutants-all explore audit fuzz
 .PHONY: style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
@@ -87,6 +87,9 @@ soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0 MIX=
 
 soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000
 	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM)
+
+resolve-soak: $(READY) ## Look for simulated UNKNOWN records: make resolve-soak INCIDENTS=1000
+	@$(BIN)/python -m tests.simulated.resolving --incidents $(or $(INCIDENTS),1000) --mutants
 
 mutants: $(READY) ## Break rules of sending, by hand and by machine: make mutants SAMPLE=60
 	@$(BIN)/python -m tests.simulated.mutants

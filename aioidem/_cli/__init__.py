@@ -1,12 +1,13 @@
-"""The command line: `aioidem perf`, `aioidem broker`, `aioidem audit` and `aioidem doctor`.
+"""The command line: `aioidem perf`, `broker`, `audit`, `doctor` and `resolve`.
 
 Invariants:
 
 - `import aioidem._cli` needs only the standard library. Typer, rich and hdrhistogram belong to the
   extra `cli` and are imported by `main`; if they are missing, one line says so.
 - `main` turns every error that a user can cause into an exit status. The status is 0 for success; 1
-  if a record was not acknowledged, the audit found an anomaly, or the command could not run; 2 for
-  bad usage; 128 + signal if interrupted. Every message about usage is one line on standard error.
+  if a record was not acknowledged, the audit found an anomaly, an incident is undecided, or the
+  command could not run; 2 for bad usage; 128 + signal if interrupted. Every message about usage is
+  one line on standard error.
 
 Rejected: Typer's standalone mode. It prints usage errors as a box of several lines, which scripts
 cannot match and which does not fit a log.

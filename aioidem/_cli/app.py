@@ -23,7 +23,7 @@ from aioidem._load.properties import spread_values, without_values
 from aioidem._load.screen import silence
 from aioidem._load.usage import UsageError, terminal_line
 
-__all__ = ["aioidem", "app", "audit", "broker", "doctor", "perf", "run"]
+__all__ = ["aioidem", "app", "audit", "broker", "doctor", "perf", "resolve", "run"]
 
 app = typer.Typer(
     name="aioidem",
@@ -211,6 +211,40 @@ def audit(
     )
     _warn("aioidem audit", command.warnings)
     raise typer.Exit(run_audit(command))
+
+
+@app.command()
+def resolve(
+    *,
+    incident: flags.IncidentFile,
+    bootstrap_server: flags.ResolveServers,
+    timeout: flags.ResolveTimeout = 30.0,
+    wait: flags.ResolveWait = False,
+    consumer_props: flags.ConsumerProps = None,
+    config_file: flags.ConsumerConfigFile = None,
+    json_file: flags.ResolveJson = None,
+) -> None:
+    """Look in the log for records that ended UNKNOWN: WRITTEN, ABSENT or UNDECIDED.
+
+    FILE has what `error.incident.to_json()` returns, one object for each incident. Reads only;
+    needs the ACL READ on the topics.
+
+    Exit status: 0 if each incident is decided, 1 if not, 2 on bad usage, 130 on Ctrl-C.
+    """
+    from aioidem._cli.resolve import plan_resolve
+    from aioidem._cli.resolve import resolve as run_resolve
+
+    command = plan_resolve(
+        incident=incident,
+        bootstrap_server=bootstrap_server,
+        timeout=timeout,
+        wait=wait,
+        consumer_props=consumer_props or (),
+        config_file=config_file,
+        json_file=json_file,
+    )
+    _warn("aioidem resolve", command.warnings)
+    raise typer.Exit(run_resolve(command))
 
 
 @app.command()

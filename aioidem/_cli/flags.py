@@ -240,6 +240,25 @@ Follow = Annotated[
 ]
 Every = Annotated[int, typer.Option(metavar="SECONDS", help="With --follow: time between batches.")]
 
+# --- aioidem resolve ------------------------------------------------------------------------------
+
+IncidentFile = Annotated[
+    Path, typer.Option(metavar="FILE", help="The incidents, as `error.incident.to_json()` returns.")
+]
+ResolveServers = Annotated[
+    str, typer.Option(metavar=_SERVERS, help="Servers of the cluster to which they were sent.")
+]
+ResolveTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="For all incidents.")]
+ResolveWait = Annotated[
+    bool,
+    typer.Option(
+        "--wait", help="Read on until the timeout while a copy may still arrive (NOT_FENCED)."
+    ),
+]
+ResolveJson = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON.")
+]
+
 # --- aioidem broker -------------------------------------------------------------------------------
 
 Brokers = Annotated[int, typer.Option(metavar="N", help="Number of brokers.")]

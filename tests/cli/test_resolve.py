@@ -1,0 +1,90 @@
+"""`aioidem resolve` prints a verdict for each incident; its status says if all are decided.
+
+The verdicts themselves are tested in `tests/producer/test_resolve.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from aioidem import Producer, errors
+from aioidem._broker.intercept import Drop
+from aioidem._cli import main
+from aioidem.broker import EmbeddedCluster, ThreadedCluster
+from aioidem.incident import Incident, incidents_to_json
+
+Captured = pytest.CaptureFixture[str]
+HASTY: dict[str, Any] = {"delivery_timeout": 0.4, "request_timeout": 0.2, "retry_backoff": 0.1}
+
+
+async def incident_of(cluster: ThreadedCluster, *, written: bool, fenced: bool) -> Incident:
+    """Return the incident of a record whose answers were lost."""
+    async with Producer(cluster.bootstrap_servers, **HASTY) as producer:
+        await producer.send("t", b"before")
+        cluster.intercept(lambda seen: Drop(processed=written) if seen.api_key == 0 else None)
+        with pytest.raises(errors.KafkaError) as caught:
+            await producer.send("t", b"doubtful")
+        cluster.intercept(None)
+        if fenced:
+            await producer.send("t", b"after")
+    assert caught.value.incident is not None
+    return caught.value.incident
+
+
+@pytest.mark.embedded
+def test_each_incident_has_a_line_and_the_status_says_if_all_are_decided(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """WRITTEN and ABSENT are decided; what is not fenced is not, and gives status 1."""
+    with EmbeddedCluster.in_thread() as cluster:
+        cluster.create_topic("t")
+        written = anyio.run(lambda: incident_of(cluster, written=True, fenced=False))
+        absent = anyio.run(lambda: incident_of(cluster, written=False, fenced=True))
+        still = anyio.run(lambda: incident_of(cluster, written=False, fenced=False))
+        file, told = tmp_path / "incidents.json", tmp_path / "told.json"
+        words = ["resolve", "--incident", str(file), "--json", str(told)]
+        words += ["--bootstrap-server", cluster.bootstrap_servers]
+        file.write_text(incidents_to_json([written, absent]))
+        assert main(words) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert "WRITTEN at offset" in first
+        assert first.startswith(f"t-0 producer id {written.producer_id} epoch ")
+        assert ": ABSENT: " in second
+        answers = json.loads(told.read_text())
+        assert [each["verdict"] for each in answers] == ["WRITTEN", "ABSENT"]
+        assert Incident.from_json(json.dumps(answers[0]["incident"])) == written
+        file.write_text(still.to_json())
+        assert main(words) == 1
+        assert "UNDECIDED (NOT_FENCED)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        (None, [], "--incident:"),
+        ("{", [], "no JSON at character 0"),
+        ("[]", [], "has no incident"),
+        ('{"topic": "t"}', [], "the field partition is missing"),
+        ("\xff", [], "--incident:"),
+        (None, ["--timeout", "0"], "--timeout: 0 is not above 0"),
+        (None, ["--json", "/none/there"], "--json: /none/there cannot be written"),
+        (None, ["--consumer-props", "security.protocol=NONE"], "security"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, capsys: Captured, text: str | None, more: list[str], message: str
+) -> None:
+    """Bad usage is reported before any broker is asked, with status 2."""
+    file = tmp_path / "incidents.json"
+    if text is not None:
+        file.write_bytes(text.encode("latin-1"))
+    words = ["resolve", "--incident", str(file), "--bootstrap-server", "127.0.0.1:1", *more]
+    assert main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("aioidem resolve: ")
+    assert message in line
