@@ -301,6 +301,8 @@ def _lacking(
 ) -> tuple[UndecidedReason, str] | None:
     """Return which part of the log was not read where a copy could be; None if none is lacking."""
     reasons, after = UndecidedReason, incident.after
+    if search.end < facts.log_start:
+        return reasons.RETENTION, f"{where} was deleted up to offset {facts.log_start}"
     if not search.precedes_every_copy and after is None:
         return reasons.RETENTION, (
             f"nothing was acknowledged in {where} before the batch, and the log does not begin at "

@@ -85,9 +85,10 @@ def overdue(
     if trouble is not None and last is not None:
         failures = "failure" if trouble.attempts == 1 else f"of {trouble.attempts} failures"
         failed = f"; last {failures}: {last}"
+    ask = ". resolve() looks for them in the log" if in_doubt else ""
     error = errors.DeliveryTimeoutError(
         f"{where}: {records} {verdict} in delivery_timeout ({timeout:g} s): {waited_for}; "
-        f"{progress}{failed}. {_advice(leader)}, or raise delivery_timeout"
+        f"{progress}{failed}. {_advice(leader)}, or raise delivery_timeout{ask}"
     )
     cause = last if isinstance(last, Exception) and leader.error is None else leader.error
     # The copy has no traceback, whose frames would keep a closed connection in memory.

@@ -5,6 +5,7 @@ DESIGN.md ("UNKNOWN is not the last word") has the proof of the rule.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 from uuid import UUID
 
@@ -190,6 +191,13 @@ def test_without_an_acknowledged_record_the_log_is_read_from_its_very_first_offs
     assert verdict(others, bumped, incident=first, begin=0).verdict is Verdict.ABSENT
     later = batch(1, 4, pid=7)
     assert reason(later, bumped, incident=first, begin=1) is UndecidedReason.RETENTION
+
+
+def test_a_log_that_was_deleted_whole_is_gone() -> None:
+    """Nothing was read, and the log begins after the place where the batch would be."""
+    assert reason(log_start=100) is UndecidedReason.RETENTION
+    first = dataclasses.replace(INCIDENT, after=None)
+    assert reason(incident=first, begin=0, log_start=3) is UndecidedReason.RETENTION
 
 
 def test_an_old_fence_may_be_forgotten() -> None:

@@ -306,24 +306,29 @@ async def test_a_log_that_lost_its_end_decides_nothing(transport: Transport) -> 
 
 @bounded(60)
 async def test_a_new_leader_has_the_same_answer(transport: Transport) -> None:
-    """The log is read from whoever leads; a reading that the election interrupts begins anew."""
+    """The log is read from whoever leads; a reading that the election interrupts begins anew.
+
+    Each request names the leader epoch, so that no page comes from another leader's log unnoticed.
+    """
     async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
         cluster.create_topic("t", replication=2)
-        moved = False
+        named: list[int] = []
 
         def move(seen: RequestSeen) -> Action | None:
-            nonlocal moved
-            if seen.api_key == FETCH and not moved:
-                moved = True
-                cluster.move_leader("t", 0, 1 - cluster.leader("t"))
+            if seen.api_key == FETCH:
+                named.append(seen.request.topics[0].partitions[0].current_leader_epoch)
+                if len(named) == 1:
+                    cluster.move_leader("t", 0, 1 - cluster.leader("t"))
             return None
 
         async with producer_for(cluster, **IMPATIENT) as producer:
             await producer.send("t", b"before")
             [delivery] = await doubtful(cluster, producer, written=True)
             cluster.intercept(move)
+            before = cluster.leader_epoch("t")
             found = await delivery.resolve()
-            assert moved
+            assert (named[0], named[-1]) == (before, cluster.leader_epoch("t"))
+            assert named[0] < named[-1]
             assert (found.verdict, found.offset) == (Verdict.WRITTEN, 1)
 
 
