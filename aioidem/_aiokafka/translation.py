@@ -85,9 +85,11 @@ def reason_of(error: KafkaError) -> KafkaError:
     if isinstance(error, AbortableTransactionError) and isinstance(reason, KafkaError):
         reason = copy.copy(reason)
         reason.status = error.status
+        reason.incident = error.incident
         error = reason
     if isinstance(error, InvalidProducerEpoch):
         fenced = ProducerFenced(*error.args, status=error.status)
+        fenced.incident = error.incident
         fenced.__cause__ = error
         return fenced
     return error
