@@ -37,6 +37,7 @@ from aioidem._engine import incident_of as incident_module
 from aioidem._engine import log_search
 from aioidem._engine.log_search import LogFacts, LoggedBatch, LogSearch, judge, logged_batch
 from aioidem._engine.settlement import Settlement
+from aioidem._protocol.read_back import read_back_request
 from aioidem._records import read_batches
 from aioidem._testing.wire_frames import batch_values
 from aioidem.errors import KafkaError
@@ -482,11 +483,10 @@ def begins_at_the_last_attempt(patch: Patch) -> None:
 @_mutant()
 def leader_epoch_not_named(patch: Patch) -> None:
     """Ignore that without the leader epoch the pages may be parts of two histories."""
-    real = log_reading.read_back_request
 
     def request(*place: Any, leader_epoch: int, page_bytes: int) -> Any:
         del leader_epoch
-        return real(*place, page_bytes=page_bytes)
+        return read_back_request(*place, page_bytes=page_bytes)
 
     patch(log_reading, "read_back_request", request)
 
