@@ -85,8 +85,8 @@ audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
 soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0 MIX=swarm
 	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM) --mix $(MIX)
 
-soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000
-	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM)
+soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000 MIX=swarm
+	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM) --mix $(MIX)
 
 resolve-soak: $(READY) ## Look for simulated UNKNOWN records: make resolve-soak INCIDENTS=1000
 	@$(BIN)/python -m tests.simulated.resolving --incidents $(or $(INCIDENTS),1000) --mutants

@@ -18,6 +18,7 @@ from .shrink import shrink
 from .soak import MIXES, drawn, quiet
 from .swarm import draw_swarm
 from .transactional import draw_transactional
+from .transactional_swarm import draw_transactional_swarm
 
 __all__ = ["main"]
 
@@ -33,7 +34,8 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true")
     asked = parser.parse_args()
     if asked.transactions:
-        schedule = draw_transactional(asked.seed)
+        draws = draw_transactional_swarm if asked.mix == "swarm" else draw_transactional
+        schedule = draws(asked.seed)
     elif asked.mix == "swarm":
         schedule = draw_swarm(asked.seed)
     else:

@@ -5,11 +5,13 @@ FROM=K MIX=MIX`. It runs on two processes, prints progress and every failing see
 and ends with one line, `N schedules, V violations, U unknown`: schedules run, schedules in which
 something was wrong, records that ended UNKNOWN. The exit status is 1 when something was wrong.
 
-With `--transactions` (`make soak-transactions`), `transactional` draws every seed. Otherwise the
-mix says what a seed draws: with "profiles" one of the profiles of `schedule`, with "swarm" a random
-subset of all faults (`swarm`). With profiles, one seed in ten drives the whole producer, tasks and
-all, on trio's mock clock; one in fifty does so on asyncio with a loop whose time is virtual. With
-the swarm, one seed in three drives the whole producer. All others drive the engine without tasks.
+With `--transactions` (`make soak-transactions`) every seed draws transactions. The mix says what a
+seed draws: with "profiles" one of the profiles of `schedule` (or of `transactional`), with "swarm"
+a random subset of all faults (`swarm`, `transactional_swarm`). Without `--transactions` and with
+profiles, one seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in
+fifty does so on asyncio with a loop whose time is virtual. With the swarm, one seed in three drives
+the whole producer. All others drive the engine without tasks. Transactions always drive the whole
+producer.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ from .rows import Rows
 from .schedule import Schedule, draw
 from .swarm import draw_swarm
 from .transactional import draw_transactional
+from .transactional_swarm import draw_transactional_swarm
 from .whole import draw_whole
 from .world import Result
 
 __all__ = [
     "MIXES",
     "PROCESSES",
+    "TRANSACTIONAL_MIXES",
     "Tally",
     "drawn",
     "kind_of",
@@ -45,6 +49,7 @@ __all__ = [
     "run_seed",
     "run_swarm",
     "run_transactional",
+    "run_transactional_swarm",
     "soak",
 ]
 
@@ -80,7 +85,16 @@ def run_transactional(seed: int) -> Result:
     return perform(draw_transactional(seed))
 
 
+def run_transactional_swarm(seed: int) -> Result:
+    """Run one seed as the soak of transactions does with `--mix swarm`."""
+    return perform(draw_transactional_swarm(seed))
+
+
 MIXES: dict[str, Callable[[int], Result]] = {"profiles": run_seed, "swarm": run_swarm}
+TRANSACTIONAL_MIXES: dict[str, Callable[[int], Result]] = {
+    "profiles": run_transactional,
+    "swarm": run_transactional_swarm,
+}
 
 
 @dataclass
@@ -251,8 +265,8 @@ def main() -> int:
     began = time.monotonic()
     told: set[int] = set()
     last = [began]
-    which = " --transactions" if asked.transactions else f" --mix {asked.mix}"
-    run_one = run_transactional if asked.transactions else MIXES[asked.mix]
+    which = " --transactions" * asked.transactions + f" --mix {asked.mix}"
+    run_one = (TRANSACTIONAL_MIXES if asked.transactions else MIXES)[asked.mix]
 
     def progress(total: Tally) -> None:
         for seed in sorted(set(total.failed) - told):

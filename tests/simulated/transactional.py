@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Collection
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -21,7 +22,16 @@ from kio.schema.errors import ErrorCode
 from .schedule import Call, Drawer, Glitch, Schedule, Work
 from .whole import FAULTS, GLITCHES
 
-__all__ = ["FATAL", "GROUPS", "PROFILES", "draw_transactional", "kind_of"]
+__all__ = [
+    "FATAL",
+    "GROUPS",
+    "ODD",
+    "PROFILES",
+    "RETRIED",
+    "TransactionalDrawer",
+    "draw_transactional",
+    "kind_of",
+]
 
 GROUPS = ("g", "h")
 
@@ -43,7 +53,7 @@ def _numbers(*codes: int) -> tuple[int, ...]:
     return tuple(int(code) for code in codes)
 
 
-_RETRIED = _numbers(
+RETRIED = _numbers(
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
@@ -61,7 +71,7 @@ _AFTERWARDS = _numbers(
     ErrorCode.unknown_server_error,
     999,
 )
-_ODD = _numbers(
+ODD = _numbers(
     ErrorCode.transaction_abortable,
     ErrorCode.invalid_request,
     999,
@@ -83,16 +93,20 @@ def kind_of(seed: int) -> str:
 
 def draw_transactional(seed: int, profile: str | None = None) -> Schedule:
     """Return the schedule of a seed."""
-    return _Drawer(seed, profile).draw()
+    return TransactionalDrawer(seed, profile).draw()
 
 
-class _Drawer(Drawer):
+class TransactionalDrawer(Drawer):
+    """The drawer of one schedule."""
+
+    coordination: list[Glitch]
+
     def __init__(self, seed: int, profile: str | None) -> None:
         super().__init__(seed, None)
         self.r = random.Random(f"transactional {seed}")
         drawn = self.r.choices(list(PROFILES), weights=list(PROFILES.values()))[0]
         self.profile = profile or drawn
-        self.coordination: list[Glitch] = []
+        self.coordination = []
 
     def draw(self) -> Schedule:
         self._cluster()
@@ -101,7 +115,16 @@ class _Drawer(Drawer):
         getattr(self, f"_with_{self.profile}")()
         if self.profile != "quiet":
             self._strikes()
-        faults = [fault for fault in self.faults if fault.kind in FAULTS | _OWN_FAULTS]
+        return self._schedule()
+
+    def _schedule(self, others: Collection[str] = ()) -> Schedule:
+        """Return what was drawn, without faults that a transactional producer is not tested with.
+
+        Args:
+            others: further kinds of fault to keep.
+        """
+        kept = FAULTS | _OWN_FAULTS | frozenset(others)
+        faults = [fault for fault in self.faults if fault.kind in kept]
         if any(fault.kind == "rtt" for fault in faults):
             # A start takes five round trips, which the fault "rtt" makes long.
             self.values["options"]["max_block"] = 10.0
@@ -212,11 +235,11 @@ class _Drawer(Drawer):
                 seconds = r.choice((2.5 * rtt, 6 * rtt, 12 * rtt, 0.1, 0.5, 2.0, 30.0))
                 self._coordination(kind, seconds if kind == "zombie" else min(seconds, 2.0))
             case "refuse":
-                self._coordination("refuse", r.choice(_RETRIED))
+                self._coordination("refuse", r.choice(RETRIED))
             case "after":
                 self._coordination("after", r.choice(_AFTERWARDS))
             case "odd":
-                self._coordination("refuse", r.choice((*_ODD, *_ODD, *_ODD, *FATAL)))
+                self._coordination("refuse", r.choice((*ODD, *ODD, *ODD, *FATAL)))
             case "bytes":
                 if r.random() < 0.5:
                     self._coordination("garbage", r.choice((0, 5, 9, 30)))
@@ -242,7 +265,7 @@ class _Drawer(Drawer):
                 (
                     ("drop", r.random() < 0.6, r.random() < 0.3),
                     ("zombie", r.choice((4 * rtt, 8 * rtt, 16 * rtt, 1.0))),
-                    ("refuse", r.choice(_RETRIED)),
+                    ("refuse", r.choice(RETRIED)),
                     ("after", r.choice(_AFTERWARDS)),
                 )
             )
@@ -313,6 +336,11 @@ class _Drawer(Drawer):
             self.r.choice((self._coordinator_trouble, self._link_trouble, self._broker_trouble))()
 
     def _with_slow(self) -> None:
+        self._outlive()
+        for _ in self._times(0, 4):
+            self.r.choice((self._coordinator_trouble, self._link_trouble, self._broker_trouble))()
+
+    def _outlive(self) -> None:
         """Draw transactions that outlive their timeout at the coordinator."""
         r, v = self.r, self.values
         timeout = v["options"]["transaction_timeout"] = r.choice((0.2, 1.0)) + 20 * v["rtt"]
@@ -321,8 +349,6 @@ class _Drawer(Drawer):
             for work in v["work"]
         )
         self.until += sum(work.dawdle for work in v["work"])
-        for _ in self._times(0, 4):
-            self.r.choice((self._coordinator_trouble, self._link_trouble, self._broker_trouble))()
 
     def _with_storm(self) -> None:
         if self.r.random() < 0.2:

@@ -135,6 +135,8 @@ class _Injector(WholeInjector):
             if stream.mute:
                 stream.cut()
         self._glitches.clear()
+        self._refusal = None
+        self._unheard.clear()
         self._coordination.clear()
         self._struck.clear()
 

@@ -1,0 +1,157 @@
+"""What one seed of transactions draws by swarm testing: a random subset of all faults.
+
+As in `swarm`, each seed leaves out most kinds of fault, chosen at random. The features are those of
+the swarm that a transactional producer can have, and those that only transactions have: requests to
+coordinators that are lost, late or refused, coordinators that fail and move, markers that are late,
+twins, killed processes, transactions that outlive their timeout.
+
+Not drawn are the faults that lose acknowledged data: under them nothing is promised about a
+transaction (`transactional`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+from .schedule import Schedule
+from .swarm import FEATURES, ONLY_HERE, SwarmDrawer
+from .transactional import FATAL, ODD, RETRIED, TransactionalDrawer, kind_of
+
+__all__ = ["OWN_FEATURES", "SHARED_FEATURES", "draw_transactional_swarm"]
+
+SHARED_FEATURES = (
+    *("append time", "cut", "drop", "delay", "zombie", "block", "round trips", "stall", "kill"),
+    *("move", "flap", "retain", "throttle", "hold", "pause", "in-sync replicas", "refuse", "after"),
+    *("permanent", "limit", "stamps", "odd answer", "absurd window", "garbage"),
+    *("stale metadata", "hidden topic", "leaderless", "spurious", "rolling upgrade", "clock skew"),
+    *("lowered expiration", "boast", "partial write", "byte by byte", "hang-ups", "no configs"),
+    *("unnamed config",),
+)
+"""The features of the swarm that schedules of transactions have as well."""
+
+_MOST_FAULTS = 24
+
+
+class _Drawer(TransactionalDrawer, SwarmDrawer):
+    """The drawer of one schedule."""
+
+    def __init__(self, seed: int) -> None:
+        SwarmDrawer.__init__(self, seed, kind_of(seed))
+        self.r = random.Random(f"transactional swarm {seed}")
+        self.coordination = []
+
+    def draw(self) -> Schedule:
+        self._cluster()
+        self._options()
+        self._transactions()
+        self.features = self._chosen()
+        for name in self.features:
+            once, add = _FEATURES[name]
+            for _ in range(1 if once else self.rate):
+                if len(self.faults) + len(self.glitches) + len(self.coordination) < _MOST_FAULTS:
+                    add(self)
+        return dataclasses.replace(self._schedule(ONLY_HERE), features=tuple(self.features))
+
+    def _chosen(self) -> list[str]:
+        r = self.r
+        share = r.choice((0.04, 0.08, 0.15, 0.3))
+        self.rate = r.choice((1, 2, 4)) if share < 0.1 else r.choice((1, 1, 2))
+        chosen = [name for name in _FEATURES if r.random() < share]
+        return chosen or [r.choice(list(_FEATURES))]
+
+    # -- what only transactions have ---------------------------------------------------------------
+
+    def late_coordination(self) -> None:
+        """Serve a request to a coordinator long after its connection was closed."""
+        rtt = self.values["rtt"]
+        self._coordination("zombie", self.r.choice((2.5 * rtt, 6 * rtt, 12 * rtt, 0.5, 2.0, 30.0)))
+
+    def late_call(self) -> None:
+        """Serve the next request that adds partitions or offsets late: in v1 it opens anew."""
+        seconds = self.r.choice((4, 8, 16, 40)) * self.values["rtt"]
+        self._fault("strike", self.r.choice((24, 25, 28)), "zombie", seconds)
+
+    def lost_coordination(self) -> None:
+        """Lose a request to a coordinator, or its answer."""
+        self._coordination("drop", self.r.random() < 0.6, self.r.random() < 0.3)
+
+    def slow_coordination(self) -> None:
+        """Serve a request to a coordinator late, on a connection that stays open."""
+        self._coordination("delay", self._duration())
+
+    def refused_coordination(self) -> None:
+        """Refuse a request to a coordinator for now."""
+        self._coordination("refuse", self.r.choice(RETRIED))
+
+    def odd_coordination(self) -> None:
+        """Refuse a request to a coordinator with a code that changes the transaction's state."""
+        self._coordination("refuse", self.r.choice((*ODD, *ODD, *FATAL)))
+
+    def garbled_coordination(self) -> None:
+        """Cut a coordinator's answer short."""
+        self._coordination("garbage", self.r.choice((0, 5, 9, 30)))
+
+    def failing_coordinator(self) -> None:
+        """Let a coordinator load, be unavailable, or have moved, for a while."""
+        key, code = self._key(), self.r.choice((14, 15, 16))
+        self._fault("fail_coordinator", key, code, self._duration())
+
+    def moving_coordinator(self) -> None:
+        """Move a coordinator to another broker."""
+        self._fault("move_coordinator", self._key(), self._broker())
+
+    def _key(self) -> str:
+        return str(self.r.choice(("tx", "tx", "tx", "g", "h")))
+
+    def late_markers(self) -> None:
+        """Hold or delay the markers that end transactions."""
+        self._marker_trouble()
+
+    def heir(self) -> None:
+        """Kill the process, or start a twin."""
+        self._heir()
+
+    def transactional_code(self) -> None:
+        """Refuse a batch with a code that only transactions have."""
+        self._transactional_codes()
+
+    def short_timeout(self) -> None:
+        """Draw transactions that outlive their timeout at the coordinator."""
+        self._outlive()
+
+    def few_epochs(self) -> None:
+        """Draw a transactional id with few epochs left."""
+        self.values["used_epochs"] = 32766 - self.r.randint(0, 6)
+
+
+_D = _Drawer
+OWN_FEATURES: dict[str, Callable[[Any], None]] = {
+    "late coordination": _D.late_coordination,
+    "late call": _D.late_call,
+    "lost coordination": _D.lost_coordination,
+    "slow coordination": _D.slow_coordination,
+    "refused coordination": _D.refused_coordination,
+    "odd coordination": _D.odd_coordination,
+    "garbled coordination": _D.garbled_coordination,
+    "failing coordinator": _D.failing_coordinator,
+    "moving coordinator": _D.moving_coordinator,
+    "late markers": _D.late_markers,
+    "heir": _D.heir,
+    "transactional code": _D.transactional_code,
+    "short timeout": _D.short_timeout,
+    "few epochs": _D.few_epochs,
+}
+"""The features that only schedules of transactions have, with what adds each."""
+
+_FEATURES: dict[str, tuple[bool, Callable[[Any], None]]] = {
+    **{name: (FEATURES[name].once, FEATURES[name].add) for name in SHARED_FEATURES},
+    **{name: (name in ("short timeout", "few epochs"), add) for name, add in OWN_FEATURES.items()},
+}
+
+
+def draw_transactional_swarm(seed: int) -> Schedule:
+    """Return the schedule that the swarm of transactions draws for a seed."""
+    return _Drawer(seed).draw()
