@@ -273,6 +273,26 @@ def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
     assert rig.state().suspicion.suspect
 
 
+@pytest.mark.parametrize(("ages", "suspect"), [((0, 13), True), ((13, 0), False)])
+def test_the_batch_that_was_acknowledged_last_counts_and_not_the_newest(
+    ages: tuple[int, int], suspect: bool
+) -> None:
+    """A leader counts its expiration from the batch that it appended last, however new others are.
+
+    The ages are those of two acknowledged batches, in hours. A batch with a new record follows.
+    """
+    rig = DatedRig(age=0.0)
+    rig.start()
+    for offset, age in enumerate(ages):
+        rig.core.stamp_ms = rig.now_stamp() - int(age * HOUR * 1000)
+        rig.send()
+        rig.ack(rig.outstanding()[0], offset)
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send()
+    rig.poll()
+    assert rig.state().suspicion.suspect is suspect
+
+
 def test_log_append_time_cures_what_old_records_spoiled() -> None:
     """A partition is no longer suspect when a LogAppendTime shows that its broker sets the time."""
     for told, suspect in [(True, False), (False, True)]:
