@@ -487,7 +487,7 @@ class Injector(BrokerChanges):
         if self._untold is None or all(r.resource_type != _BROKER for r in seen.request.resources):
             return
         begin, _ = self.forgets_early[self._untold]
-        told = self._world.now + self._world.config.request_timeout
+        told = self._world.now + self._world.schedule.options["request_timeout"]
         self.forgets_early[self._untold] = begin, told
         self._untold = None
 

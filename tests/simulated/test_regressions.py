@@ -490,9 +490,10 @@ def test_another_cluster_has_answered_no_v14_yet() -> None:
     assert result.outcomes == {Outcome.ACKED: 2}
 
 
-def _old_record_without_an_answer(secret: float) -> Schedule:
+def _old_record_without_an_answer(secret: float, backend: str = "") -> Schedule:
     """Draw brokers that do not tell how soon they forget, and then forget a record in doubt."""
     return schedule(
+        backend=backend,
         options={"request_timeout": 2.0, "max_in_flight_requests_per_connection": 5},
         features=("old records",),
         broker_configs={
@@ -512,6 +513,13 @@ def test_who_may_not_read_the_expiration_may_write_twice() -> None:
     """
     result = clean(_old_record_without_an_answer(60.0))
     assert result.outcomes == {Outcome.ACKED: 2}
+
+
+@pytest.mark.parametrize("secret", [0.3, 60.0])
+def test_the_whole_producer_may_not_read_the_expiration_either(secret: float) -> None:
+    with quiet():
+        result = perform(_old_record_without_an_answer(secret, "trio"))
+    assert not result.violations, "\n".join(map(str, result.violations))
 
 
 def test_who_has_read_the_expiration_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
