@@ -225,6 +225,7 @@ class Batch:
         "attempt",
         "attempts",
         "base",
+        "compression",
         "count",
         "data",
         "deadline",
@@ -252,6 +253,7 @@ class Batch:
         base: int,
         deadline: float,
         max_timestamp_ms: int,
+        compression: float = 1.0,
     ) -> None:
         self.ordinal = ordinal
         self.records = records
@@ -261,6 +263,8 @@ class Batch:
         self.base = base
         self.deadline = deadline
         self.max_timestamp_ms = max_timestamp_ms
+        # The bytes of the compressed records per byte that they had before.
+        self.compression = compression
         self.state = BatchState.SEALED
         self.persistence = Persistence.NEVER_SENT
         self.attempt: Attempt | None = None
@@ -341,9 +345,10 @@ class Batch:
         self.oversized = True
         self.move(BatchEvent.RETRY)
 
-    def build(self, data: bytes) -> None:
+    def build(self, data: bytes, compression: float = 1.0) -> None:
         """Set the batch's bytes; for a part of a split batch this happens when it is first sent."""
         self.data = data
+        self.compression = compression
         self.draft = None
 
     def shift(self, places: int) -> None:

@@ -85,6 +85,8 @@ class ProducerCore:
         self.transactions = transactions_of(config, self.identity, backoff())
         self.outcomes = Outcomes(self.budget, self.transactions)
         self.counters = self.outcomes.counters
+        self.meters = self.outcomes.meters
+        self.meters.delivery_timeout = config.delivery_timeout
         self._requests = RequestLedger(self.connections, self.budget)
         accusations = Accusations()
         self._effects = Effects(
@@ -204,6 +206,8 @@ class ProducerCore:
             The steps to perform, in this order.
         """
         todo = self._requests.begin_poll()  # the parts called below add their steps to this list
+        if now >= self.meters.due_at:
+            self.meters.fold(now)
         calm = self._is_calm(now)
         self._doubt.see_clock(wall_ms, now)
         if not calm:
@@ -241,6 +245,7 @@ class ProducerCore:
 
     def _end_overdue(self, now: float) -> None:
         """Leave connections that are not to be used any more, and settle records that are over."""
+        self.meters.now = now
         self.coordination.follow()
         if self.connections.astray:
             for leaving in self._home.leave_strangers(now):
@@ -362,6 +367,7 @@ class ProducerCore:
             ProtocolError: the answer is malformed. The driver must close the connection, and report
             its end by `on_link_lost`.
         """
+        self.meters.now = now
         if type(step) is not steps.SendProduce:
             self._calm = False
         answered = self._requests.answered(step.link_id, step.token, now)
@@ -465,6 +471,7 @@ class ProducerCore:
         self.coordination.see_version(transaction_version)
         link = self.connections.links.get(link_id)
         if link is not None:
+            link.latencies = self.meters.nodes[link.node_id].latencies
             self.connections.opened(link, produce_version, now)
 
     def on_link_lost(

@@ -42,6 +42,7 @@ class Effects:
         "_outcomes",
         "_transactions",
         "fatal_error",
+        "meters",
         "settle",
     )
 
@@ -55,6 +56,7 @@ class Effects:
     ) -> None:
         # `Outcomes.settle`: called to report the outcome of records.
         self.settle = outcomes.settle
+        self.meters = outcomes.meters
         self._outcomes = outcomes
         self._metadata = metadata
         self._identity = identity
@@ -92,6 +94,18 @@ class Effects:
         # The lost records may belong to the open transaction, which must not be committed in part.
         self._transactions.fail(errors.OutOfOrderSequenceNumber(f"{where}: data loss: {reason}"))
         self._outcomes.event(LogLine.DATA_LOSS, f"{where}: data loss: {reason}")
+
+    def doubt_ended(self, how: str) -> None:
+        """Count a batch that is not in doubt any more.
+
+        Args:
+            how: what showed that it is stored, or "unknown" (see `Meters.doubts`).
+        """
+        self.meters.doubts[how] += 1
+
+    def waited_at_gate(self, since: float, now: float) -> None:
+        """Note how long only one batch of a partition could be in flight, until its success."""
+        self.meters.gate.record(now - since, now)
 
     def fatal(self, error: errors.KafkaError) -> None:
         """End the producer for good.

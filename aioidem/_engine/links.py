@@ -85,6 +85,7 @@ class Link:
         "knows_producers",
         "last_progress",
         "last_throttle",
+        "latencies",
         "limits",
         "link_id",
         "may_read",
@@ -123,6 +124,8 @@ class Link:
         self.goodput = Goodput()
         self.bytes_in_flight = 0
         self.rtt: float | None = None
+        # How long Produce requests took, in seconds: the list of the broker's metrics.
+        self.latencies: list[float] = []
         # When a Produce request was last answered on this connection, in seconds; None before the
         # first answer.
         self.answered_at: float | None = None
@@ -219,8 +222,10 @@ class Link:
             return None
         self.last_progress = now
         self._forget(request)
-        self._measure(now - request.sent_at)
+        elapsed = now - request.sent_at
+        self._measure(elapsed)
         if request.kind is RequestKind.PRODUCE:
+            self.latencies.append(elapsed)
             self.answered_at = now
             self.goodput.acknowledge(
                 request.nbytes,

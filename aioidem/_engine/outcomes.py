@@ -14,6 +14,7 @@ from aioidem import errors
 from aioidem._engine.flushing import FlushCount
 from aioidem._engine.incidents import Event
 from aioidem._engine.memory import ByteBudget
+from aioidem._engine.meters import Meters
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.transactions import Transactions
 from aioidem._log import LogLine
@@ -67,6 +68,7 @@ class Outcomes:
         "_settled",
         "_transactions",
         "counters",
+        "meters",
         "settled",
     )
 
@@ -74,6 +76,7 @@ class Outcomes:
         self._budget = budget
         self._transactions = transactions
         self.counters = Counters()
+        self.meters = Meters()
         # The number of records settled so far.
         self.settled = 0
         self._settled: list[Settlement] = []
@@ -99,6 +102,8 @@ class Outcomes:
             else:
                 counters.records_unknown += count
             error = outcome.error
+            if error is not None:
+                self.meters.failed(outcome.topic, count, error)
             self._transactions.fail(error if isinstance(error, errors.KafkaError) else None)
         self._settled.append(settlement)
         self._budget.release(size + settlement.overhead())

@@ -538,6 +538,8 @@ class PartitionState:
         if below:
             self._check_room(batch, below, answer.base_offset, out)
         self._settle_ack(batch, answer.base_offset, out, answer)
+        if self.gate.opened_for is None and self.gate.applies and attempt is not None:
+            out.waited_at_gate(attempt.sent_at, now)
         if self.idempotent and (below or self._skipped is not None):
             self._imply(batch, below, attempt, out)
         self._hear_none(batch, attempt, now)
@@ -1093,7 +1095,7 @@ class PartitionState:
         found = self.read_back.found(page, doubtful)
         for batch, written in found:
             below = self.unresolved[: self.unresolved.index(batch)]
-            self._settle_ack(batch, written.base_offset, out, None)
+            self._settle_ack(batch, written.base_offset, out, None, read_back=True)
             self._was_accepted_over_a_hole(batch, below, out)
         following = self.read_back.following(page, high_watermark)
         if following is None or len(found) == len(doubtful):
@@ -1211,8 +1213,18 @@ class PartitionState:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def _settle_ack(
-        self, batch: Batch, base_offset: int, out: Effects, answer: PartitionAnswer | None
+        self,
+        batch: Batch,
+        base_offset: int,
+        out: Effects,
+        answer: PartitionAnswer | None,
+        *,
+        read_back: bool = False,
     ) -> None:
+        meters = out.meters
+        meters.acked.append(meters.now - batch.deadline)
+        if batch.doubted_at is not None:
+            out.doubt_ended("read back" if read_back else self.recovery.proof)
         batch.learn(Evidence.PROVED, 0.0)
         batch.move(BatchEvent.ACK)
         self.unresolved.remove(batch)
@@ -1252,6 +1264,8 @@ class PartitionState:
 
         The batch's sequence numbers are never used again under this identity.
         """
+        if status is DeliveryStatus.UNKNOWN:
+            out.doubt_ended("unknown")
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
         incident = None

@@ -92,6 +92,7 @@ class ProduceRequests:
         self._requests = requests
         self._identity = identity
         self._outcomes = outcomes
+        self._meters = outcomes.meters
         self._effects = effects
         self._transactions = transactions
         self._turn = 0
@@ -206,6 +207,7 @@ class ProduceRequests:
             records += batch.count
             counters.batches_retried += batch.attempts > 1
         counters.batches_sent += len(chosen)
+        self._meters.sent(chosen, records, now)
         if self._dispatched is not None:
             self._dispatched.extend(chosen)
         token = self._requests.next_token()
@@ -261,6 +263,8 @@ class ProduceRequests:
             An error if this cannot be the answer to the request: its connection must be closed.
         """
         link.throttle(answer.throttle_ms, now)
+        if link.last_throttle:
+            self._meters.nodes[link.node_id].throttles.append(link.last_throttle)
         if request.version >= PRODUCE_WITH_WINDOW:
             self._hear_v14(link, answer, now)
         if answer.leaders:
@@ -377,6 +381,7 @@ class ProduceRequests:
             token: the token of the request.
             now: seconds.
         """
+        self._meters.now = now
         withdrawn = self._requests.withdrawn(link_id, token)
         if withdrawn is not None:
             for state, batch in withdrawn[1].entries.values():

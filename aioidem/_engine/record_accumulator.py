@@ -283,6 +283,9 @@ class RecordAccumulator:
         self._targets.clear()
         for name, state in self.topics.items():
             if self._cluster.partitions(name) is not None:
+                waited = state.unassigned.waited(now, self._config.delivery_timeout)
+                if waited:
+                    self._outcomes.meters.spend("metadata-wait", waited)
                 self._assigning.add(state)
         self.assign_due(now)
 
@@ -416,6 +419,7 @@ class RecordAccumulator:
         parts = self._sealer.split(state, batch, most)
         state.replace(batch, parts)
         self._outcomes.counters.batches_split += 1
+        self._outcomes.meters.splits.record(1, now)
         return parts[0]
 
     def hold_back(self, states: Collection[PartitionState], now: float) -> None:

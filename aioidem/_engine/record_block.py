@@ -429,6 +429,14 @@ class RecordRuns(Sequence[PendingRecord], RecordSection):
         # The sum of the records' sizes, in bytes.
         self.size = size
 
+    @property
+    def largest(self) -> int:
+        """The size of the largest record, in bytes; of a block's call, if it is in other blocks."""
+        return max(
+            item.columns.largest if isinstance(item, RecordBlock) else item.size
+            for item in self.items
+        )
+
     def __len__(self) -> int:
         return self._count
 

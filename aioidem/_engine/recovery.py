@@ -250,6 +250,13 @@ class Recovery:
         return self.passes >= PASSES_NEEDED
 
     @property
+    def proof(self) -> str:
+        """How a batch in doubt is being resolved: "resend", "probe", or "asked" (see `hint`)."""
+        if self.rung is not Rung.PROBING:
+            return "resend"
+        return "probe" if self._hinted is None else "asked"
+
+    @property
     def salvaging(self) -> bool:
         """Whether a batch to be salvaged (resent by itself) has no outcome yet."""
         return any(not batch.settled for batch in self.salvaged)

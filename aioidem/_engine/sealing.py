@@ -209,6 +209,7 @@ class Sealer:
             base=base,
             deadline=records[0].deadline,
             max_timestamp_ms=body.max_timestamp_ms,
+            compression=body.compression if self._compresses else 1.0,
         )
 
     def split(self, state: PartitionState, batch: Batch, most: int) -> list[Batch]:
@@ -254,11 +255,12 @@ class Sealer:
                     self.drafts.begin(state, batch, batch.records)
                 return False
             body = self._encode(batch.records)
-            batch.build(self._add_header(body, batch.identity, batch.base))
+            batch.build(self._add_header(body, batch.identity, batch.base), body.compression)
         elif draft.body is None:
             return False
         else:
-            batch.build(self._add_header(draft.body, batch.identity, batch.base))
+            data = self._add_header(draft.body, batch.identity, batch.base)
+            batch.build(data, draft.body.compression)
         return True
 
     def learn(self, topic: str, body: BatchBody) -> None:

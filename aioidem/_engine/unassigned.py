@@ -77,6 +77,12 @@ class UnassignedRecords:
         """Whether a record waits for a Metadata answer."""
         return bool(self._waiting)
 
+    def waited(self, now: float, delivery_timeout: float) -> float:
+        """Return for how many seconds the first waiting record has waited; 0 if none waits."""
+        if not self._waiting:
+            return 0.0
+        return now - (self._waiting[0].record.deadline - delivery_timeout)
+
     def wait(self, until: float, asked: int, record: PendingRecord) -> None:
         """Let a record wait for metadata; `until` and `asked` are those of `Unassigned`."""
         if not self._waiting or until < self._first_end:

@@ -58,6 +58,7 @@ from aioidem._config.secret import Secret
 from aioidem._network.eager import DirectStream
 from aioidem._network.tls import TlsConnector, tls_failure
 from aioidem._network.tls_probe import PROBE_SECONDS, answers_tls, speaks
+from aioidem._network.traffic import NoTraffic, Traffic
 from aioidem._network.transport import Connector, address
 from aioidem._network.waiting import Wakeup
 from aioidem._protocol.frames import FrameLimit, FrameSplitter, recognise
@@ -126,6 +127,8 @@ class Connection:
         "_answered",
         "_authentication",
         "_cause",
+        "_count_answer",
+        "_count_request",
         "_crash",
         "_direct",
         "_done_reading",
@@ -142,6 +145,7 @@ class Connection:
         "_splitter",
         "_stopped",
         "_stream",
+        "_traffic",
         "_unstarted",
         "_wake",
         "host",
@@ -160,6 +164,7 @@ class Connection:
         splitter: FrameSplitter,
         last_correlation_id: int = -1,
         setup_timeout: float = 10.0,
+        traffic: Traffic | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -170,6 +175,9 @@ class Connection:
         They do if they belong to the oldest request without an answer, or if the kernel took them
         after it had been full. The kernel takes any others even if the peer is gone.
         """
+        self._traffic = traffic or NoTraffic()
+        self._count_request = self._traffic.requests.append
+        self._count_answer = self._traffic.answers.append
         self._stream = stream
         self._direct = stream if isinstance(stream, DirectStream) else None
         # Whether the writing task waits for work: only then may `write` use the stream.
@@ -207,6 +215,7 @@ class Connection:
         setup_timeout: float,
         max_frame_bytes: int,
         sasl: SaslClient | None = None,
+        traffic: Traffic | None = None,
     ) -> Connection:
         """Connect, negotiate API versions and authenticate.
 
@@ -218,6 +227,7 @@ class Connection:
             setup_timeout: The most seconds for opening, and for each later SASL reauthentication.
             max_frame_bytes: The largest response accepted once the connection is open.
             sasl: The credentials to authenticate with; None means no authentication.
+            traffic: Counts the connection's frames; None counts nothing.
 
         Raises:
             AuthenticationFailedError: The broker rejects the client, or the client the broker.
@@ -238,7 +248,7 @@ class Connection:
                 try:
                     with anyio.move_on_after(setup_timeout):
                         connection = await cls._open(
-                            peer, client_id, setup_timeout, max_frame_bytes, sasl
+                            peer, client_id, setup_timeout, max_frame_bytes, sasl, traffic
                         )
                 # The error is raised below, outside the task group: the group would wrap it in an
                 # ExceptionGroup.
@@ -264,13 +274,14 @@ class Connection:
         setup_timeout: float,
         max_frame_bytes: int,
         sasl: SaslClient | None,
+        traffic: Traffic | None,
     ) -> Connection:
         connector, host, port = peer.connector, peer.host, peer.port
         stream = await connector.connect(host, port)
         peer.stage = _Stage.GREETING
         try:
             connection = await cls._greet(
-                stream, host, port, client_id, max_frame_bytes, setup_timeout
+                stream, host, port, client_id, max_frame_bytes, setup_timeout, traffic
             )
             peer.stage = _Stage.AUTHENTICATING
             if sasl is not None:
@@ -301,6 +312,7 @@ class Connection:
         client_id: str | None,
         max_frame_bytes: int,
         setup_timeout: float,
+        traffic: Traffic | None,
     ) -> Connection:
         splitter = FrameSplitter(min(max_frame_bytes, _HANDSHAKE_FRAME_BYTES))
         negotiation = VersionNegotiation(client_id, _SOFTWARE)
@@ -308,8 +320,12 @@ class Connection:
         correlation_id = -1
         while versions is None:
             correlation_id += 1
-            await stream.send(negotiation.request(correlation_id))
+            request = negotiation.request(correlation_id)
+            await stream.send(request)
             frame = await _only_frame(stream, splitter)
+            if traffic is not None:
+                traffic.requests.append(len(request))
+                traffic.answers.append(len(frame))
             if correlation_id_of(frame) != correlation_id:
                 raise NotKafkaError(f"answered ApiVersions with {frame[:16]!r}, which is not Kafka")
             versions = negotiation.answer(frame)
@@ -321,14 +337,17 @@ class Connection:
             splitter=splitter,
             last_correlation_id=correlation_id,
             setup_timeout=setup_timeout,
+            traffic=traffic,
         )
 
     async def _authenticate(self, sasl: SaslClient, client_id: str | None) -> None:
         """Authenticate for the first time, while nothing else uses the connection."""
 
         async def ask(_: int, frame: Secret[bytes]) -> bytes:
-            await _send_hidden(self._stream, frame)
-            return await _only_frame(self._stream, self._splitter, "to authenticate")
+            self._count_request(await _send_hidden(self._stream, frame))
+            answer = await _only_frame(self._stream, self._splitter, "to authenticate")
+            self._count_answer(len(answer))
+            return answer
 
         from aioidem._network.sasl.authentication import Authentication
 
@@ -417,6 +436,7 @@ class Connection:
             self._fail(error)
             self._stop()
             return True
+        self._count_request(len(frame))
         self.sends_oldest = not self._due
         if limit is not None:
             self._due.append((correlation_id, limit))
@@ -557,7 +577,9 @@ class Connection:
         async def ask(correlation_id: int, frame: Secret[bytes]) -> bytes:
             exchange = self._exchange = _Exchange(correlation_id)
             self._due.append((correlation_id, _HANDSHAKE_LIMIT))
-            on_progress(await _send_hidden(self._stream, frame), 0)
+            sent = await _send_hidden(self._stream, frame)
+            self._count_request(sent)
+            on_progress(sent, 0)
             return await exchange.wait()
 
         try:
@@ -565,8 +587,14 @@ class Connection:
                 # This wait needs no limit of its own: each outstanding request has a timeout.
                 self._exchange = _Exchange(None)
                 await self._exchange.wait()
+            began = anyio.current_time()
             with anyio.move_on_after(self._setup_timeout):
-                await authentication.run(ask)
+                try:
+                    await authentication.run(ask)
+                except AuthenticationFailedError:
+                    self._traffic.refusals.append(1)
+                    raise
+                self._traffic.renewals.append(anyio.current_time() - began)
                 return
         finally:
             self._exchange = None
@@ -590,6 +618,7 @@ class Connection:
         """Mark a queued request as started, and return its frame."""
         frame, correlation_id, limit = queued
         self._unstarted.discard(correlation_id)
+        self._count_request(len(frame))
         if limit is not None:
             self._due.append((correlation_id, limit))
         return frame
@@ -667,6 +696,7 @@ class Connection:
             ProtocolError: The response has another correlation id, or no request is outstanding.
         """
         came = correlation_id_of(frame)
+        self._count_answer(len(frame))
         if not self._due:
             raise ProtocolError(
                 f"a response with correlation id {came} came, but none was expected"

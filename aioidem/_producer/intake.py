@@ -70,6 +70,7 @@ class RecordIntake:
         "_config",
         "_core",
         "_life",
+        "_meters",
         "_most",
         "_observer",
         "_sender",
@@ -92,6 +93,7 @@ class RecordIntake:
         self._accumulator = core.accumulator
         self._topics = self._accumulator.topics
         self._budget = core.budget
+        self._meters = core.meters
         self._sender = sender
         self._wakeup = sender.wakeup
         self._life = life
@@ -378,9 +380,11 @@ class RecordIntake:
             limit = f"max_request_size ({config.max_request_size}) allows"
         else:
             limit = f"buffer_memory ({config.buffer_memory})"
-        return errors.MessageSizeTooLargeError(
+        error = errors.MessageSizeTooLargeError(
             f"a record for topic {topic!r} has {size} bytes, more than {limit}: nothing was queued"
         )
+        self._meters.failed(topic, 1, error)
+        return error
 
     def queue(self, topic: str, record: QueuedDelivery, block_until: float | None = None) -> None:
         """Queue a record for which there is room.
@@ -418,10 +422,20 @@ class RecordIntake:
         until = began + self._config.max_block if block_until is None else block_until
         try:
             await self._granted(size, until)
+        except errors.KafkaTimeoutError as error:
+            self.note_exhausted()
+            self._meters.failed(topic, 1, error)
+            raise
         finally:
+            now = self._life.clock()
+            self._meters.room.record(now - began, now)
             if self._observer is not None:
-                self._observer.on_waited(topic, partition, self._life.clock() - began)
+                self._observer.on_waited(topic, partition, now - began)
         return until
+
+    def note_exhausted(self) -> None:
+        """Count a send that found no room in the buffer."""
+        self._meters.exhausted.record(1, self._life.clock())
 
     async def _granted(self, size: int, until: float) -> None:
         budget = self._budget

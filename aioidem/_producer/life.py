@@ -11,7 +11,8 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from aioidem import errors
@@ -49,6 +50,7 @@ class ProducerLife:
         "__weakref__",
         "_config",
         "_core",
+        "_meters",
         "_pid",
         "_sender",
         "background",
@@ -60,6 +62,7 @@ class ProducerLife:
 
     def __init__(self, core: ProducerCore, sender: Sender, config: ProducerConfig) -> None:
         self._core = core
+        self._meters = core.meters
         self._sender = sender
         self._config = config
         self._pid = os.getpid()
@@ -103,6 +106,19 @@ class ProducerLife:
         All waits of one call share this deadline, which is on the event loop's clock.
         """
         return self.clock() + self._config.max_block
+
+    @contextmanager
+    def timed(self, call: str) -> Iterator[None]:
+        """Add the time of the block to what calls of this kind took, for the metrics.
+
+        Args:
+            call: The kind: what Java's metric has before ``-time-ns-total``.
+        """
+        began = self.clock()
+        try:
+            yield
+        finally:
+            self._meters.spend(call, self.clock() - began)
 
     def check_open(self, awaits: bool = True) -> None:
         """Raise an error unless the producer may be used in this process, thread and event loop.

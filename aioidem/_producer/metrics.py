@@ -9,6 +9,7 @@ from aioidem._engine.connections import Connections
 from aioidem._engine.links import Link, LinkState
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.window_reason import window_reason
+from aioidem._producer.metric_table import readings
 from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "PartitionStatistics",
     "ProducerMetricsCollector",
     "ProducerStatistics",
+    "shaped",
     "snapshot",
 ]
 
@@ -109,6 +111,21 @@ class ProducerStatistics:
     """How many calls wait for room in the buffer."""
     partitions: tuple[PartitionStatistics, ...]
     connections: tuple[ConnectionStatistics, ...]
+
+
+def shaped(core: ProducerCore, now: float) -> dict[str, dict[str, float]]:
+    """Return all metrics, by group and by name, as kafka-python's producer does.
+
+    Args:
+        core: The producer's engine.
+        now: The time on the event loop's clock, in seconds.
+    """
+    groups: dict[str, dict[str, float]] = {}
+    for group, tags, metric, value in readings(core, now):
+        name = f"{group.name}.{'-'.join(tags)}" if tags else group.name
+        groups.setdefault(name, {})[metric.name] = value
+    groups["kafka-metrics-count"] = {"count": float(1 + sum(map(len, groups.values())))}
+    return groups
 
 
 def snapshot(core: ProducerCore) -> ProducerStatistics:

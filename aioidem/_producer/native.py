@@ -135,7 +135,11 @@ class Producer(TransactionCalls):
         background.start(f"aioidem sender of {self.config.client_id}")
         self._life.begin(background)
         try:
-            await self._bootstrap()
+            if self.config.transactional_id is None:
+                await self._bootstrap()
+            else:
+                with self._life.timed("txn-init"):
+                    await self._bootstrap()
         except BaseException:
             await self._end()
             raise
@@ -374,6 +378,7 @@ class Producer(TransactionCalls):
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
         if not self._budget.try_take(record.charge()):
+            self._intake.note_exhausted()
             raise errors.BufferFullError(
                 f"{self._budget.usage()}; the record needs {record.charge()}"
             )
@@ -538,7 +543,7 @@ class Producer(TransactionCalls):
             ProducerClosed: The producer is closed, or not started yet.
         """
         self._life.check_open()
-        with anyio.move_on_after(timeout) as scope:
+        with self._life.timed("flush"), anyio.move_on_after(timeout) as scope:
             return await self._flush()
         if scope.cancelled_caught:
             raise self._life.timed_out(
@@ -619,6 +624,20 @@ class Producer(TransactionCalls):
         from aioidem._producer.metrics import snapshot  # here, because few producers are asked
 
         return snapshot(self._core)
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of Java's producer, and some of aioidem's own, by group and name.
+
+        The shape is kafka-python's: `metrics()["producer-metrics"]["record-send-total"]`. Groups of
+        a broker, topic or partition end with its name, as `producer-node-metrics.node-1`,
+        `producer-topic-metrics.orders` and `aioidem-partition-metrics.orders-0` do. A rate, average
+        or maximum is that of the last 30 to 60 seconds, as in Java, and NaN where there was
+        nothing. `docs/metrics.md` lists all metrics with their units, which are Java's (ms, ns,
+        bytes). Call this on the producer's event loop, at any time.
+        """
+        from aioidem._producer.metrics import shaped  # here, because few producers are asked
+
+        return shaped(self._core, self._sender.now())
 
     def __repr__(self) -> str:
         if not hasattr(self, "_life"):

@@ -181,6 +181,8 @@ class Sender:
         )
         self.unseen = UnseenFailures(config.client_id)
         self._watch = core.watch
+        self._meters, self._connections = core.meters, core.connections
+        self._note_turn = self._meters.turns.append
         self._channels: dict[int, _Channel] = {}
         # Connections whose socket took a request with acks=0 at once, while a poll's steps were
         # performed. Its records are settled after the last step, never between two steps.
@@ -221,6 +223,10 @@ class Sender:
             self.ended = True  # before `shut`, because the calls that it wakes look at `ended`
             self.shut()
 
+    def now(self) -> float:
+        """Return the time for metrics, in seconds: that of the last event once the loop ended."""
+        return self._meters.now if self.ended or self._tasks is None else self.clock()
+
     def _late(self) -> float:
         """Return how many seconds ago the engine was to be polled; negative if that is to come."""
         wake_at = self._core.wake_at
@@ -255,6 +261,7 @@ class Sender:
         self._alarm.set(self._watch.wakes_at)
         self.deliver()
         self._alarm.set(self.unseen.due_at)
+        self._note_turn((now, self.clock()))
 
     def _report_sent(self) -> None:
         """Report to the engine that bytes were sent while its steps were performed."""
@@ -481,6 +488,7 @@ class Sender:
     async def _serve(self, step: steps.OpenLink) -> None:
         """Open a connection, run it, and report its opening and its end to the engine."""
         connection: Connection | None = None
+        meters, link = self._meters, self._connections.links.get(step.link_id)
         version = transaction_version = 0
         with anyio.CancelScope() as scope:
             self._opening[step.link_id] = scope
@@ -493,10 +501,13 @@ class Sender:
                     setup_timeout=self._config.connection_setup_timeout,
                     max_frame_bytes=self._config.max_frame_bytes,
                     sasl=self.sasl,
+                    traffic=None if link is None else meters.nodes[link.node_id],
                 )
                 version = connection.versions.choose(ApiKey.PRODUCE)
                 transaction_version = connection.versions.transaction_version
             except errors.KafkaError as error:
+                if isinstance(error, errors.AuthenticationFailedError):
+                    meters.refused.record(1, self.clock())
                 self._lost(step.link_id, error, ())
             finally:
                 del self._opening[step.link_id]
@@ -504,6 +515,7 @@ class Sender:
             return
         channel = _Channel(step.link_id, connection)
         self._channels[step.link_id] = channel
+        meters.connected(self.clock(), authenticated=self.sasl is not None)
         self._core.on_link_open(step.link_id, version, self.clock(), transaction_version)
         self.wakeup.set()
         cause: Exception | None = None
@@ -513,6 +525,7 @@ class Sender:
             )
         finally:
             del self._channels[step.link_id]
+            meters.closed.record(1, self.clock())
             self._lost(step.link_id, cause, channel.unwritten())
 
     def _on_frame(

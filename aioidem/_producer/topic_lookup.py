@@ -99,7 +99,8 @@ class TopicLookup:
         state = self._accumulator.topic(topic)
         self._sender.wakeup.set()
         until = self._life.block_until() if block_until is None else block_until
-        with state.awaited(), anyio.CancelScope(deadline=until):
+        waits = self._life.timed("metadata-wait")
+        with waits, state.awaited(), anyio.CancelScope(deadline=until):
             await self._sender.until(
                 lambda: condition() or state.refused is not None or self._life.ended
             )

@@ -81,11 +81,12 @@ class TransactionCalls:
         """
         transactions = self._transactional()
         self._coordination.init()
-        await self._until(
-            lambda: transactions.state is not TransactionState.INITIALISING,
-            timeout,
-            "init_transactions",
-        )
+        with self._life.timed("txn-init"):
+            await self._until(
+                lambda: transactions.state is not TransactionState.INITIALISING,
+                timeout,
+                "init_transactions",
+            )
         if transactions.state is TransactionState.UNINITIALISED and transactions.cause is not None:
             raise transactions.cause
 
@@ -102,7 +103,8 @@ class TransactionCalls:
             KafkaError: A fatal error has ended the producer.
         """
         transactions = self._transactional()
-        await self._until(lambda: transactions.state not in _BETWEEN, None, "begin_transaction")
+        with self._life.timed("txn-begin"):
+            await self._until(lambda: transactions.state not in _BETWEEN, None, "begin_transaction")
         self._coordination.begin()
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
@@ -122,11 +124,12 @@ class TransactionCalls:
         """
         transactions = self._transactional()
         outcome = self._coordination.commit()
-        await self._until(
-            lambda: outcome.committed is not None or transactions.state not in _COMMITTING,
-            timeout,
-            "commit_transaction",
-        )
+        with self._life.timed("txn-commit"):
+            await self._until(
+                lambda: outcome.committed is not None or transactions.state not in _COMMITTING,
+                timeout,
+                "commit_transaction",
+            )
         if not outcome.committed:
             transactions.check()
             raise errors.TransactionAborted("the transaction was aborted by another call")
@@ -145,13 +148,15 @@ class TransactionCalls:
         """
         transactions = self._transactional()
         outcome = self._coordination.abort()
-        await self._until(
-            lambda: (
-                outcome.committed is not None or transactions.state is not TransactionState.ABORTING
-            ),
-            timeout,
-            "abort_transaction",
-        )
+        with self._life.timed("txn-abort"):
+            await self._until(
+                lambda: (
+                    outcome.committed is not None
+                    or transactions.state is not TransactionState.ABORTING
+                ),
+                timeout,
+                "abort_transaction",
+            )
         if outcome.committed is None:
             transactions.check()
         outcome.told = True
@@ -222,9 +227,10 @@ class TransactionCalls:
             return
         pending = transactions.commit_offsets(commit)
         self._sender.wakeup.set()
-        await self._until(
-            lambda: pending not in transactions.offsets, timeout, "send_offsets_to_transaction"
-        )
+        with self._life.timed("txn-send-offsets"):
+            await self._until(
+                lambda: pending not in transactions.offsets, timeout, "send_offsets_to_transaction"
+            )
         if pending.left:
             transactions.check()
             raise errors.TransactionAborted(

@@ -60,6 +60,11 @@ class BatchBody:
         """The size of the batch on the wire, header included."""
         return layout.BATCH_OVERHEAD + len(self.data)
 
+    @property
+    def compression(self) -> float:
+        """The bytes of the compressed records per byte that they had before."""
+        return len(self.data) / (self.uncompressed_size - layout.BATCH_OVERHEAD)
+
 
 class BuiltBatch:
     """A sealed batch, with times in milliseconds since the epoch and sizes in bytes.

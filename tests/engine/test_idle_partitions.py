@@ -113,6 +113,7 @@ def test_a_transaction_begins_at_the_same_cost_however_many_partitions_are_idle(
         rig = used(partitions, transactional_id="txn")
         rig.commit()
         rig.tick(1.0)
+        rig.core.meters.fold(rig.now)  # what was counted of earlier batches is added up elsewhere
         counts.append(opcodes(rig.begin))
     assert counts[0] == counts[1]
 

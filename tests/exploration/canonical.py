@@ -192,17 +192,20 @@ _Way = Callable[[_Walk, Any], Any]
 _LEFT_OUT = {
     # Nothing but messages and statistics depends on these.
     "PartitionState": "trouble _retry",  # every delay of a back-off is the same in a space
-    "Batch": "attempts",
+    "Batch": "attempts compression",
     "PartitionWindow": "max_span",
     "Node": "last_error down_since",
     "Discovery": "_told _finding reason",
     "BrokerMemory": "_told _backoff",
     "Counters": "batches_sent batches_retried batches_split bytes_acked",
+    "Outcomes": "meters",
+    "Effects": "meters",
+    "ProduceRequests": "_meters",
     "IdentityLedger": "bumps",
     # When something happened, and how long it took.
     "Attempt": "sent_at",
     "Outstanding": "delivered_at_send token",
-    "Link": "rtt goodput",
+    "Link": "rtt goodput latencies",
     "PendingRecord": "queued_at",
     "HomeCluster": "_heard_at",
     "Recovery": "_pass_began",
@@ -213,7 +216,7 @@ _LEFT_OUT = {
     # What the last poll left, and since when no broker can be reached.
     "RequestLedger": "_steps",
     "Connections": "reach",
-    "ProducerCore": "wake_at config counters watch",
+    "ProducerCore": "wake_at config counters meters watch",
     # The parts of a world that do not decide what may follow.
     "World": "space complaints now ids_granted queued bytes core",
     "TransactionalWorld": "space complaints now ids_granted queued bytes core",

@@ -24,6 +24,7 @@ from uuid import UUID
 
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
+from aioidem._engine.meters import Meters
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.transactions import TransactionState
 from aioidem._records import record_size_bound
@@ -442,6 +443,8 @@ class _Pickler(pickle.Pickler):
     """Writes a number for each shared object; by name they would take most of the time."""
 
     def reducer_override(self, thing: Any) -> Any:
+        if type(thing) is Meters:
+            return Meters, ()  # nothing depends on what an engine has counted
         return _numbers.get(id(thing), NotImplemented)
 
 

@@ -111,7 +111,8 @@ def _definitions(module: str) -> Iterator[Definition]:
 def test_a_producer_shows_users_only_what_is_for_them() -> None:
     """Public attributes of producers and deliveries are for users; others have an underscore."""
     assert _members(aioidem.Producer) == {
-        *("start", "stop", "close", "flush", "config", "statistics", "set_sasl_credentials"),
+        *("start", "stop", "close", "flush", "config", "statistics", "metrics"),
+        "set_sasl_credentials",
         *("send", "send_nowait", "send_many", "send_table", "wait_for_room", "partitions_for"),
         "resolve",
         *("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"),
@@ -143,6 +144,14 @@ def test_the_page_of_options_is_what_the_table_says() -> None:
         [sys.executable, "docs/write_options.py", "--check"], cwd=ROOT, check=False, timeout=30
     )
     assert done.returncode == 0, "run: python docs/write_options.py"
+
+
+def test_the_page_of_metrics_is_what_the_table_says() -> None:
+    """The tables of docs/metrics.md are what docs/write_metrics.py writes."""
+    done = subprocess.run(
+        [sys.executable, "docs/write_metrics.py", "--check"], cwd=ROOT, check=False, timeout=30
+    )
+    assert done.returncode == 0, "run: python docs/write_metrics.py"
 
 
 @pytest.mark.parametrize("name", ["ConfigError", "KafkaTimeoutError", "error_for_code"])
