@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from aioidem._aiokafka.options import MoreOptions
     from aioidem._producer.metrics import (
         ConnectionStatistics,
+        LatencyStatistics,
         PartitionStatistics,
         ProducerStatistics,
     )
@@ -75,6 +76,7 @@ __all__ = [
     "IllegalOperation",
     "InDoubt",
     "KafkaError",
+    "LatencyStatistics",
     "MoreOptions",
     "NullProducerMetricsCollector",
     "Observer",
@@ -107,6 +109,7 @@ _LOADED_ON_USE = {
     "ClusterMetadata": "aioidem._aiokafka.client",
     "ConnectionStatistics": "aioidem._producer.metrics",
     "DeliveryFuture": "aioidem._aiokafka",
+    "LatencyStatistics": "aioidem._producer.metrics",
     "MoreOptions": "aioidem._aiokafka.options",
     "PartitionStatistics": "aioidem._producer.metrics",
     "ProducerClient": "aioidem._aiokafka.client",

@@ -60,6 +60,11 @@ class HomeLoop:
         """Whether asyncio's loop is closed; False on trio, where the producer's task ends first."""
         return self.loop is not None and self.loop.is_closed()
 
+    @property
+    def here(self) -> bool:
+        """Whether this is the thread in which the producer was started."""
+        return threading.get_ident() == self._thread
+
     def check(self, awaits: bool) -> None:
         """Raise an error unless the call comes from the producer's thread and event loop.
 

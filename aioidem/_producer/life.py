@@ -12,8 +12,9 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from aioidem import errors
 from aioidem._config import ProducerConfig
@@ -24,6 +25,8 @@ from aioidem._producer.runtime import BackgroundTask
 from aioidem._producer.sender import Sender
 
 __all__ = ["ProducerLife"]
+
+_T = TypeVar("_T")
 
 _NO_LOOP: Final = object()
 """Stands for "no event loop" in `open_loop`; it makes `usable_here` return False."""
@@ -106,6 +109,32 @@ class ProducerLife:
         All waits of one call share this deadline, which is on the event loop's clock.
         """
         return self.clock() + self._config.max_block
+
+    def on_loop(self, call: Callable[[], _T], timeout: float) -> _T:
+        """Call a short function on the producer's event loop, from any thread.
+
+        Once the producer has ended, and before its start, the function is called here.
+
+        Args:
+            call: The function.
+            timeout: For how many seconds to wait until the loop gets to it.
+
+        Raises:
+            TimeoutError: The loop did not get to it; it may call the function later.
+        """
+        if self.home.here or self.background is None or self.background.finished:
+            return call()
+        result: Future[_T] = Future()
+
+        def answer() -> None:
+            try:
+                result.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+                result.set_exception(error)
+
+        if not self.background.soon(answer):
+            return call()
+        return result.result(timeout)
 
     @contextmanager
     def timed(self, call: str) -> Iterator[None]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from aioidem._engine import ProducerCore
 from aioidem._engine.connections import Connections
 from aioidem._engine.links import Link, LinkState
 from aioidem._engine.partition import PartitionState
+from aioidem._engine.samples import Distribution
 from aioidem._engine.window_reason import window_reason
 from aioidem._producer.metric_table import readings
 from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
 
 __all__ = [
     "ConnectionStatistics",
+    "LatencyStatistics",
     # This class and `ProducerMetricsCollector` are also here, because aiokafka has both in its
     # module `metrics` (not released yet).
     "NullProducerMetricsCollector",
@@ -85,6 +88,23 @@ class ConnectionStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyStatistics:
+    """Durations of the last 30 to 60 seconds, in seconds; percentiles are off by at most 1 %.
+
+    Each is None if there was none.
+    """
+
+    average: float | None
+    p50: float | None
+    """Half of them were no longer."""
+    p95: float | None
+    p99: float | None
+    p999: float | None
+    """99.9 % of them were no longer."""
+    largest: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStatistics:
     """The state of a producer, with its counters since the start."""
 
@@ -109,6 +129,17 @@ class ProducerStatistics:
     """The bytes of `buffer_memory` in use: records with their objects, and batches in flight."""
     buffer_waiters: int
     """How many calls wait for room in the buffer."""
+    records_sent_per_second: float
+    """Records sent per second, those sent again included, in the last 30 to 60 seconds; right after
+    the start the sum is divided by 30 seconds, as in Java's metrics."""
+    bytes_sent_per_second: float
+    """Bytes of requests sent per second, over the same time."""
+    errors_per_second: float
+    """Records that failed per second, over the same time."""
+    delivery_latency: LatencyStatistics
+    """The time from a batch's first record to its acknowledgement; one duration for each batch."""
+    request_latency: LatencyStatistics
+    """The time until the answer to a Produce request."""
     partitions: tuple[PartitionStatistics, ...]
     connections: tuple[ConnectionStatistics, ...]
 
@@ -128,8 +159,15 @@ def shaped(core: ProducerCore, now: float) -> dict[str, dict[str, float]]:
     return groups
 
 
-def snapshot(core: ProducerCore) -> ProducerStatistics:
-    """Return the statistics of a producer, as plain data that does not change any more."""
+def snapshot(core: ProducerCore, now: float) -> ProducerStatistics:
+    """Return the statistics of a producer, as plain data that does not change any more.
+
+    Args:
+        core: The producer's engine.
+        now: The time on the event loop's clock, in seconds.
+    """
+    meters = core.meters
+    meters.fold(now)
     identity, counters, budget = core.current_identity, core.counters, core.budget
     partitions, connections = core.partitions, core.connections
     return ProducerStatistics(
@@ -147,8 +185,27 @@ def snapshot(core: ProducerCore) -> ProducerStatistics:
         data_loss_events=counters.data_loss_events,
         buffer_bytes_used=budget.in_use,
         buffer_waiters=budget.waiting,
+        records_sent_per_second=meters.per_request.rate(now),
+        bytes_sent_per_second=meters.requests.rate(now),
+        errors_per_second=meters.errors.rate(now),
+        delivery_latency=_latency(meters.delivery, now),
+        request_latency=_latency(meters.latency, now),
         partitions=tuple(_partition(core, state) for state in partitions.values()),
         connections=tuple(_connection(connections, link) for link in connections.links.values()),
+    )
+
+
+def _latency(durations: Distribution, now: float) -> LatencyStatistics:
+    def known(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    return LatencyStatistics(
+        average=known(durations.average(now)),
+        p50=known(durations.percentile(0.5, now)),
+        p95=known(durations.percentile(0.95, now)),
+        p99=known(durations.percentile(0.99, now)),
+        p999=known(durations.percentile(0.999, now)),
+        largest=known(durations.largest(now)),
     )
 
 

@@ -55,6 +55,7 @@ from aioidem._producer.transactional import TransactionCalls
 from aioidem.structs import DeliveryCounts, Record, RecordMetadata
 
 if TYPE_CHECKING:
+    from aioidem._producer.metric_table import Reading
     from aioidem._producer.metrics import ProducerStatistics
     from aioidem.resolution import Resolution
 
@@ -623,7 +624,7 @@ class Producer(TransactionCalls):
         """Return a snapshot of what the producer is doing, with its counters."""
         from aioidem._producer.metrics import snapshot  # here, because few producers are asked
 
-        return snapshot(self._core)
+        return snapshot(self._core, self._sender.now())
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the metrics of Java's producer, and some of aioidem's own, by group and name.
@@ -638,6 +639,11 @@ class Producer(TransactionCalls):
         from aioidem._producer.metrics import shaped  # here, because few producers are asked
 
         return shaped(self._core, self._sender.now())
+
+    def _readings(self, timeout: float) -> list[Reading]:
+        from aioidem._producer.metric_table import readings
+
+        return self._life.on_loop(lambda: list(readings(self._core, self._sender.now())), timeout)
 
     def __repr__(self) -> str:
         if not hasattr(self, "_life"):
@@ -669,6 +675,8 @@ class Internals(NamedTuple):
     topics: TopicLookup
     check_transaction: Callable[[], None]
     """Raises if records and offsets may not be sent now: no transaction is open, or it failed."""
+    readings: Callable[[float], list[Reading]]
+    """Returns all metrics, in any thread; the argument is how many seconds to wait for the loop."""
 
 
 def internals(producer: Producer) -> Internals:
@@ -678,6 +686,7 @@ def internals(producer: Producer) -> Internals:
         producer._intake,  # noqa: SLF001
         producer._topics,  # noqa: SLF001
         producer._check_transaction,  # noqa: SLF001
+        producer._readings,  # noqa: SLF001
     )
 
 

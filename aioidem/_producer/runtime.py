@@ -127,19 +127,31 @@ class BackgroundTask:
 
     def cancel_from_anywhere(self) -> None:
         """Cancel the task, from any thread; do nothing if its event loop has ended."""
-        if self._task is not None:
-            loop = self._task.get_loop()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._scope.cancel)
-        elif self._trio_token is not None:
+        self.soon(self._scope.cancel)
+
+    def soon(self, call: Callable[[], object]) -> bool:
+        """Have a function called on the task's event loop soon; this may be called in any thread.
+
+        Returns:
+            False if the event loop has ended, or was not started.
+        """
+        try:
+            if self._task is not None:
+                self._task.get_loop().call_soon_threadsafe(call)
+                return True
+        except RuntimeError:  # the loop is closed
+            return False
+        if self._trio_token is not None:
             import trio
 
             token = self._trio_token
             if isinstance(token, trio.lowlevel.TrioToken):
                 try:
-                    token.run_sync_soon(self._scope.cancel)
+                    token.run_sync_soon(call)
                 except trio.RunFinishedError:
-                    return
+                    return False
+                return True
+        return False
 
     async def wait(self) -> None:
         """Wait until the task has ended."""

@@ -26,7 +26,12 @@ from aioidem._load.perf import (
     run_once,
 )
 from aioidem._load.plan import PerfPlan, plan_perf
-from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
+from aioidem._producer.metrics import (
+    ConnectionStatistics,
+    LatencyStatistics,
+    PartitionStatistics,
+    ProducerStatistics,
+)
 from aioidem.errors import KafkaConnectionError
 from aioidem.structs import DeliveryStatus, RecordMetadata
 from tests.commands import AIOIDEM
@@ -84,10 +89,13 @@ def statistics(topic: str = "t", window: int = 7, max_span: int = 6) -> Producer
         node_id=0, host="h", port=1, connected=True, in_flight=0, rtt=0.125, produce_version=13,
         throttled_until=0.0, window_discovery="answers in v14",
     )  # fmt: skip
+    none = LatencyStatistics(average=None, p50=None, p95=None, p99=None, p999=None, largest=None)
     return ProducerStatistics(
         producer_id=1, producer_epoch=0, records_queued=0, records_acked=0, records_not_written=0,
         records_unknown=0, bytes_acked=0, batches_sent=0, batches_retried=0, batches_split=0,
         epoch_bumps=0, data_loss_events=0, buffer_bytes_used=0, buffer_waiters=0,
+        records_sent_per_second=0.0, bytes_sent_per_second=0.0, errors_per_second=0.0,
+        delivery_latency=none, request_latency=none,
         partitions=(partition,), connections=(connection,),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ EXTRAS: dict[str, set[str]] = {
     "gssapi": {"gssapi"},
     "kafka": {"jgo"},
     "oauth": {"httpx2"},
+    "prometheus": {"prometheus_client"},
     "report": {"plotly", *_CLI},
     "snappy": {"cramjam"},
     "spark": {"py4j", "pyarrow", "pyspark", *_CLI},

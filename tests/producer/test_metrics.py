@@ -398,6 +398,30 @@ async def test_counters_never_fall_and_rates_end_after_a_minute() -> None:
     assert last["connection-close-total"] == last["connection-creation-total"]
 
 
+@bounded(120)
+async def test_statistics_have_rates_and_percentiles_in_seconds() -> None:
+    """`statistics()` has the same rates and latencies in seconds, and None where nothing was."""
+    async with (
+        EmbeddedCluster(transport="memory", rtt=0.1) as cluster,
+        producer_for(cluster, **ONE_EACH) as producer,
+    ):
+        empty = producer.statistics()
+        for _ in range(9):
+            await producer.send("t", b"")
+        cluster.set_rtt(1.0)
+        await producer.send("t", b"")
+        found, metrics = producer.statistics(), producer.metrics()["producer-metrics"]
+    assert empty.delivery_latency.p99 is None
+    assert empty.request_latency.average is None
+    assert empty.records_sent_per_second == empty.errors_per_second == 0
+    assert found.records_sent_per_second == metrics["record-send-rate"] > 0
+    assert found.bytes_sent_per_second == metrics["outgoing-byte-rate"] > 0
+    assert found.request_latency.p50 == pytest.approx(0.1, rel=0.02)
+    assert found.request_latency.p99 == pytest.approx(1.0, rel=0.02)
+    assert found.request_latency.largest == pytest.approx(metrics["request-latency-max"] / 1e3)
+    assert found.delivery_latency.p50 == pytest.approx(0.1, rel=0.02)
+
+
 def test_metrics_work_before_the_start() -> None:
     """A producer that was never started has the groups of the whole producer."""
     metrics = Producer("nowhere:1").metrics()
