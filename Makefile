@@ -7,6 +7,7 @@ SEEDS ?= 2000
 FROM ?= 0
 MIX ?= profiles
 INPUTS ?= 1000000
+VERSIONS ?=
 SAMPLE ?= 60
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -24,7 +25,7 @@ export PIP_USER := 0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions resolve-soak mutants mutants-all explore audit fuzz
-.PHONY: style contracts mypy pyright instructions
+.PHONY: spark-versions style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -94,6 +95,10 @@ resolve-soak: $(READY) ## Look for simulated UNKNOWN records: make resolve-soak 
 mutants: $(READY) ## Break rules of sending, by hand and by machine: make mutants SAMPLE=60
 	@$(BIN)/python -m tests.simulated.mutants
 	@$(BIN)/python -m tests.mutation --sample $(SAMPLE)
+
+# Other versions: make spark-versions VERSIONS="--pyspark 4.1.4,4.2.1 -- tests/spark/test_sink.py"
+spark-versions: $(READY) ## The Spark tests with pyspark 4.0.0 and with the newest: half an hour
+	@nice $(BIN)/python -m tests.spark.versions $(VERSIONS)
 
 # One that was ended goes on where it was.
 mutants-all: $(READY) ## Every mutant that the machine makes: most of a day

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -42,7 +42,7 @@ from aioidem._spark.marker import TaskIdentity
 from aioidem._spark.options import EXACTLY_ONCE, SinkOptions, check_columns
 from aioidem._spark.python_worker import make_next_task_cheap
 from aioidem._spark.task_loop import TaskLoop
-from aioidem._spark.writing import Written, check_identity, write_rows
+from aioidem._spark.writing import Effort, Written, check_identity, write_rows
 from aioidem.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ _LOOP: Final = TaskLoop()
 """The event loop of this Python worker."""
 
 logger = logging.getLogger("aioidem.spark")
+report = logging.getLogger("aioidem.spark.report")
+"""The logger of what each write has done; nobody sees it if Spark does not collect logs."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class TaskDone(WriterCommitMessage):
 
     rows: int
     skipped: bool = False
+    effort: Effort = field(default_factory=Effort)
 
 
 class UnsafePlanError(KafkaError):
@@ -139,8 +142,9 @@ class AioidemArrowWriter(DataSourceArrowWriter):
             task = TaskIdentity(query, 0, context.partitionId(), self._run)
         return _done(write_rows(self._options, iterator, task, _LOOP))
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """Only make this worker's next call cheap: each task has committed its own rows."""
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what the tasks have written: each task has committed its own rows."""
+        _tell_commit("a write", messages)
         make_next_task_cheap()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -148,7 +152,7 @@ class AioidemArrowWriter(DataSourceArrowWriter):
         _tell_abort("a write", messages)
 
 
-class AioidemStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[misc]
+class AioidemStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
     """Writes a streaming DataFrame; the second base class makes Spark pass record batches."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -163,6 +167,14 @@ class AioidemStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # typ
             task = TaskIdentity(query, int(batch), context.partitionId())
         return _done(write_rows(self._options, iterator, task, _LOOP))
 
+    def commit(  # type: ignore[override]
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
+        """Log what the tasks have written: each task has committed its own rows."""
+        _tell_commit(f"batch {batchId}", messages)
+
     def abort(  # type: ignore[override]
         self,
         messages: list[WriterCommitMessage | None],
@@ -174,7 +186,7 @@ class AioidemStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # typ
 
 def _done(written: Written) -> TaskDone:
     make_next_task_cheap()
-    return TaskDone(written.rows, written.skipped)
+    return TaskDone(written.rows, written.skipped, written.effort)
 
 
 def _task_context(options: SinkOptions) -> TaskContext:
@@ -208,6 +220,26 @@ def _property(context: TaskContext, name: str) -> str:
             f"this Spark does not tell its tasks {name}, without which exactly-once is not possible"
         )
     return value
+
+
+def _tell_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Log one line about a finished write, for Spark's table of the logs of Python workers."""
+    if report.level == logging.NOTSET:
+        report.setLevel(logging.INFO)  # Spark leaves the root logger at WARNING
+    done = [message for message in messages if isinstance(message, TaskDone)]
+    efforts = [message.effort for message in done]
+    report.info(
+        "%s: %d rows acknowledged by %d tasks, %d of them skipped because they were written before;"
+        " %d bytes in %d batches, %d of them sent again; the slowest task took %.3f s",
+        what,
+        sum(message.rows for message in done),
+        len(done),
+        sum(message.skipped for message in done),
+        sum(each.bytes for each in efforts),
+        sum(each.batches for each in efforts),
+        sum(each.retried for each in efforts),
+        max((each.seconds for each in efforts), default=0.0),
+    )
 
 
 def _tell_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:

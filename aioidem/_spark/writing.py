@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "Effort",
     "ExactlyOnceWriter",
     "SinkTaskError",
     "TaskWriter",
@@ -106,11 +107,35 @@ class SinkTaskError(KafkaError):
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """What it took to write a task's rows.
+
+    Attributes:
+        seconds: from the first rows until the last one was acknowledged.
+        bytes: the bytes of the acknowledged record batches.
+        batches: how many record batches were sent.
+        retried: how many of them were sent more than once.
+    """
+
+    seconds: float = 0.0
+    bytes: int = 0
+    batches: int = 0
+    retried: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
-    """The result of a task; `skipped` means that an earlier attempt had written the rows."""
+    """The result of a task.
+
+    Attributes:
+        rows: how many rows the task has, which are all acknowledged.
+        skipped: whether an earlier attempt had written the rows.
+        effort: what writing them took.
+    """
 
     rows: int
     skipped: bool = False
+    effort: Effort = field(default_factory=Effort, compare=False)
 
 
 class TaskWriter:
@@ -134,6 +159,8 @@ class TaskWriter:
         self._intake = internals(self._producer).intake
         self._acked = 0
         """How many rows were acknowledged of those that are not in `_open` any more."""
+        self._opened = time.monotonic()
+        self._before = self._producer.statistics()
         self._open: list[BulkDeliveries] = []
 
     async def open(self) -> None:
@@ -219,7 +246,17 @@ class TaskWriter:
         config = self._producer.config
         # Every record has an outcome before this timeout, so flush does not time out.
         await self._producer.flush(config.delivery_timeout + config.request_timeout + _MARGIN)
-        return Written(self._settle())
+        return Written(self._settle(), effort=self._effort())
+
+    def _effort(self) -> Effort:
+        """Return what the task took until now; a producer that was kept has counted before."""
+        before, now = self._before, self._producer.statistics()
+        return Effort(
+            time.monotonic() - self._opened,
+            now.bytes_acked - before.bytes_acked,
+            now.batches_sent - before.batches_sent,
+            now.batches_retried - before.batches_retried,
+        )
 
     async def close(self, *, failed: bool) -> Producer | None:
         """Close the producer at once if the task has failed; else return it for another task."""
@@ -331,7 +368,7 @@ class ExactlyOnceWriter(TaskWriter):
         await super().finish()
         self._check_time()
         await self._producer.commit_transaction()
-        return Written(self._sum.rows)
+        return Written(self._sum.rows, effort=self._effort())
 
     async def _send_marker(self) -> None:
         """Add the marker to the transaction, while the last rows are still being written."""

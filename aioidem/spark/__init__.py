@@ -1,7 +1,7 @@
 """aioidem on Spark: a sink, a load generator with many tasks, and an audit of their records.
 
 - `register(spark)` adds the data source `aioidem`, for `df.write.format("aioidem")` and
-  `df.writeStream`.
+  `df.writeStream`, and `aioidem-topic`, which reads a topic.
 - `end_open_transactions(spark, checkpoint, options)` is for use before a killed query is started
   again.
 - The commands `aioidem perf --spark` and `aioidem audit` use the load generator and the audit. The
@@ -31,7 +31,10 @@ __all__ = ["end_open_transactions", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Add the data source `aioidem` to a session.
+    """Add the data sources `aioidem` and `aioidem-topic` to a session.
+
+    `aioidem` is the sink. `aioidem-topic` reads a topic from its beginning, for audits; it needs no
+    jars, and its options are a few of those of Spark's Kafka source.
 
     It also adds `kafka.ssl.keystore.key` and `kafka.sasl.jaas.config` to the options whose values
     the session hides in plans, the event log and the UI (`spark.sql.redaction.options.regex`).
@@ -50,10 +53,12 @@ def register(spark: SparkSession) -> None:
     from aioidem._spark.redaction import hide_credentials
     from aioidem._spark.session import tell_other_python
     from aioidem._spark.sink import AioidemDataSource
+    from aioidem._spark.topic_source import TopicDataSource
 
     tell_other_python(spark)
     hide_credentials(spark)
     spark.dataSource.register(AioidemDataSource)
+    spark.dataSource.register(TopicDataSource)
 
 
 def end_open_transactions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import aioidem.spark
 from aioidem.broker import EmbeddedCluster
 
 from .tools import fixed_tasks
@@ -50,6 +52,24 @@ def test_the_batch_job(
     assert written == {
         str(number).encode(): {"id": number, "amount": 2 * number} for number in range(100)
     }
+
+
+def test_the_clickstream_pipeline_writes_each_view_once(
+    spark: SparkSession,
+    cluster: EmbeddedCluster,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each view is in the topic once, in spite of failed tasks and of a batch that is repeated."""
+    aioidem.spark.register(spark)
+    job, page = example("spark_clickstream", monkeypatch), tmp_path / "clicks.html"
+    with fixed_tasks(spark):
+        pipeline = job.Pipeline(spark, cluster.bootstrap_servers, topic, tmp_path, page)
+        audit = job.run(pipeline, files=2, clicks=100)
+    assert audit["views"] == len(records(cluster, topic)) > 100
+    assert (audit["lost"], audit["twice"], audit["foreign"]) == (0, 0, 0)
+    assert html.escape('"lost": 0') in page.read_text("utf-8")
 
 
 def test_the_streaming_job(

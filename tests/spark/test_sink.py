@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from aioidem._spark.session import job_failure
@@ -103,6 +104,25 @@ def test_a_stream_has_every_column_and_goes_on_from_its_checkpoint(
     run()
     values = [row[1] for row in read_back(spark, cluster.bootstrap_servers, topic)]
     assert sorted(values, key=str) == sorted([b"v1", b"v2", None, b"", b"a string"], key=str)
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark 4.1 has the table of logs")
+def test_what_a_write_has_done_is_in_sparks_table_of_logs(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
+    """Spark's table of the logs of Python workers has a line about each batch write."""
+    register(spark)
+    frame = spark.range(0, 30, 1, 2).selectExpr("cast(id AS string) value")
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    try:
+        frame.write.format("aioidem").mode("append").options(**options).save()
+        logs: Any = spark.tvf
+        rows = logs.python_worker_logs().where("logger = 'aioidem.spark.report'").collect()
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    [told] = [row.msg for row in rows]
+    assert told.startswith("a write: 30 rows acknowledged by 2 tasks, 0 of them skipped")
 
 
 def test_many_rows_of_many_tasks_keep_their_order(
