@@ -130,11 +130,14 @@ def doctor(plan: DoctorPlan) -> int:
     Returns:
         The exit status.
     """
-    facts = anyio.run(examine, plan.wanted)
+    return anyio.run(_doctor, plan)
+
+
+async def _doctor(plan: DoctorPlan) -> int:
+    """Examine and print; the end of the event loop may have to wait for a DNS look-up."""
+    facts = await examine(plan.wanted)
     findings = diagnose(facts)
-    if plan.json:
-        print(as_json(facts, findings))
-    else:
-        for line in lines(findings):
-            print(line)
+    shown_lines = [as_json(facts, findings)] if plan.json else lines(findings)
+    for line in shown_lines:
+        print(line, flush=True)
     return exit_status(findings)

@@ -59,6 +59,8 @@ __all__ = ["Wanted", "examine"]
 _MOST_ADDRESSES: Final = 8
 """The most IP addresses of one name that are tried."""
 _MOST_AT_ONCE: Final = 32
+_MOST_BROKERS: Final = 300
+"""The most brokers that are asked: a cluster has fewer, but a hostile one may name any number."""
 _ROUND_TRIPS: Final = 5
 _TELEMETRY: Final = 71
 """GetTelemetrySubscriptions (KIP-714), which a broker offers if it takes clients' metrics."""
@@ -153,13 +155,17 @@ class _Examination:
         found = self._metadata
         if found is None:
             return
-        for each in found.brokers:
+        # Leaders of the topics come first.
+        named = sorted(found.brokers, key=lambda each: not self._leads_any(each.node_id))
+        for each in named[:_MOST_BROKERS]:
             seen = BrokerSeen(each.node_id, Place(each.host, each.port), each.rack)
             self._brokers[each.node_id] = seen
         limit = anyio.CapacityLimiter(_MOST_AT_ONCE)
         async with anyio.create_task_group() as tasks:
-            for each in found.brokers:
+            for each in named[:_MOST_BROKERS]:
                 tasks.start_soon(self._broker, each, limit)
+        if len(named) > _MOST_BROKERS:
+            self._running.append(f"{len(named) - _MOST_BROKERS} more brokers")
         server = self._answering()
         if server is None:
             return
@@ -171,6 +177,9 @@ class _Examination:
         if self._wanted.write_to is not None:
             with self._step(f"the records written to {self._wanted.write_to}"):
                 await self._write_to(self._wanted.write_to, server)
+
+    def _leads_any(self, node: int) -> bool:
+        return any(_leads(each, node) for each in self._topics)
 
     def _answering(self) -> Place | None:
         """Return the address of a broker that answers: of the cluster, or else of the bootstrap."""

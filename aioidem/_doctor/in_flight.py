@@ -17,7 +17,7 @@ from aioidem._doctor.permissions import DENIED
 from aioidem._doctor.questions import PRODUCE_WITH_WINDOW, RETAIN
 from aioidem._protocol.topic_limit import limit_of
 
-__all__ = ["Reach", "in_flight_findings", "reach_of", "window_at"]
+__all__ = ["Reach", "has_window", "in_flight_findings", "reach_of", "window_at"]
 
 _N = FindingName
 _DEFAULT_WINDOW: Final = 5
@@ -55,9 +55,10 @@ def in_flight_findings(facts: Facts) -> Iterator[Finding]:
         }
         if not windows:
             continue
-        yield _window(facts, topic, windows)
-        yield from _withheld(facts, topic)
-        yield from _below_window(facts, topic, max(windows))
+        if has_window(facts):
+            yield _window(facts, topic, windows)
+            yield from _withheld(facts, topic)
+            yield from _below_window(facts, topic, max(windows))
         reach = reach_of(facts, topic)
         if reach is not None:
             yield from _rate(facts, topic, reach)
@@ -68,8 +69,15 @@ def _leads(topic: TopicSeen, broker: BrokerSeen) -> bool:
     return any(part.leader == broker.node_id for part in topic.partitions)
 
 
+def has_window(facts: Facts) -> bool:
+    """Return whether a window limits the batches of a partition, and not only the requests."""
+    return facts.config.enable_idempotence and facts.config.broker_dedup == "window"
+
+
 def window_at(facts: Facts, broker: BrokerSeen, topic: str) -> int:
     """Return how many batches of a partition may be in flight to this leader of the topic."""
+    if not has_window(facts):
+        return facts.config.max_in_flight_requests_per_connection
     configs = broker.topic_configs.get(topic)
     speaks = broker.produce is not None and broker.produce[1] >= PRODUCE_WITH_WINDOW
     if not speaks or configs is None or facts.config.window_discovery == "off":

@@ -101,7 +101,7 @@ def _topic(facts: Facts, topic: TopicSeen) -> Iterator[Finding]:
             Severity.NOTE,
             f"{name}: READ is not granted",
             "A batch in doubt that the broker may have forgotten (KIP-854) cannot be looked for in "
-            "the log, and ends UNKNOWN.",
+            "the log, and ends UNKNOWN; resolve() cannot look for UNKNOWN records either.",
             "Grant READ on the topic if that matters more than keeping producers from reading.",
         )
     if any(each.error_code in DENIED for each in facts.topic_configs(name)):

@@ -239,6 +239,19 @@ async def test_a_window_that_is_not_used() -> None:
     assert Name.IN_FLIGHT_BELOW_WINDOW in found
 
 
+async def test_a_producer_without_idempotence_has_no_window() -> None:
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("t")
+        found = await findings(
+            cluster.bootstrap_servers,
+            "t",
+            enable_idempotence=False,
+            max_in_flight_requests_per_connection=9,
+        )
+    assert Name.WINDOW not in found
+    assert "9 batches in flight" in found[Name.RATE].seen
+
+
 # --- what is written with --write-to --------------------------------------------------------------
 
 

@@ -214,6 +214,21 @@ async def test_an_advertised_listener_that_is_not_allowed() -> None:
     assert bad(found) == {Name.NOT_ALLOWED}
 
 
+async def test_a_cluster_that_names_any_number_of_brokers() -> None:
+    """Three hundred brokers are asked at most, and the finding says how many were not."""
+    port = await closed_port()
+
+    def crowd(answer: Any) -> Any:
+        [one] = answer.brokers
+        more = (replaced(one, node_id=each, port=port) for each in range(1, 400))
+        return replaced(answer, brokers=(one, *more))
+
+    async with EmbeddedCluster() as cluster:
+        cluster.intercept(rewriting(METADATA, crowd))
+        found = await findings(cluster.bootstrap_servers)
+    assert "100 more brokers" in found[Name.NOT_FINISHED].seen
+
+
 async def test_two_brokers_that_advertise_one_address() -> None:
     async with EmbeddedCluster(brokers=2) as cluster:
         first = cluster.bootstrap_servers.split(",")[0]
