@@ -74,6 +74,8 @@ class LogLine(enum.Enum):
     WINDOW_WITHHELD = "window-withheld", logging.WARNING
     WINDOW_SOURCE = "window-source", logging.INFO
     WINDOW_CHANGED = "window-changed", logging.INFO, 1
+    FLIGHT_RECORD = "flight-record", logging.WARNING
+    FLIGHT_RECORD_FAILED = "flight-record-failed", logging.WARNING
     LOOP_BLOCKED = "loop-blocked", logging.WARNING, 1
     # The end of a producer.
     NEVER_LOOKED_AT = "never-looked-at", logging.ERROR

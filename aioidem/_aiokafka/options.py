@@ -82,6 +82,9 @@ class MoreOptions(TypedDict, total=False):
     max_frame_bytes: int
     allowed_brokers: str | Sequence[str] | None
     allow_auto_create_topics: bool
+    flight_recorder: int
+    flight_record_directory: str | None
+    flight_record_callback: Callable[[str, bytes], object] | None
     ssl_truststore_location: str | None
     ssl_truststore_certificates: str | None
     ssl_truststore_type: Literal["PEM"]

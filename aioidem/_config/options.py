@@ -291,6 +291,29 @@ _PIPELINING: Final = {
     ),
 }
 
+_FLIGHT: Final = {
+    "flight_recorder": Option(
+        Count(0, 10_000_000),
+        "How many of the last events the flight recorder keeps in memory, about 0.5 kB each: what "
+        "the producer was told and what it decided, without payloads, keys, headers and "
+        "credentials. A file of them replays an incident (`aioidem replay`). 0 turns it off.",
+        "flight.recorder",
+        own=True,
+    ),
+    "flight_record_directory": Option(
+        Text(nullable=True),
+        "A directory in which a flight record is written when a record ends UNKNOWN, data is lost "
+        "or the producer ends with an error: at most one a minute, and ten in all. It must exist.",
+        "flight.record.directory",
+        own=True,
+    ),
+    "flight_record_callback": Option(
+        Instance("a callable of (reason, content) or None", "__call__"),
+        "A function that gets such a flight record as bytes, with the reason as text. It is called "
+        "in a thread of its own, and may block.",
+    ),
+}
+
 _CONNECTIONS: Final = {
     "reconnect_backoff": Option(
         Seconds(positive=False),
@@ -527,6 +550,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Option]]] = MappingProxyType(
         "Memory and time": _TIME_AND_MEMORY,
         "Batches in flight": _PIPELINING,
         "Connections and metadata": _CONNECTIONS,
+        "Flight recorder": _FLIGHT,
         "TLS": _TLS,
         "SASL": _SASL,
     }
@@ -574,6 +598,9 @@ class ProducerOptions(TypedDict, total=False):
     max_frame_bytes: int
     allowed_brokers: str | Sequence[str] | None
     allow_auto_create_topics: bool
+    flight_recorder: int
+    flight_record_directory: str | None
+    flight_record_callback: Callable[[str, bytes], object] | None
     partitioner: Partitioner | None
     security_protocol: SecurityProtocol
     ssl_context: ssl.SSLContext | None

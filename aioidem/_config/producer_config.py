@@ -106,6 +106,10 @@ class ProducerConfig:
     allowed_brokers: tuple[str, ...] | None = None
     allow_auto_create_topics: bool = True
 
+    flight_recorder: int = 10000
+    flight_record_directory: str | None = None
+    flight_record_callback: Callable[[str, bytes], object] | None = None
+
     security_protocol: SecurityProtocol = "PLAINTEXT"
     ssl_context: ssl.SSLContext | None = None
     ssl_truststore_location: str | None = None

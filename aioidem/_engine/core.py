@@ -59,9 +59,18 @@ class ProducerCore:
     Args:
         config: validated options.
         random: returns uniform numbers from [0, 1); the engine's only random source.
+        choice: returns such numbers for the choice of partitions of records without a key; None
+        takes `random`. A flight recorder keeps the numbers of `random` only, because it knows which
+        partition each record went to.
     """
 
-    def __init__(self, config: ProducerConfig, *, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        random: Callable[[], float],
+        choice: Callable[[], float] | None = None,
+    ) -> None:
         def backoff() -> Backoff:
             return Backoff(config.retry_backoff, config.retry_backoff_max, random)
 
@@ -98,7 +107,7 @@ class ProducerCore:
         self.partitions, self.link_of = self._partitions.live, self._partitions.link_of
         self.accumulator = RecordAccumulator(
             config,
-            random,
+            choice or random,
             self.cluster,
             self.metadata,
             self._partitions,

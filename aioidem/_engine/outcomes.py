@@ -8,7 +8,7 @@ Invariants
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aioidem import errors
 from aioidem._engine.flushing import FlushCount
@@ -69,6 +69,7 @@ class Outcomes:
         "_transactions",
         "counters",
         "meters",
+        "on_failure",
         "settled",
     )
 
@@ -77,6 +78,8 @@ class Outcomes:
         self._transactions = transactions
         self.counters = Counters()
         self.meters = Meters()
+        # Called with the outcome of records that were not acknowledged, before it is kept.
+        self.on_failure: Callable[[Settlement], None] | None = None
         # The number of records settled so far.
         self.settled = 0
         self._settled: list[Settlement] = []
@@ -105,6 +108,8 @@ class Outcomes:
             if error is not None:
                 self.meters.failed(outcome.topic, count, error)
             self._transactions.fail(error if isinstance(error, errors.KafkaError) else None)
+            if self.on_failure is not None:
+                self.on_failure(settlement)
         self._settled.append(settlement)
         self._budget.release(size + settlement.overhead())
 

@@ -241,9 +241,13 @@ class ProduceRequests:
         view = self._cluster.topics.get(state.topic)
         return None if view is None else view.topic_id
 
-    def observe(self) -> None:
-        """Begin to keep each batch that is sent, for `take_dispatched`."""
+    def observe(self) -> list[Entry]:
+        """Begin to keep each batch that is sent, and return the list of them.
+
+        They are taken out by `take_dispatched`, or by whoever clears the list.
+        """
         self._dispatched = []
+        return self._dispatched
 
     def take_dispatched(self) -> list[Entry]:
         """Take out the batches sent since the last call; none unless `observe` was called."""

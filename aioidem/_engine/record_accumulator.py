@@ -12,7 +12,7 @@ Invariants
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from aioidem import errors
 from aioidem._config import ProducerConfig
@@ -36,7 +36,7 @@ from aioidem._engine.sticky_target import StickyTarget
 from aioidem._engine.topics import TopicState
 from aioidem._engine.transactions import Transactions
 from aioidem._hot import Appender
-from aioidem._records import BATCH_OVERHEAD, BatchBody
+from aioidem._records import BATCH_OVERHEAD, BatchBody, Codec
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["MOST_BATCHES", "RecordAccumulator"]
@@ -451,6 +451,12 @@ class RecordAccumulator:
         else:
             records = state.queue.cut_draft(draft)
             state.settle_records(records, DeliveryStatus.NOT_WRITTEN, result, self._effects)
+
+    def encode_by(
+        self, encode: Callable[[Sequence[PendingRecord], Codec, int | None], BatchBody]
+    ) -> None:
+        """Encode records by another function than `build_body`, whose arguments it gets."""
+        self._sealer.encode = encode
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
         """Rebuild a batch without the records at the indexes `culprits`; None if none is left."""

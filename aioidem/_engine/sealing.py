@@ -19,7 +19,7 @@ outside of the engine (`Draft`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.batch import Batch
@@ -61,6 +61,8 @@ class Sealer:
         self._compresses = self._codec is not Codec.NONE
         self._estimator = CompressionRatioEstimator()
         self.drafts = Drafts(config)
+        # Encodes records. A replay, whose records have no contents, sets another function.
+        self.encode: Callable[[Sequence[PendingRecord], Codec, int | None], BatchBody] = build_body
         self.partitioner: Partitioner = config.partitioner or DefaultPartitioner()
 
     def most(self, topic: TopicState, link: Link, now: float) -> int:
@@ -276,7 +278,7 @@ class Sealer:
         return body
 
     def _encode(self, records: Sequence[PendingRecord]) -> BatchBody:
-        return build_body(records, self._codec, self._config.compression_level)
+        return self.encode(records, self._codec, self._config.compression_level)
 
     def _add_header(self, body: BatchBody, identity: ProducerIdentity | None, base: int) -> bytes:
         return add_header(

@@ -26,6 +26,7 @@ __all__ = [
     "ClusterChangedError",
     "ConfigError",
     "DeliveryTimeoutError",
+    "FlightRecordError",
     "ForkedProducerError",
     "IllegalOperation",
     "IllegalStateError",
@@ -220,6 +221,10 @@ class PartialDeliveryError(KafkaError):
     ) -> None:
         super().__init__(*args, status=status)
         self.deliveries = deliveries
+
+
+class FlightRecordError(KafkaError):
+    """A flight record cannot be written or read, or its events fit no engine of this version."""
 
 
 class ForkedProducerError(KafkaError):

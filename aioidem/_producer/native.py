@@ -18,7 +18,9 @@ What the producer guarantees:
 from __future__ import annotations
 
 import functools
+import os
 import random
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from aioidem import errors
 from aioidem._config import (
@@ -39,6 +42,8 @@ from aioidem._config.secret import Secret, without_frames
 from aioidem._engine import ProducerCore
 from aioidem._engine.flushing import FlushCount
 from aioidem._engine.record_block import Columns
+from aioidem._flight.dumping import Dumping
+from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.transport import Connector, TcpConnector
 from aioidem._producer.arguments import Headers, milliseconds
@@ -55,6 +60,7 @@ from aioidem._producer.transactional import TransactionCalls
 from aioidem.structs import DeliveryCounts, Record, RecordMetadata
 
 if TYPE_CHECKING:
+    from aioidem._flight.dump import Dump
     from aioidem._producer.metric_table import Reading
     from aioidem._producer.metrics import ProducerStatistics
     from aioidem.resolution import Resolution
@@ -101,11 +107,18 @@ class Producer(TransactionCalls):
         if config is not None and options:
             raise errors.ConfigError("pass either config or options, not both")
         self.config = config or ProducerConfig.build(bootstrap_servers, **options)
-        self._core = ProducerCore(self.config, random=random.random)
+        draws = Draws(random.random)
+        self._core = ProducerCore(self.config, random=draws.random, choice=random.random)
+        self._flight: FlightRecorder | None = None
+        if self.config.flight_recorder:
+            self._flight = FlightRecorder(self._core, draws, self.config.flight_recorder)
+            Dumping(self._flight, self.config)
         self._budget = self._core.budget
         reporter = None if observer is None else BatchReporter(observer)
         connector = connector or TcpConnector()
-        self._sender = Sender(self._core, self.config, connector, observer=reporter)
+        self._sender = Sender(
+            self._core, self.config, connector, observer=reporter, flight=self._flight
+        )
         self._life = ProducerLife(self._core, self._sender, self.config)
         self._resolver = Resolver(self.config, connector)
         self._intake = RecordIntake(
@@ -555,6 +568,8 @@ class Producer(TransactionCalls):
 
     async def _flush(self) -> DeliveryCounts:
         accumulator, outcomes = self._core.accumulator, self._core.outcomes
+        if self._flight is not None:
+            self._flight.flushed(self._life.clock())
         counted = FlushCount(accumulator.begin_flush())
         outcomes.count_for(counted)
         self._sender.wakeup.set()
@@ -644,6 +659,27 @@ class Producer(TransactionCalls):
         from aioidem._producer.metric_table import readings
 
         return self._life.on_loop(lambda: list(readings(self._core, self._sender.now())), timeout)
+
+    async def dump_flight_record(self, path: str | os.PathLike[str]) -> None:
+        """Write what the producer was told and decided lately to a file, for `aioidem replay`.
+
+        The file has topics, addresses of brokers, options and the sizes and times of records; it
+        has no payload, key, header or credential. Only its owner may read it.
+
+        Args:
+            path: The file's name, which by convention ends in ``.flight.gz``.
+
+        Raises:
+            FlightRecordError: The file cannot be written, or the option `flight_recorder` is 0.
+        """
+        await anyio.to_thread.run_sync(self._dump("asked for").save, path)
+
+    def _dump(self, reason: str) -> Dump:
+        from aioidem._flight.dump import Dump  # here, because few producers are asked
+
+        if self._flight is None:
+            raise errors.FlightRecordError("nothing is recorded: flight_recorder is 0")
+        return Dump(self._flight, reason, time.time())
 
     def __repr__(self) -> str:
         if not hasattr(self, "_life"):

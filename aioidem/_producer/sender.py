@@ -43,6 +43,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.settlement import Settlement
+from aioidem._flight.recorder import FlightRecorder
 from aioidem._log import LogLine, write
 from aioidem._network.allowed import limited
 from aioidem._network.connection import Connection
@@ -155,6 +156,7 @@ class Sender:
         connector: Opens streams; TLS is added if the options ask for it.
         wall_clock: Returns seconds since the epoch, by the clock that stamps records.
         observer: Receives facts about batches; None if the producer has no observer.
+        flight: Keeps what the engine is told; None if nothing is kept.
     """
 
     def __init__(
@@ -164,11 +166,15 @@ class Sender:
         connector: Connector,
         wall_clock: Callable[[], float] = time.time,
         observer: BatchReporter | None = None,
+        flight: FlightRecorder | None = None,
     ) -> None:
         self._wall_clock = wall_clock
         self._observer = observer
         self._core = core
-        self._produce = core.produce
+        # Whom to tell what happened: the engine, or the recorder that passes it on.
+        self._flight = flight
+        self._engine = core if flight is None else flight
+        self._produce = core.produce if flight is None else flight
         if observer is not None:
             self._produce.observe()
         self._config = config
@@ -216,7 +222,7 @@ class Sender:
                     if self._late() > _STALL:
                         await self._catch_up()
         except Exception as error:
-            self._core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
+            self._engine.fatal(errors.InternalError(f"the background task failed: {error!r}"))
             raise
         finally:
             self._tasks = None
@@ -251,13 +257,15 @@ class Sender:
         if not self._begin_turn():
             return
         now = self.clock()
-        for step in self._core.poll(now, self._wall_clock() * 1000.0):
+        for step in self._engine.poll(now, self._wall_clock() * 1000.0):
             self._perform(step)
         if self._sent_directly:
             self._report_sent()
         self._alarm.set(self._core.wake_at)
         if now >= self._watch.due_at:
             self._watch.look(now)
+            if self._flight is not None:
+                self._flight.attend()
         self._alarm.set(self._watch.wakes_at)
         self.deliver()
         self._alarm.set(self.unseen.due_at)
@@ -334,7 +342,7 @@ class Sender:
         """
         self.settled.all_at_once()
         self._watch.close(self.clock())
-        for step in self._core.close(self.clock()):
+        for step in self._engine.close(self.clock()):
             self._perform(step)
         for channel in self._channels.values():
             channel.connection.close_soon("the producer is closing")
@@ -350,7 +358,7 @@ class Sender:
         self.clock = lambda: 0.0  # the closed loop's clock may raise
         self._watchers.clear()
         self.settled.all_at_once()
-        self._core.close(0.0)
+        self._engine.close(0.0)
         self.deliver()
         self.unseen.report_the_rest()
 
@@ -402,7 +410,7 @@ class Sender:
         self._on_compressed(step, await self._threads.compress(step))
 
     def _on_compressed(self, step: steps.Compress, result: BatchBody | errors.KafkaError) -> None:
-        self._core.on_compressed(step.token, result)
+        self._engine.on_compressed(step.token, result)
         self.deliver()
         self.wakeup.set()
 
@@ -440,7 +448,7 @@ class Sender:
                 asked.api_key, at_least=asked.at_least, at_most=asked.at_most
             )
         except errors.IncompatibleBrokerVersion as error:
-            self._core.on_unsupported(step, error, self.clock())
+            self._engine.on_unsupported(step, error, self.clock())
             self.wakeup.set()
             return
         correlation_id = channel.connection.next_correlation_id()
@@ -516,7 +524,7 @@ class Sender:
         channel = _Channel(step.link_id, connection)
         self._channels[step.link_id] = channel
         meters.connected(self.clock(), authenticated=self.sasl is not None)
-        self._core.on_link_open(step.link_id, version, self.clock(), transaction_version)
+        self._engine.on_link_open(step.link_id, version, self.clock(), transaction_version)
         self.wakeup.set()
         cause: Exception | None = None
         try:
@@ -578,7 +586,7 @@ class Sender:
         Raises:
             ProtocolError: The answer does not fit the request, so the connection must be closed.
         """
-        odd = self._core.on_answer(step, answer, self.clock(), merge)
+        odd = self._engine.on_answer(step, answer, self.clock(), merge)
         if odd is not None:
             raise odd
         self.deliver()
@@ -588,12 +596,12 @@ class Sender:
         self, channel: _Channel, step: steps.Request, error: errors.ProtocolError
     ) -> None:
         if isinstance(step, steps.SendProduce):
-            self._core.on_undecodable(channel.link_id, step.version, error, self.clock())
+            self._engine.on_undecodable(channel.link_id, step.version, error, self.clock())
 
     def _on_progress(self, channel: _Channel, _written: int = 0, read: int = 0) -> None:
         now = self.clock()
         if read or channel.connection.sends_oldest:
-            self._core.on_progress(channel.link_id, now)
+            self._engine.on_progress(channel.link_id, now)
         while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):
             _, token = channel.unanswered.popleft()
             self._produce.on_written_unanswered(channel.link_id, token, now)
@@ -605,7 +613,7 @@ class Sender:
         if error is not None:
             text = f"connection {link_id}: {error}"
             write(LogLine.CONNECTION_ENDED, text, client_id=self._config.client_id)
-        self._core.on_link_lost(link_id, error, self.clock(), unwritten)
+        self._engine.on_link_lost(link_id, error, self.clock(), unwritten)
         self._watch.hurry()
         self.wakeup.set()
 

@@ -30,6 +30,7 @@ from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
+from aioidem._flight.recorder import FlightRecorder
 from aioidem._producer.arguments import check_partition
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
@@ -61,6 +62,7 @@ class TransactionCalls:
 
     config: ProducerConfig
     _core: ProducerCore
+    _flight: FlightRecorder | None
     _sender: Sender
     _life: ProducerLife
 
@@ -80,6 +82,7 @@ class TransactionCalls:
                 `TransactionalIdAuthorizationFailed` or `InvalidTransactionTimeout`.
         """
         transactions = self._transactional()
+        self._note("init")
         self._coordination.init()
         with self._life.timed("txn-init"):
             await self._until(
@@ -105,6 +108,7 @@ class TransactionCalls:
         transactions = self._transactional()
         with self._life.timed("txn-begin"):
             await self._until(lambda: transactions.state not in _BETWEEN, None, "begin_transaction")
+        self._note("begin")
         self._coordination.begin()
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
@@ -123,6 +127,7 @@ class TransactionCalls:
                 committed.
         """
         transactions = self._transactional()
+        self._note("commit")
         outcome = self._coordination.commit()
         with self._life.timed("txn-commit"):
             await self._until(
@@ -133,6 +138,7 @@ class TransactionCalls:
         if not outcome.committed:
             transactions.check()
             raise errors.TransactionAborted("the transaction was aborted by another call")
+        self._note("told")
         outcome.told = True
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
@@ -147,6 +153,7 @@ class TransactionCalls:
             KafkaError: A fatal error has ended the producer.
         """
         transactions = self._transactional()
+        self._note("abort")
         outcome = self._coordination.abort()
         with self._life.timed("txn-abort"):
             await self._until(
@@ -159,6 +166,7 @@ class TransactionCalls:
             )
         if outcome.committed is None:
             transactions.check()
+        self._note("told")
         outcome.told = True
 
     @asynccontextmanager
@@ -225,6 +233,7 @@ class TransactionCalls:
         if not commit.offsets:
             await anyio.lowlevel.checkpoint()
             return
+        self._note("offsets", commit)
         pending = transactions.commit_offsets(commit)
         self._sender.wakeup.set()
         with self._life.timed("txn-send-offsets"):
@@ -248,6 +257,11 @@ class TransactionCalls:
         self._transactional().need_open()
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _note(self, call: str, commit: OffsetCommit | None = None) -> None:
+        """Let the flight recorder know of a call."""
+        if self._flight is not None:
+            self._flight.called(call, commit)
 
     @property
     def _coordination(self) -> Coordination:
@@ -288,6 +302,7 @@ class TransactionCalls:
         if self.config.transactional_id is None:
             return
         with suppress(errors.KafkaError):
+            self._note("abort")
             self._coordination.abort()
         self._sender.wakeup.set()
         with anyio.move_on_after(self.config.max_block):

@@ -40,6 +40,7 @@ _HIDDEN = [
 ]
 _OBJECTS = [
     *("ssl_context", "sasl_credentials", "sasl_oauth_token_provider", "sasl_aws_session"),
+    "flight_record_callback",
 ]
 _SASL_TEXTS = [
     *("sasl_username", "sasl_oauthbearer_token_endpoint_url", "sasl_oauthbearer_client_id"),
@@ -96,6 +97,8 @@ def test_defaults() -> None:
         "allowed_brokers": None,
         "max_frame_bytes": 16777216,
         "allow_auto_create_topics": True,
+        "flight_recorder": 10000,
+        "flight_record_directory": None,
         "partitioner": None,
         "security_protocol": "PLAINTEXT",
         "ssl_truststore_type": "PEM",
@@ -224,7 +227,10 @@ _CHOICES = [
     *("compression_type", "window_discovery", "in_doubt", "broker_dedup", "security_protocol"),
     *("ssl_truststore_type", "ssl_keystore_type", "on_cluster_change"),
 ]
-_TEXTS = ["client_id", "transactional_id", "sasl_kerberos_service_name", *_SASL_TEXTS]
+_TEXTS = [
+    *("client_id", "transactional_id", "sasl_kerberos_service_name", "flight_record_directory"),
+    *_SASL_TEXTS,
+]
 
 
 def _refused() -> list[tuple[str, Any]]:
@@ -248,6 +254,7 @@ def _refused() -> list[tuple[str, Any]]:
     rows += [("sasl_mechanism", value) for value in ("plain", "", True)]
     rows += [("ssl_endpoint_identification_algorithm", value) for value in ("HTTPS", None)]
     rows += [("client_id", None), ("max_frame_bytes", 1023)]
+    rows += [("flight_recorder", value) for value in (-1, 1.0, "5", True, None, 10**8)]
     rows += [("acks", value) for value in (2, -2, True, False, "1", "ALL", None, 1.0)]
     rows += [("partitioner", value) for value in (5, "murmur2", object())]
     rows += [("allowed_brokers", value) for value in ("", "a b", "*", "10.0.0.0/33", 5, [5], b"h")]
@@ -289,6 +296,7 @@ def test_every_option_is_among_those_tested_for_bad_values() -> None:
         ("linger", 1, 1.0),
         ("linger", 0, 0.0),
         ("max_block", 0, 0.0),
+        ("flight_recorder", 0, 0),
         ("delivery_timeout", 2147483.647, 2147483.647),
         ("connections_max_idle", None, None),
         ("producer_id_expiration", 86400, 86400.0),
@@ -566,8 +574,8 @@ def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
 def test_property_names_are_unique_and_java_styled() -> None:
     """Property names are unique, in lower case, and without underscores."""
     names = [option.java for option in OPTIONS.values() if option.java]
-    # Six options have no Java name: five take objects, and sasl_kerberos_domain_name is aiokafka's.
-    assert len(set(names)) == len(names) == len(_FIELDS) - 6
+    # Seven options have no Java name: six take objects; sasl_kerberos_domain_name is aiokafka's.
+    assert len(set(names)) == len(names) == len(_FIELDS) - 7
     assert all(name == name.lower() and "_" not in name for name in names)
 
 

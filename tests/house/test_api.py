@@ -116,7 +116,7 @@ def test_a_producer_shows_users_only_what_is_for_them() -> None:
         *("send", "send_nowait", "send_many", "send_table", "wait_for_room", "partitions_for"),
         "resolve",
         *("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"),
-        *("transaction", "send_offsets_to_transaction"),
+        *("transaction", "send_offsets_to_transaction", "dump_flight_record"),
     }
     assert _members(aioidem.Delivery) == {
         *("status", "done", "metadata", "exception", "add_done_callback", "resolve"),

@@ -47,7 +47,17 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
     assert _run(program, *optional).strip() == "[]"
 
 
-_ALONE = {"_build", "_config", "_engine", "_errors", "_hot", "_network", "_producer", "_protocol"}
+_ALONE = {
+    "_build",
+    "_config",
+    "_engine",
+    "_errors",
+    "_flight",
+    "_hot",
+    "_network",
+    "_producer",
+    "_protocol",
+}
 _ALONE |= {"_log", "_records", "abc", "errors", "partitioner", "structs"}
 ALLOWED_BY_IMPORT = {
     *(f"aioidem.{name}" for name in _ALONE),

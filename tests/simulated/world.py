@@ -40,6 +40,7 @@ from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import Columns, RecordBlock
 from aioidem._engine.settlement import Settlement
+from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.transport import TcpConnector
 from aioidem._network.waiting import Wakeup
 from aioidem._producer.compressing import compressed
@@ -253,8 +254,13 @@ def _together(schedule: Schedule) -> list[list[Call]]:
 class SimCore(ProducerCore):
     """The engine, which tells judges what it asks and is told, and when it wants to be woken."""
 
-    def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
-        super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
+    def __init__(
+        self, config: ProducerConfig, world: World, schedule: Schedule, draws: Draws | None = None
+    ) -> None:
+        source = random.Random(schedule.seed ^ 0x5EED).random
+        if draws is not None:
+            draws.source = source
+        super().__init__(config, random=draws.random if draws else source, choice=source)
         self.accumulator.assigned_at_once = schedule.at_once[1]
         self.accumulator.drafts.quick = schedule.threads[0]
         self._world = world
@@ -514,8 +520,14 @@ class _Raised(Wakeup):
 class SimSender(Sender):
     """The Sender without an event loop."""
 
-    def __init__(self, core: ProducerCore, config: ProducerConfig, world: World) -> None:
-        super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
+    def __init__(
+        self,
+        core: ProducerCore,
+        config: ProducerConfig,
+        world: World,
+        flight: FlightRecorder | None = None,
+    ) -> None:
+        super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall, flight=flight)
         self.clock = lambda: world.now
         self.settled.at_once = world.schedule.at_once[0]
         # The same number on every machine: the Sender's own number depends on the cores.
@@ -536,12 +548,14 @@ class SimSender(Sender):
     def _one_turn(self) -> None:
         if not self._begin_turn():
             return
-        for step in self._core.poll(self.clock(), self._wall_clock() * 1000.0):
+        for step in self._engine.poll(self.clock(), self._wall_clock() * 1000.0):
             # The outcomes of this poll are delivered first; the next steps may rely on them.
             self.deliver()
             self._world.trace_step(step)
             self._perform(step)
         self.deliver()
+        if self._flight is not None:
+            self._flight.attend()
 
     def deliver(self) -> None:
         """Deliver as usual, but pass the producer's events to `World.event`, not to the log."""
@@ -601,7 +615,7 @@ class SimSender(Sender):
         stand_in: Any = connection
         self._channels[link_id] = _Channel(link_id, stand_in)
         version = connection.versions.choose(ApiKey.PRODUCE)
-        self._core.on_link_open(link_id, version, self.clock())
+        self._engine.on_link_open(link_id, version, self.clock())
 
     def link_ended(self, link_id: int, cause: Exception | None) -> None:
         """Handle the end of a connection, as the last lines of `Sender._serve` do."""
@@ -621,7 +635,7 @@ class SimSender(Sender):
         try:
             correlation_id = correlation_id_of(payload)
             self._world.connections[link_id].answered = correlation_id
-            self._core.on_progress(link_id, self.clock())
+            self._engine.on_progress(link_id, self.clock())
             if channel.asked and correlation_id != next(iter(channel.asked)):
                 return errors.ProtocolError("an answer out of turn")
             self._world.watch.received(link_id, payload)
@@ -640,7 +654,7 @@ class SimSender(Sender):
 class World:
     """One run of a schedule on the engine."""
 
-    def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
+    def __init__(self, schedule: Schedule, *, trace: bool = False, flight: int = 0) -> None:
         self.schedule = schedule
         self.now = 100.0
         self.start = self.now
@@ -703,8 +717,12 @@ class World:
         self.cluster = self._build_cluster()
         self.injector = Injector(self)
         self.cluster.interceptor = self._intercept
-        self.core = SimCore(self.config, self, schedule)
-        self.sender = SimSender(self.core, self.config, self)
+        draws = Draws(random.random) if flight else None
+        self.core = SimCore(self.config, self, schedule, draws)
+        self.flight = FlightRecorder(self.core, draws, flight) if draws else None
+        if self.flight is not None:
+            self.flight.clock = lambda: 0.0
+        self.sender = SimSender(self.core, self.config, self, self.flight)
         self.missing = MissingPartitions(self.rows)
         self._decided: dict[ValueId, Outcome] = {}
         firsts = {
@@ -1074,7 +1092,12 @@ class World:
         self._client(self._flush)
 
     def _flush(self) -> None:
-        self.core.accumulator.begin_flush()
+        self._begin_flush()
+
+    def _begin_flush(self) -> int:
+        if self.flight is not None:
+            self.flight.flushed(self.now)
+        return self.core.accumulator.begin_flush()
 
     def _close_early(self) -> None:
         self._client(lambda: self._close(self.schedule.close_timeout))
@@ -1089,7 +1112,7 @@ class World:
         if timeout == 0:
             self._shut()
             return
-        self._closing = self.core.accumulator.begin_flush()
+        self._closing = self._begin_flush()
         if self.core.outcomes.flushed(self._closing):
             self._shut()
         elif timeout is not None:

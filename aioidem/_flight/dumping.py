@@ -1,0 +1,86 @@
+"""Dumping: writes a flight record when something went wrong, in a thread, and not too often.
+
+The event loop only collects the events, which takes some microseconds; a thread writes them. So the
+producer goes on meanwhile, and the file of a producer that is closing is complete before the
+process ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from aioidem._config import ProducerConfig
+from aioidem._flight.recorder import FlightRecorder
+from aioidem._log import LogLine, write
+
+if TYPE_CHECKING:
+    from aioidem._flight.dump import Dump
+
+__all__ = ["Dumping"]
+
+BETWEEN: Final = 60.0
+"""The least number of seconds between two flight records that are written by themselves."""
+MOST: Final = 10
+"""The most flight records that one producer writes by itself."""
+
+
+class Dumping:
+    """Writes flight records of one producer to a directory, or gives them to a callback.
+
+    Args:
+        recorder: what to write.
+        config: says where to.
+    """
+
+    def __init__(self, recorder: FlightRecorder, config: ProducerConfig) -> None:
+        self._recorder = recorder
+        self._config = config
+        self._last = -BETWEEN
+        self._count = 0
+        self._threads: list[threading.Thread] = []
+        if config.flight_record_directory is not None or config.flight_record_callback is not None:
+            recorder.alarm = self.offer
+
+    def offer(self, reason: str) -> None:
+        """Write a flight record, unless there were enough lately; the engine must be at rest."""
+        from aioidem._flight.dump import Dump  # here, because few producers ever need it
+
+        now = time.monotonic()
+        if now - self._last < BETWEEN or self._count >= MOST:
+            return
+        self._last = now
+        self._count += 1
+        dump = Dump(self._recorder, reason, time.time())
+        thread = threading.Thread(
+            target=self._write, args=(dump, self._count), name="aioidem flight record"
+        )
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self) -> None:
+        """Wait until the threads have ended; this blocks."""
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, dump: Dump, number: int) -> None:
+        from pathlib import Path
+
+        from aioidem._flight.dump import file_name
+
+        config = self._config
+        try:
+            content = dump.encode()
+            if config.flight_record_directory is not None:
+                name = file_name(config.client_id, dump.wall, number)
+                path = Path(config.flight_record_directory).absolute() / name
+                dump.save(path, content)
+                text = f"{dump.reason}: flight record written to {path}"
+                write(LogLine.FLIGHT_RECORD, text, client_id=config.client_id)
+            if config.flight_record_callback is not None:
+                config.flight_record_callback(dump.reason, content)
+        except Exception as error:  # noqa: BLE001 - whatever the user's callback raises is logged
+            text = f"{dump.reason}: the flight record could not be written: {error}"
+            write(LogLine.FLIGHT_RECORD_FAILED, text, client_id=config.client_id)

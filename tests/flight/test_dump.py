@@ -1,0 +1,196 @@
+"""A producer's flight record: what is in the file, what never is, and when it is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from aioidem import DeliveryStatus, Producer, Record
+from aioidem._broker.intercept import Action, Drop, RequestSeen
+from aioidem._broker.security import BrokerSecurity
+from aioidem._config import ProducerConfig
+from aioidem._engine import ProducerCore
+from aioidem._flight.dumping import Dumping
+from aioidem._flight.record import FlightRecord
+from aioidem._flight.recorder import Draws, FlightRecorder
+from aioidem._flight.replay import Replay
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import FlightRecordError
+
+pytestmark = pytest.mark.anyio
+
+PRODUCE = 0
+SECRET = "canary-5ecr3t"
+HIDDEN = ("payload-5ecr3t", "key-5ecr3t", "header-5ecr3t", "name-5ecr3t")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Use asyncio only: the event loop makes no difference to what is recorded."""
+    return "asyncio"
+
+
+def run(path: Path) -> Replay:
+    """Replay a file to its end."""
+    replay = Replay(FlightRecord.read(path))
+    for _ in replay.run():
+        pass
+    return replay
+
+
+def attend(producer: Producer) -> None:
+    """Have the recorder begin a segment, if one is due, as the Sender does once a second."""
+    recorder = producer._flight  # noqa: SLF001 - no second passes in a test
+    assert recorder is not None
+    recorder.clock = lambda: 0.0
+    recorder.attend()
+
+
+def files_in(folder: Path) -> list[tuple[Path, bytes]]:
+    """Return the files of a folder, with their contents."""
+    return [(path, path.read_bytes()) for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize("kept", [10_000, 40])
+async def test_a_producer_is_replayed(kept: int, tmp_path: Path) -> None:
+    """Single records, many records of one call and records with keys replay to the same batches."""
+    path = tmp_path / "a.flight.gz"
+    async with EmbeddedCluster() as cluster:
+        options: dict[str, Any] = {"linger": 0.001} if kept > 1000 else {}
+        async with Producer(cluster.bootstrap_servers, flight_recorder=kept, **options) as producer:
+            for number in range(30):
+                await producer.send("t", b"%d" % number)
+            attend(producer)
+            await producer.send_many("t", [Record(b"v", key=b"%d" % n) for n in range(200)])
+            for number in range(300):
+                producer.send_nowait("u", b"x" * number)
+            await producer.flush()
+            for number in range(30):
+                await producer.send("u", b"%d" % number)
+            attend(producer)
+            await producer.send("t", b"last")
+            await producer.dump_flight_record(path)
+    record = await anyio.to_thread.run_sync(FlightRecord.read, path)
+    assert (record.state is None) is (kept == 10_000)
+    replay = await anyio.to_thread.run_sync(run, path)
+    assert [str(each) for each in replay.differences] == []
+    assert replay.violations == []
+
+
+async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) -> None:
+    """Neither what records contain nor a password is in a file, not even in the engine's state."""
+    path = tmp_path / "a.flight.gz"
+    payload, key, header, name = HIDDEN
+    security = BrokerSecurity(mechanisms=("PLAIN",), users={"alice": SECRET})
+    async with (
+        EmbeddedCluster(security=security) as cluster,
+        Producer(
+            cluster.bootstrap_servers,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_username="alice",
+            sasl_password=SECRET,
+            sasl_allow_plaintext=True,
+            flight_recorder=20,
+            compression_type="gzip",
+        ) as producer,
+    ):
+        for _ in range(30):
+            await producer.send("t", payload.encode(), key=key.encode())
+        producer.send_nowait("t", payload.encode(), headers=[(name, header.encode())])
+        await producer.send_many("t", [payload.encode()] * 50)
+        await producer.dump_flight_record(path)
+    text = gzip.decompress(path.read_bytes()).decode()
+    assert json.loads(text.splitlines()[1]) is not None
+    for secret in (SECRET, *HIDDEN):
+        assert secret not in text
+        assert secret.encode().hex() not in text
+    assert "alice" not in text
+    assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_a_record_that_ends_unknown_is_dumped_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file is written when a record ends UNKNOWN, and the callback gets the same bytes.
+
+    Records that end so soon after cause no second file.
+    """
+    got: list[tuple[str, bytes]] = []
+    told = threading.Event()
+
+    def take(reason: str, content: bytes) -> None:
+        got.append((reason, content))
+        told.set()
+
+    async with EmbeddedCluster() as cluster:
+        producer = Producer(
+            cluster.bootstrap_servers,
+            flight_record_directory=str(tmp_path),
+            flight_record_callback=take,
+        )
+        await producer.start()
+        await producer.send("t", b"one")
+        seen = anyio.Event()
+
+        def drop(request: RequestSeen) -> Action | None:
+            if request.api_key != PRODUCE:
+                return None
+            seen.set()
+            return Drop()
+
+        cluster.intercept(drop)
+        deliveries = [producer.send_nowait("t", b"two")]
+        with anyio.fail_after(20):
+            await seen.wait()
+        await producer.close(timeout=0)
+    assert deliveries[0].status is DeliveryStatus.UNKNOWN
+    assert await anyio.to_thread.run_sync(told.wait, 20)
+    ((reason, content),) = got
+    assert reason.startswith("records of t-0 ended UNKNOWN: ProducerClosed")
+    ((path, written),) = await anyio.to_thread.run_sync(files_in, tmp_path)
+    assert written == content
+    assert f"{reason}: flight record written to {path}" in caplog.text
+    replay = await anyio.to_thread.run_sync(run, path)
+    assert [str(each) for each in replay.differences] == []
+    failed = [each for each in replay.record.events if each[0] == "failed"]
+    assert [each[1:6] for each in failed] == [("t", 0, "UNKNOWN", "ProducerClosed", 1)]
+
+
+def test_automatic_records_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one automatic flight record a minute, and ten of one producer in all."""
+    now = 0.0
+    monkeypatch.setattr("aioidem._flight.dumping.time.monotonic", lambda: now)
+    got: list[str] = []
+    config = ProducerConfig.build(
+        "h:1", flight_record_callback=lambda reason, _content: got.append(reason)
+    )
+    draws = Draws(lambda: 0.5)
+    recorder = FlightRecorder(ProducerCore(config, random=draws.random), draws, 100)
+    each = Dumping(recorder, config)
+    for minute in range(15):
+        for second in (0, 30):
+            now = minute * 60.0 + second
+            each.offer(f"{minute}:{second:02}")
+            each.wait()
+    assert got == [f"{minute}:00" for minute in range(10)]
+
+
+async def test_without_a_recorder_there_is_nothing_to_dump(tmp_path: Path) -> None:
+    """The option `flight_recorder` turns the recorder off; a directory that is missing is named."""
+    async with EmbeddedCluster() as cluster:
+        async with Producer(cluster.bootstrap_servers, flight_recorder=0) as producer:
+            await producer.send("t", b"one")
+            with pytest.raises(FlightRecordError, match="flight_recorder is 0"):
+                await producer.dump_flight_record(tmp_path / "a.flight.gz")
+        async with Producer(cluster.bootstrap_servers) as producer:
+            with pytest.raises(FlightRecordError, match="No such file"):
+                await producer.dump_flight_record(tmp_path / "missing" / "a.flight.gz")
+    assert await anyio.to_thread.run_sync(files_in, tmp_path) == []

@@ -1,0 +1,68 @@
+"""A replay gives a real engine what was recorded, and sees it decide the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem._flight.record import FlightRecord
+from aioidem._flight.replay import Replay
+from aioidem.errors import FlightRecordError
+from aioidem.testing import Anomaly
+from tests.simulated.mutants import MUTANTS, applied
+from tests.simulated.soak import drawn
+
+from .simulated import flown, replayed
+
+FROM_THE_START = 1_000_000
+LATE = 150
+"""With so few events kept, a replay begins with a state in the middle of the run."""
+
+SEEDS = (1, 4, 5, 9, 18, 30)
+"""Runs of the simulation with faults: lost answers, moved leaders, forgotten producers."""
+
+
+@pytest.mark.parametrize("most", [FROM_THE_START, LATE])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replay_decides_what_was_decided(seed: int, most: int) -> None:
+    """Each poll of a replay sends the batches and returns the steps of the recorded one."""
+    _, content = flown(drawn(seed), most)
+    record = FlightRecord.decode(content)
+    assert (record.state is None) is (most == FROM_THE_START)
+    replay = replayed(content)
+    assert [str(each) for each in replay.differences] == []
+    assert sum(len(each[4]) for each in record.events if each[0] == "poll")
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "anomaly", "said"),
+    [
+        ("twenty kept after a leader change", 236, Anomaly.SPAN, "the window is 5"),
+        ("in doubt batch is renumbered", 3, Anomaly.EPOCH_OVERLAP, "got a new identity"),
+    ],
+)
+def test_a_planted_bug_replays_to_the_same_violation(
+    name: str, seed: int, anomaly: Anomaly, said: str
+) -> None:
+    """A record of an engine that breaks a rule replays to the same steps, and breaks it again.
+
+    Without the bug, the engine decides something else, and breaks no rule.
+    """
+    mutant = MUTANTS[name]
+    with applied(mutant):
+        result, content = flown(drawn(seed), FROM_THE_START)
+        broken = replayed(content)
+    mended = replayed(content)
+    assert anomaly in {each.anomaly for each in result.violations}
+    assert broken.diverged == 0
+    assert any(said in each.text for each in broken.violations)
+    assert mended.violations == []
+    assert mended.diverged
+
+
+def test_a_replay_is_run_once() -> None:
+    """The engine of a replay cannot be used again."""
+    _, content = flown(drawn(4), LATE)
+    replay = Replay(FlightRecord.decode(content))
+    list(replay.run())
+    with pytest.raises(FlightRecordError, match="once"):
+        next(replay.run())
