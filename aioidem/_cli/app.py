@@ -23,7 +23,7 @@ from aioidem._load.properties import spread_values, without_values
 from aioidem._load.screen import silence
 from aioidem._load.usage import UsageError, terminal_line
 
-__all__ = ["aioidem", "app", "audit", "broker", "doctor", "perf", "resolve", "run"]
+__all__ = ["aioidem", "app", "audit", "broker", "doctor", "perf", "replay", "resolve", "run"]
 
 app = typer.Typer(
     name="aioidem",
@@ -211,6 +211,25 @@ def audit(
     )
     _warn("aioidem audit", command.warnings)
     raise typer.Exit(run_audit(command))
+
+
+@app.command()
+def replay(
+    *,
+    file: flags.FlightFile,
+    partition: flags.ReplayPartition = None,
+    html: flags.ReplayHtml = None,
+    to_test: flags.ToTest = None,
+    full: flags.Full = False,
+) -> None:
+    """Replay a flight record in the engine, and show what happened to each partition.
+
+    Exit status: 0 if the engine decides what was recorded and breaks no rule, 1 if not, 2 on bad
+    usage or a damaged file.
+    """
+    from aioidem._cli.replay import replay as run_replay
+
+    raise typer.Exit(run_replay(file, partition=partition, html=html, to_test=to_test, full=full))
 
 
 @app.command()

@@ -317,3 +317,19 @@ DoctorTimeout = Annotated[
     float, typer.Option(metavar="SECONDS", help="The most time for the whole examination.")
 ]
 DoctorJson = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")]
+
+# --- aioidem replay -------------------------------------------------------------------------------
+
+FlightFile = Annotated[Path, typer.Argument(metavar="FILE", help="The flight record.")]
+ReplayPartition = Annotated[
+    str | None,
+    typer.Option("--partition", metavar="NAME", help="Show only this partition: orders-3."),
+]
+ReplayHtml = Annotated[
+    Path | None, typer.Option("--html", metavar="PAGE", help="Write the timeline as one HTML page.")
+]
+ToTest = Annotated[
+    Path | None,
+    typer.Option("--to-test", metavar="FILE", help="Write a pytest file that replays the record."),
+]
+Full = Annotated[bool, typer.Option("--full", help="Print more than the last 200 rows.")]

@@ -55,6 +55,8 @@ def refused(capsys: Captured, *words: str) -> str:
         ("broker --topic t:x", "'t:x'"),
         ("broker --topic t --topic t:3", "t was given twice"),
         ("broker --topic ..", "--topic"),
+        ("replay", "FILE"),
+        ("replay /no/such/file", "/no/such/file: No such file"),
         ("no-such-command", "no-such-command"),
     ],
 )

@@ -1,0 +1,105 @@
+"""`aioidem replay`: show what a flight record has, and whether the engine decides the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from aioidem._flight.page import page
+from aioidem._flight.record import FlightRecord
+from aioidem._flight.replay import Replay
+from aioidem._flight.timeline import Row, Timeline
+from aioidem._flight.verdict import Verdict, regression_test
+from aioidem._load.usage import UsageError, one_line, reason, terminal_line
+from aioidem.errors import FlightRecordError
+
+__all__ = ["replay"]
+
+_MOST_ROWS = 200
+
+
+def replay(
+    file: Path, *, partition: str | None, html: Path | None, to_test: Path | None, full: bool
+) -> int:
+    """Replay a file, print its timeline, and return the exit status.
+
+    Args:
+        file: the flight record.
+        partition: shows only this partition, such as "orders-3"; None shows all.
+        html: where to write the timeline as a page; None writes none.
+        to_test: where to write a test that replays the record; None writes none.
+        full: whether to print more than the last 200 rows.
+
+    Raises:
+        UsageError: the file is no flight record or is damaged, or a file cannot be written.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: {reason(error)}") from error
+    try:
+        record = FlightRecord.decode(content)
+        run = Replay(record)
+        rows = list(Timeline(run).rows())
+    except FlightRecordError as error:
+        raise UsageError(f"{file}: {one_line(error)}") from error
+    verdict = Verdict.of(run)
+    if partition is not None:
+        rows = [row for row in rows if row.where == partition]
+        if not rows:
+            raise UsageError(f"--partition: the record says nothing of {partition!r}")
+    _print(record, rows, verdict, full=full)
+    if html is not None:
+        _write("--html", html, page(record, rows, verdict))
+    if to_test is not None:
+        _write("--to-test", to_test, regression_test(content, run))
+    return 0 if verdict.same and verdict.kept else 1
+
+
+def _write(flag: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{flag}: {path}: {reason(error)}") from error
+
+
+def _print(record: FlightRecord, rows: list[Row], verdict: Verdict, *, full: bool) -> None:
+    head = record.head
+    client, why = record.config.client_id, head.get("reason")
+    told = f"{client}: {why}; aioidem {head.get('aioidem')}, Python {head.get('python')}"
+    print(terminal_line(told))
+    table = Table(box=None, pad_edge=False)
+    for name in ("s", "event"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("where", no_wrap=True)
+    for name in ("span", "doubt", "epoch", "leader"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what happened", overflow="fold")
+    shown = rows if full else rows[-_MOST_ROWS:]
+    for row in shown:
+        table.add_row(*_cells(row))
+    if len(shown) < len(rows):
+        print(f"{len(rows) - len(shown)} earlier rows are left out: --full shows them")
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    console.print(table)
+    print(terminal_line(verdict.text))
+
+
+def _cells(row: Row) -> list[str]:
+    what = terminal_line(row.what)
+    if row.quiet:
+        what += f" (before: {row.quiet} batches sent)"
+    cells = [f"{row.at:.3f}", str(row.event), terminal_line(row.where)]
+    if row.where:
+        doubt = str(row.in_doubt) if row.in_doubt else ""
+        cells += [f"{row.span}/{row.window}", doubt, _or(row.epoch), _or(row.leader)]
+    else:
+        cells += [""] * 4
+    return [*cells, what]
+
+
+def _or(value: int | None) -> str:
+    return "" if value is None else str(value)
