@@ -220,6 +220,7 @@ def replay(
     partition: flags.ReplayPartition = None,
     html: flags.ReplayHtml = None,
     to_test: flags.ToTest = None,
+    incidents: flags.ReplayIncidents = None,
     full: flags.Full = False,
 ) -> None:
     """Replay a flight record in the engine, and show what happened to each partition.
@@ -229,7 +230,11 @@ def replay(
     """
     from aioidem._cli.replay import replay as run_replay
 
-    raise typer.Exit(run_replay(file, partition=partition, html=html, to_test=to_test, full=full))
+    raise typer.Exit(
+        run_replay(
+            file, partition=partition, html=html, to_test=to_test, incidents=incidents, full=full
+        )
+    )
 
 
 @app.command()

@@ -332,4 +332,12 @@ ToTest = Annotated[
     Path | None,
     typer.Option("--to-test", metavar="FILE", help="Write a pytest file that replays the record."),
 ]
+ReplayIncidents = Annotated[
+    Path | None,
+    typer.Option(
+        "--incidents",
+        metavar="FILE",
+        help="Write the batches that ended UNKNOWN, for aioidem resolve --incident.",
+    ),
+]
 Full = Annotated[bool, typer.Option("--full", help="Print more than the last 200 rows.")]

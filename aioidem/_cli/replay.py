@@ -15,6 +15,7 @@ from aioidem._flight.timeline import Row, Timeline
 from aioidem._flight.verdict import Verdict, regression_test
 from aioidem._load.usage import UsageError, one_line, reason, terminal_line
 from aioidem.errors import FlightRecordError
+from aioidem.incident import incidents_to_json
 
 __all__ = ["replay"]
 
@@ -22,7 +23,13 @@ _MOST_ROWS = 200
 
 
 def replay(
-    file: Path, *, partition: str | None, html: Path | None, to_test: Path | None, full: bool
+    file: Path,
+    *,
+    partition: str | None,
+    html: Path | None,
+    to_test: Path | None,
+    incidents: Path | None,
+    full: bool,
 ) -> int:
     """Replay a file, print its timeline, and return the exit status.
 
@@ -31,6 +38,7 @@ def replay(
         partition: shows only this partition, such as "orders-3"; None shows all.
         html: where to write the timeline as a page; None writes none.
         to_test: where to write a test that replays the record; None writes none.
+        incidents: where to write the batches that ended UNKNOWN, for `aioidem resolve`; or None.
         full: whether to print more than the last 200 rows.
 
     Raises:
@@ -42,6 +50,7 @@ def replay(
         raise UsageError(f"{file}: {reason(error)}") from error
     try:
         record = FlightRecord.decode(content)
+        unknown = record.incidents
         run = Replay(record)
         rows = list(Timeline(run).rows())
     except FlightRecordError as error:
@@ -56,6 +65,8 @@ def replay(
         _write("--html", html, page(record, rows, verdict))
     if to_test is not None:
         _write("--to-test", to_test, regression_test(content, run))
+    if incidents is not None:
+        _write("--incidents", incidents, incidents_to_json(unknown))
     return 0 if verdict.same and verdict.kept else 1
 
 

@@ -67,6 +67,7 @@ class Dump:
         ]
         self._failure = recorder.failure
         self._limits = recorder.limits
+        self._incidents = list(dict.fromkeys(recorder.incidents))
         self._end = _end_of(recorder.core)
 
     @property
@@ -129,6 +130,7 @@ class Dump:
             "from_start": first.whole and first.state is None,
             "failure": None if self._failure is None else type(self._failure).__name__,
             "limits": self._limits,
+            "incidents": [json.loads(each.to_json()) for each in self._incidents],
             "asked": writer.value(list(first.asked.values())),
             "partitions": partitions.names,
             "options": {

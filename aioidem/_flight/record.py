@@ -21,6 +21,7 @@ from aioidem._flight.plain import Reader, tidy
 from aioidem._flight.stand_ins import MOST_RECORDS, Load
 from aioidem._flight.state import EngineState
 from aioidem.errors import FlightRecordError, KafkaError
+from aioidem.incident import Incident, incidents_from_json
 
 __all__ = ["FlightRecord", "SentBatch"]
 
@@ -63,6 +64,18 @@ class FlightRecord(NamedTuple):
     queued: tuple[tuple[int, Load], ...]
     """By partition: the records that were still waiting in the queues at the end."""
     end: Mapping[str, Any]
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """What identifies the batches that ended UNKNOWN, for `aioidem resolve`.
+
+        Raises:
+            FlightRecordError: the file is damaged.
+        """
+        try:
+            return incidents_from_json(json.dumps(self.head.get("incidents", [])))
+        except ValueError as error:
+            raise _damaged(str(error)) from None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:

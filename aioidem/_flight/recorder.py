@@ -20,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -39,6 +40,7 @@ from aioidem.structs import DeliveryStatus
 
 if TYPE_CHECKING:
     from aioidem._flight.state import EngineState
+    from aioidem.incident import Incident
 
 __all__ = ["MOST_PARTITIONS", "Draws", "Event", "FlightRecorder", "Segment", "without_log"]
 
@@ -58,6 +60,7 @@ MOST_PARTITIONS: Final = 50
 
 _SHARE = 0.005
 """The part of the time that may be spent on states."""
+_MOST_INCIDENTS = 1000
 _LONGEST = 4
 """How many times as long as usual a segment may get meanwhile."""
 
@@ -103,6 +106,7 @@ class FlightRecorder:
 
     Attributes:
         note: keeps an event.
+        incidents: the last batches that ended UNKNOWN.
         failure: why the engine's state could not be described; None if it could.
         alarm: called with the reason when something happened for which a dump is to be made.
     """
@@ -133,6 +137,8 @@ class FlightRecorder:
         self.alarm: Callable[[str], None] | None = None
         self._reason: str | None = None
         self._losses = 0
+        # What identifies the last batches that ended UNKNOWN in the log.
+        self.incidents: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
         # Measures what it takes to describe a state, in seconds.
         self.clock: Callable[[], float] = time.perf_counter
         self._not_before = 0.0
@@ -278,6 +284,9 @@ class FlightRecorder:
         where, status = (outcome.topic, outcome.partition), outcome.status
         size = settlement.size()
         self.note(("failed", *where, status.name, name, len(records), *times, *ordinals, size))
+        incident: Incident | None = getattr(outcome.error, "incident", None)
+        if incident is not None:
+            self.incidents.append(incident.batch)
         if self.core.fatal_error is not None:
             ended = type(self.core.fatal_error).__name__
             if not isinstance(self.core.fatal_error, errors.ProducerClosed):

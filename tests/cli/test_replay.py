@@ -15,6 +15,7 @@ from aioidem._cli import main
 from aioidem._flight.record import FlightRecord
 from aioidem._flight.replay import Replay
 from aioidem._flight.timeline import Timeline
+from aioidem.incident import incidents_from_json
 from tests.flight.simulated import flown
 from tests.simulated.mutants import MUTANTS, applied
 from tests.simulated.soak import drawn
@@ -132,6 +133,16 @@ def test_rows_count_what_is_nothing_to_read(good: Path) -> None:
     assert [row.event for row in rows] == sorted(row.event for row in rows)
     assert all(row.at >= 0 for row in rows)
     assert max(row.in_doubt for row in rows) > 1
+
+
+def test_batches_that_ended_unknown_are_written_for_resolve(tmp_path: Path) -> None:
+    """--incidents writes what `aioidem resolve --incident` reads."""
+    path, written = tmp_path / "unknown.flight.gz", tmp_path / "incidents.json"
+    path.write_bytes(flown(drawn(0), 1_000_000)[1])
+    main(["replay", str(path), "--incidents", str(written)])
+    found = incidents_from_json(written.read_text(encoding="utf-8"))
+    assert found
+    assert {each.topic for each in found} == {"t"}
 
 
 @pytest.mark.parametrize(

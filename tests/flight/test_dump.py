@@ -102,8 +102,10 @@ async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) ->
             compression_type="gzip",
         ) as producer,
     ):
-        for _ in range(30):
-            await producer.send("t", payload.encode(), key=key.encode())
+        for _ in range(2):
+            for _ in range(30):
+                await producer.send("t", payload.encode(), key=key.encode())
+            attend(producer)
         producer.send_nowait("t", payload.encode(), headers=[(name, header.encode())])
         await producer.send_many("t", [payload.encode()] * 50)
         await producer.dump_flight_record(path)
@@ -160,6 +162,8 @@ async def test_a_record_that_ends_unknown_is_dumped_once_a_minute(
     assert f"{reason}: flight record written to {path}" in caplog.text
     replay = await anyio.to_thread.run_sync(run, path)
     assert [str(each) for each in replay.differences] == []
+    (incident,) = replay.record.incidents
+    assert (incident.topic, incident.base_sequence, incident.count) == ("t", 1, 1)
     failed = [each for each in replay.record.events if each[0] == "failed"]
     assert [each[1:6] for each in failed] == [("t", 0, "UNKNOWN", "ProducerClosed", 1)]
 
