@@ -129,7 +129,9 @@ async def test_a_plain_call_from_another_thread_raises() -> None:
         for plain in PLAIN.values():
             with pytest.raises(errors.WrongLoopError, match=r"called from thread 'elsewhere'"):
                 plain(producer, delivery)
+        # These may be read in any thread, such as that of an exporter.
         assert producer.statistics().records_queued == 1
+        assert producer.metrics()["producer-metrics"]["record-error-total"] == 0
         assert delivery.status is DeliveryStatus.PENDING
 
     async with EmbeddedCluster() as cluster:
