@@ -244,7 +244,7 @@ class ProducerCore:
                 self._lost.leave(leaving, now)
         if not calm or not self._may_sleep_on(todo, active, now):
             self.wake_at = self._next_wake(active, now)
-        self._calm, self.produce.refused = True, False
+        self._calm, self.produce.refused = calm or not self._has_unasked(now), False
         if self.produce.take_rerouted():
             # What is in doubt was looked at before its partition had a connection to ask on.
             self.wake_at = now
@@ -306,6 +306,15 @@ class ProducerCore:
             and not self._doubt.old_leaders_owe
             and self._effects.fatal_error is None
         )
+
+    def _has_unasked(self, now: float) -> bool:
+        """Return whether a question is due that no connection had room for.
+
+        It is asked as soon as a request is answered, so the next poll may not leave it out.
+        """
+        if self.metadata.due(now) or self._doubt.reads_on():
+            return True
+        return any(not link.asked_cluster for link in self.connections.links.values())
 
     def _may_sleep_on(
         self, todo: list[steps.Step], active: list[PartitionState], now: float

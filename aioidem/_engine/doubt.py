@@ -142,6 +142,10 @@ class DoubtResolution:
 
     # -- reading the log back
 
+    def reads_on(self) -> bool:
+        """Return whether a next page of a log is still to be requested."""
+        return bool(self._next_pages)
+
     def read_on(self, now: float) -> None:
         """Request the pages of the log that follow those received since the last poll."""
         if not self._next_pages:

@@ -19,7 +19,7 @@ from aioidem.broker import EmbeddedCluster, ThreadedCluster
 from aioidem.incident import Incident, incidents_to_json
 
 Captured = pytest.CaptureFixture[str]
-HASTY: dict[str, Any] = {"delivery_timeout": 0.4, "request_timeout": 0.2, "retry_backoff": 0.1}
+HASTY: dict[str, Any] = {"delivery_timeout": 1.2, "request_timeout": 0.6, "retry_backoff": 0.1}
 
 
 async def incident_of(cluster: ThreadedCluster, *, written: bool, fenced: bool) -> Incident:

@@ -58,3 +58,15 @@ def test_an_old_leader_is_given_up_sooner_when_round_trips_become_short() -> Non
     rig.ack(other)
     rig.tick(2.5)
     assert silent.link.closed
+
+
+def test_metadata_that_is_due_on_a_full_connection_is_requested_when_there_is_room() -> None:
+    """A due Metadata request gets the first free place, though batches wait for it as well."""
+    rig, requests = pipelined(5, max_in_flight_requests_per_connection=5, metadata_max_age=10.0)
+    before = rig.core.metadata.requests
+    rig.tick(10.1)
+    rig.send(5)
+    assert rig.core.metadata.requests == before
+    rig.ack(requests[0])
+    rig.poll()
+    assert rig.core.metadata.requests == before + 1
