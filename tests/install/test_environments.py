@@ -6,6 +6,7 @@ The package can be imported, a record is sent, and the extra does its work.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tomllib
 from pathlib import Path
@@ -33,7 +34,8 @@ EXTRAS: dict[str, set[str]] = {
 """The packages that each extra installs, by the names under which they are imported."""
 
 _NO_KERBEROS = pytest.mark.skipif(
-    shutil.which("krb5-config") is None, reason="gssapi is compiled: no Kerberos headers here"
+    shutil.which("krb5-config") is None and os.environ.get("CI", "").lower() != "true",
+    reason="gssapi is compiled: no Kerberos headers here (Debian's package libkrb5-dev)",
 )
 _EACH = [
     pytest.param(extra, marks=[_NO_KERBEROS] if extra == "gssapi" else [])
