@@ -110,20 +110,18 @@ class ProducerLife:
         """
         return self.clock() + self._config.max_block
 
-    def on_loop(self, call: Callable[[], _T], timeout: float) -> _T:
-        """Call a short function on the producer's event loop, from any thread.
+    def on_loop(self, call: Callable[[], _T]) -> Future[_T]:
+        """Have a short function called on the producer's event loop; this works in any thread.
 
-        Once the producer has ended, and before its start, the function is called here.
+        On the loop itself, once the producer has ended, and before its start, the function is
+        called at once, here.
 
         Args:
             call: The function.
-            timeout: For how many seconds to wait until the loop gets to it.
 
-        Raises:
-            TimeoutError: The loop did not get to it; it may call the function later.
+        Returns:
+            What the function returns or raises. The future stays pending while the loop is blocked.
         """
-        if self.home.here or self.background is None or self.background.finished:
-            return call()
         result: Future[_T] = Future()
 
         def answer() -> None:
@@ -132,9 +130,15 @@ class ProducerLife:
             except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
                 result.set_exception(error)
 
-        if not self.background.soon(answer):
-            return call()
-        return result.result(timeout)
+        background = self.background
+        if (
+            self.home.here
+            or background is None
+            or background.finished
+            or not background.soon(answer)
+        ):
+            answer()
+        return result
 
     @contextmanager
     def timed(self, call: str) -> Iterator[None]:

@@ -46,6 +46,9 @@ class Metric(NamedTuple, Generic[_S]):
     kind: MetricKind
     text: str
     """What the value is, with its unit."""
+    unit: str
+    """The unit in the notation of UCUM, with what is counted in braces: "ms", "By", "{record}/s".
+    """
     read: Callable[[_S, float], float]
     """Returns the value; the arguments are the thing, and the time in seconds."""
 
@@ -68,55 +71,64 @@ class Node(NamedTuple):
     node_id: int
 
 
-def _counter(name: str, text: str, read: Callable[[_S], float]) -> Metric[_S]:
-    return Metric(name, MetricKind.COUNTER, text, lambda thing, _: read(thing))
+def _counter(name: str, text: str, unit: str, read: Callable[[_S], float]) -> Metric[_S]:
+    return Metric(name, MetricKind.COUNTER, text, unit, lambda thing, _: read(thing))
 
 
-def _gauge(name: str, text: str, read: Callable[[_S], float]) -> Metric[_S]:
-    return Metric(name, MetricKind.GAUGE, text, lambda thing, _: read(thing))
+def _gauge(name: str, text: str, unit: str, read: Callable[[_S], float]) -> Metric[_S]:
+    return Metric(name, MetricKind.GAUGE, text, unit, lambda thing, _: read(thing))
 
 
-def _sum(name: str, what: str, sensor: Callable[[_S], Sensor]) -> tuple[Metric[_S], Metric[_S]]:
+def _sum(
+    name: str, what: str, unit: str, sensor: Callable[[_S], Sensor]
+) -> tuple[Metric[_S], Metric[_S]]:
     """Return the rate and the total of the numbers that a sensor has recorded."""
     return (
         Metric(
             f"{name}-rate",
             MetricKind.GAUGE,
             f"{what}, per second",
+            f"{unit}/s",
             lambda thing, now: sensor(thing).rate(now),
         ),
-        _counter(f"{name}-total", what, lambda thing: sensor(thing).total),
+        _counter(f"{name}-total", what, unit, lambda thing: sensor(thing).total),
     )
 
 
-def _count(name: str, what: str, sensor: Callable[[_S], Sensor]) -> tuple[Metric[_S], Metric[_S]]:
+def _count(
+    name: str, what: str, unit: str, sensor: Callable[[_S], Sensor]
+) -> tuple[Metric[_S], Metric[_S]]:
     """Return the rate and the total of how many numbers a sensor has recorded."""
     return (
         Metric(
             f"{name}-rate",
             MetricKind.GAUGE,
             f"{what}, per second",
+            f"{unit}/s",
             lambda thing, now: sensor(thing).frequency(now),
         ),
-        _counter(f"{name}-total", what, lambda thing: sensor(thing).count),
+        _counter(f"{name}-total", what, unit, lambda thing: sensor(thing).count),
     )
 
 
 def _average(
-    name: str, what: str, sensor: Callable[[_S], Sensor], scale: float = 1.0, more: float = 0.0
+    name: str, what: str, unit: str, sensor: Callable[[_S], Sensor], more: float = 0.0
 ) -> tuple[Metric[_S], Metric[_S]]:
     """Return the average and the largest of the numbers of the last minute."""
+    scale = _MS if unit == "ms" else 1.0
     return (
         Metric(
             f"{name}-avg",
             MetricKind.GAUGE,
             f"average {what}",
+            unit,
             lambda thing, now: sensor(thing).average(now) * scale + more,
         ),
         Metric(
             f"{name}-max",
             MetricKind.GAUGE,
             f"largest {what}",
+            unit,
             lambda thing, now: sensor(thing).largest(now) * scale + more,
         ),
     )
@@ -127,18 +139,20 @@ def _ratio(name: str, what: str, sensor: Callable[[_S], Sensor]) -> Metric[_S]:
         name,
         MetricKind.GAUGE,
         f"fraction of the time {what}",
+        "1",
         lambda thing, now: sensor(thing).rate(now),
     )
 
 
 def _nanoseconds(name: str, what: str, sensor: Callable[[_S], Sensor]) -> Metric[_S]:
-    return _counter(name, f"{what}, in ns", lambda thing: sensor(thing).total * _NS)
+    return _counter(name, f"{what}, in ns", "ns", lambda thing: sensor(thing).total * _NS)
 
 
 def _spent(name: str, what: str) -> Metric[Parts]:
     return _counter(
         f"{name}-time-ns-total",
         f"time spent {what}, in ns",
+        "ns",
         lambda parts: parts.meters.spent.get(name, 0.0) * _NS,
     )
 
@@ -170,6 +184,7 @@ def _percentiles(
             f"{name}-{suffix}",
             MetricKind.GAUGE,
             f"{100 * share:g} % of {what} were no longer, in ms",
+            "ms",
             lambda parts, now, share=share: pick(parts.meters).percentile(share, now) * _MS,  # type: ignore[misc]
         )
 
@@ -190,76 +205,81 @@ def _connected(parts: Parts) -> int:
 # -- Java's ----------------------------------------------------------------------------------------
 
 _PRODUCER: tuple[Metric[Parts], ...] = (
-    *_average("batch-size", "size of a batch on the wire, in bytes", _of(lambda m: m.batch_size)),
+    *_average("batch-size", "size of a batch on the wire, in bytes", "By",
+              _of(lambda m: m.batch_size)),
     *_count("batch-split", "batches that were split, because a broker refused their size",
-            _of(lambda m: m.splits)),
+            "{batch}", _of(lambda m: m.splits)),
     _gauge("buffer-available-bytes", "bytes of `buffer_memory` that are not in use",
-           lambda parts: max(0, parts.budget.capacity - parts.budget.in_use)),
+           "By", lambda parts: max(0, parts.budget.capacity - parts.budget.in_use)),
     *_count("buffer-exhausted", "sends that found no room in the buffer (`BufferFullError`, or "
-            "none within `max_block`)", _of(lambda m: m.exhausted)),
-    _gauge("buffer-total-bytes", "`buffer_memory`, in bytes", lambda parts: parts.budget.capacity),
+            "none within `max_block`)", "{send}", _of(lambda m: m.exhausted)),
+    _gauge("buffer-total-bytes", "`buffer_memory`, in bytes", "By",
+           lambda parts: parts.budget.capacity),
     _ratio("bufferpool-wait-ratio", "that calls waited for room in the buffer",
            _of(lambda m: m.room)),
     _nanoseconds("bufferpool-wait-time-ns-total", "time that calls waited for room in the buffer",
                  _of(lambda m: m.room)),
     Metric("compression-rate-avg", MetricKind.GAUGE,
            "average size of a batch's compressed records, per byte before compression",
-           lambda parts, now: parts.meters.compression.average(now)),
-    *_count("connection-close", "connections that were closed", _of(lambda m: m.closed)),
-    _gauge("connection-count", "connections that are open", _connected),
-    *_count("connection-creation", "connections that were opened", _of(lambda m: m.opened)),
+           "1", lambda parts, now: parts.meters.compression.average(now)),
+    *_count("connection-close", "connections that were closed", "{connection}",
+            _of(lambda m: m.closed)),
+    _gauge("connection-count", "connections that are open", "{connection}", _connected),
+    *_count("connection-creation", "connections that were opened", "{connection}",
+            _of(lambda m: m.opened)),
     *_count("failed-authentication", "connections whose authentication failed",
-            _of(lambda m: m.refused)),
+            "{connection}", _of(lambda m: m.refused)),
     *_count("failed-reauthentication", "connections whose SASL session could not be renewed",
-            _of(lambda m: m.not_renewed)),
+            "{connection}", _of(lambda m: m.not_renewed)),
     _spent("flush", "in `flush`"),
-    *_sum("incoming-byte", "bytes read from all brokers", _of(lambda m: m.answers)),
+    *_sum("incoming-byte", "bytes read from all brokers", "By", _of(lambda m: m.answers)),
     _ratio("io-ratio", "that the producer's task worked", _of(lambda m: m.work)),
     Metric("io-time-ns-avg", MetricKind.GAUGE, "average length of a turn of the producer's task, "
-           "in ns", lambda parts, now: parts.meters.work.average(now) * _NS),
+           "in ns", "ns", lambda parts, now: parts.meters.work.average(now) * _NS),
     _nanoseconds("io-time-ns-total", "time that the producer's task worked", _of(lambda m: m.work)),
     _ratio("io-wait-ratio", "that the producer's task waited", _of(lambda m: m.pauses)),
     Metric("io-wait-time-ns-avg", MetricKind.GAUGE, "average time between two turns of the "
-           "producer's task, in ns", lambda parts, now: parts.meters.pauses.average(now) * _NS),
+           "producer's task, in ns", "ns",
+           lambda parts, now: parts.meters.pauses.average(now) * _NS),
     _nanoseconds("io-wait-time-ns-total", "time that the producer's task waited",
                  _of(lambda m: m.pauses)),
     Metric("metadata-age", MetricKind.GAUGE, "seconds since the last metadata; NaN before it",
-           _metadata_age),
+           "s", _metadata_age),
     _spent("metadata-wait", "waiting for a topic's metadata, by calls and by the first record"),
     Metric("network-io-rate", MetricKind.GAUGE, "requests and answers, per second",
-           lambda parts, now: parts.meters.requests.frequency(now)
+           "{operation}/s", lambda parts, now: parts.meters.requests.frequency(now)
            + parts.meters.answers.frequency(now)),
     _counter("network-io-total", "requests and answers on all connections",
-             lambda parts: parts.meters.requests.count + parts.meters.answers.count),
-    *_sum("outgoing-byte", "bytes sent to all brokers", _of(lambda m: m.requests)),
+             "{operation}", lambda parts: parts.meters.requests.count + parts.meters.answers.count),
+    *_sum("outgoing-byte", "bytes sent to all brokers", "By", _of(lambda m: m.requests)),
     *_average("produce-throttle-time", "time for which an answer to Produce throttled the "
-              "producer, in ms", _of(lambda m: m.throttle), _MS),
+              "producer, in ms", "ms", _of(lambda m: m.throttle)),
     *_average("reauthentication-latency", "time to renew a SASL session, in ms",
-              _of(lambda m: m.renewed), _MS),
-    *_sum("record-error", "records that failed", _of(lambda m: m.errors)),
+              "ms", _of(lambda m: m.renewed)),
+    *_sum("record-error", "records that failed", "{record}", _of(lambda m: m.errors)),
     *_average("record-queue-time", "time from a batch's first record to the sending, in ms",
-              _of(lambda m: m.queue_time), _MS),
-    *_sum("record-retry", "records that were sent again", _of(lambda m: m.retries)),
+              "ms", _of(lambda m: m.queue_time)),
+    *_sum("record-retry", "records that were sent again", "{record}", _of(lambda m: m.retries)),
     *_sum("record-send", "records that were sent, those sent again included",
-          _of(lambda m: m.per_request)),
+          "{record}", _of(lambda m: m.per_request)),
     *_average("record-size", "size of a batch's largest record, in bytes, at most, and with the "
-              "batch's header", _of(lambda m: m.record_size), more=_BATCH_HEADER),
+              "batch's header", "By", _of(lambda m: m.record_size), more=_BATCH_HEADER),
     Metric("records-per-request-avg", MetricKind.GAUGE, "average records in a Produce request",
-           lambda parts, now: parts.meters.per_request.average(now)),
+           "{record}", lambda parts, now: parts.meters.per_request.average(now)),
     *_average("request-latency", "time until the answer to a Produce request, in ms",
-              _of(lambda m: m.latency), _MS),
-    *_count("request", "requests sent", _of(lambda m: m.requests)),
-    *_average("request-size", "size of a request, in bytes", _of(lambda m: m.requests)),
-    _gauge("requests-in-flight", "requests without an answer yet", _in_flight),
-    *_count("response", "answers received", _of(lambda m: m.answers)),
-    *_count("select", "turns of the producer's task", _of(lambda m: m.work)),
+              "ms", _of(lambda m: m.latency)),
+    *_count("request", "requests sent", "{request}", _of(lambda m: m.requests)),
+    *_average("request-size", "size of a request, in bytes", "By", _of(lambda m: m.requests)),
+    _gauge("requests-in-flight", "requests without an answer yet", "{request}", _in_flight),
+    *_count("response", "answers received", "{response}", _of(lambda m: m.answers)),
+    *_count("select", "turns of the producer's task", "{turn}", _of(lambda m: m.work)),
     _counter("successful-authentication-no-reauth-total", "connections that were authenticated "
              "with SASL, as in Java's clients",
-             _core(lambda parts: parts.meters.authenticated.count)),
+             "{connection}", _core(lambda parts: parts.meters.authenticated.count)),
     *_count("successful-authentication", "connections that were authenticated with SASL",
-            _of(lambda m: m.authenticated)),
+            "{connection}", _of(lambda m: m.authenticated)),
     *_count("successful-reauthentication", "SASL sessions that were renewed (KIP-368)",
-            _of(lambda m: m.renewed)),
+            "{session}", _of(lambda m: m.renewed)),
     _spent("txn-abort", "in `abort_transaction`"),
     _spent("txn-begin", "in `begin_transaction`"),
     _spent("txn-commit", "in `commit_transaction`"),
@@ -267,41 +287,59 @@ _PRODUCER: tuple[Metric[Parts], ...] = (
     _spent("txn-prepare", "preparing transactions (KIP-939), which aioidem does not do: 0"),
     _spent("txn-send-offsets", "in `send_offsets_to_transaction`"),
     _gauge("waiting-threads", "calls that wait for room in the buffer",
-           _core(lambda parts: parts.budget.waiting)),
+           "{call}", _core(lambda parts: parts.budget.waiting)),
 )  # fmt: skip
 
 _NODE: tuple[Metric[NodeMeter], ...] = (
-    *_sum("incoming-byte", "bytes read from the broker", _node(lambda node: node.received)),
-    *_sum("outgoing-byte", "bytes sent to the broker", _node(lambda node: node.sent)),
+    *_sum("incoming-byte", "bytes read from the broker", "By", _node(lambda node: node.received)),
+    *_sum("outgoing-byte", "bytes sent to the broker", "By", _node(lambda node: node.sent)),
     *_average(
         "request-latency",
         "time until the broker's answer to a Produce request, in ms",
+        "ms",
         _node(lambda node: node.latency),
-        _MS,
     ),
-    *_count("request", "requests sent to the broker", _node(lambda node: node.sent)),
+    *_count("request", "requests sent to the broker", "{request}", _node(lambda node: node.sent)),
     *_average(
-        "request-size", "size of a request to the broker, in bytes", _node(lambda node: node.sent)
+        "request-size",
+        "size of a request to the broker, in bytes",
+        "By",
+        _node(lambda node: node.sent),
     ),
-    *_count("response", "answers of the broker", _node(lambda node: node.received)),
+    *_count("response", "answers of the broker", "{response}", _node(lambda node: node.received)),
 )
 
 _TOPIC: tuple[Metric[TopicMeter], ...] = (
-    *_sum("byte", "bytes of the topic's batches that were sent", _topic(lambda topic: topic.bytes)),
+    *_sum(
+        "byte",
+        "bytes of the topic's batches that were sent",
+        "By",
+        _topic(lambda topic: topic.bytes),
+    ),
     Metric(
         "compression-rate",
         MetricKind.GAUGE,
         "average size of a batch's compressed records, per byte before compression",
+        "1",
         lambda topic, now: topic.compression.average(now),
     ),
-    *_sum("record-error", "records of the topic that failed", _topic(lambda topic: topic.errors)),
+    *_sum(
+        "record-error",
+        "records of the topic that failed",
+        "{record}",
+        _topic(lambda topic: topic.errors),
+    ),
     *_sum(
         "record-retry",
         "records of the topic that were sent again",
+        "{record}",
         _topic(lambda topic: topic.retries),
     ),
     *_sum(
-        "record-send", "records of the topic that were sent", _topic(lambda topic: topic.records)
+        "record-send",
+        "records of the topic that were sent",
+        "{record}",
+        _topic(lambda topic: topic.records),
     ),
 )
 
@@ -312,25 +350,26 @@ def _doubts(how: str, name: str, text: str) -> Metric[Parts]:
     return _counter(
         f"doubt-{name}-total",
         f"batches in doubt that {text}",
+        "{batch}",
         lambda parts: parts.meters.doubts.get(how, 0),
     )
 
 
 _OWN: tuple[Metric[Parts], ...] = (
-    _gauge("batches-in-doubt", "batches that may or may not be in the log now",
+    _gauge("batches-in-doubt", "batches that may or may not be in the log now", "{batch}",
            lambda parts: sum(state.in_doubt for state in parts.core.partitions.values())),
     _counter("batch-send-total", "batches that were sent, those sent again included",
-             lambda parts: parts.counters.batches_sent),
+             "{batch}", lambda parts: parts.counters.batches_sent),
     _counter("batch-retry-total", "batches that were sent again",
-             lambda parts: parts.counters.batches_retried),
+             "{batch}", lambda parts: parts.counters.batches_retried),
     _gauge("buffer-used-bytes", "bytes of `buffer_memory` in use: records with their objects, and "
-           "batches in flight", lambda parts: parts.budget.in_use),
+           "batches in flight", "By", lambda parts: parts.budget.in_use),
     _counter("byte-acked-total", "bytes of acknowledged records, before compression",
-             lambda parts: parts.counters.bytes_acked),
+             "By", lambda parts: parts.counters.bytes_acked),
     _counter("data-loss-total", "times that a broker had lost acknowledged records or this "
-             "producer's state", lambda parts: parts.counters.data_loss_events),
+             "producer's state", "{event}", lambda parts: parts.counters.data_loss_events),
     *_average("delivery-latency", "time from a batch's first record to its acknowledgement, in ms",
-              _of(lambda m: m.delivery), _MS),
+              "ms", _of(lambda m: m.delivery)),
     *_percentiles("delivery-latency", "the times from a batch's first record to its "
                   "acknowledgement", lambda m: m.delivery),
     _doubts("resend", "resent", "turned out to be stored when they were resent"),
@@ -339,18 +378,19 @@ _OWN: tuple[Metric[Parts], ...] = (
     _doubts("read back", "read-back", "were found by reading the log"),
     _doubts("unknown", "unknown", "were never resolved: their records ended UNKNOWN"),
     _counter("epoch-bump-total", "raises of the producer epoch",
-             lambda parts: parts.core.epoch_bumps),
+             "{bump}", lambda parts: parts.core.epoch_bumps),
     *_average("first-ack-gate-time", "time that a partition had only one batch in flight, until "
-              "the leader acknowledged it, in ms", _of(lambda m: m.gate), _MS),
+              "the leader acknowledged it, in ms", "ms", _of(lambda m: m.gate)),
     _nanoseconds("first-ack-gate-time-ns-total", "time that partitions had only one batch in "
                  "flight, until the leader acknowledged it", _of(lambda m: m.gate)),
     _counter("record-acked-total", "records that ended ACKED",
-             lambda parts: parts.counters.records_acked),
+             "{record}", lambda parts: parts.counters.records_acked),
     _counter("record-not-written-total", "records that ended NOT_WRITTEN",
-             lambda parts: parts.counters.records_not_written),
+             "{record}", lambda parts: parts.counters.records_not_written),
     _counter("record-unknown-total", "records that ended UNKNOWN",
-             lambda parts: parts.counters.records_unknown),
-    _gauge("records-queued", "records without an outcome", lambda parts: parts.core.unsettled),
+             "{record}", lambda parts: parts.counters.records_unknown),
+    _gauge("records-queued", "records without an outcome", "{record}",
+           lambda parts: parts.core.unsettled),
     *_percentiles("request-latency", "the times until the answer to a Produce request",
                   lambda m: m.latency),
 )  # fmt: skip
@@ -376,9 +416,11 @@ def _throttle(node: Node) -> Sensor:
 
 
 _OWN_NODE: tuple[Metric[Node], ...] = (
-    _gauge("rtt", "smoothed round-trip time, in ms; NaN without an answer", _rtt),
-    Metric("throttled", MetricKind.GAUGE, "time until the throttling ends, in ms", _throttled),
-    *_average("throttle-time", "throttle time in an answer to Produce, in ms", _throttle, _MS),
+    _gauge("rtt", "smoothed round-trip time, in ms; NaN without an answer", "ms", _rtt),
+    Metric(
+        "throttled", MetricKind.GAUGE, "time until the throttling ends, in ms", "ms", _throttled
+    ),
+    *_average("throttle-time", "throttle time in an answer to Produce, in ms", "ms", _throttle),
     _nanoseconds("throttle-time-ns-total", "throttle times of the answers to Produce", _throttle),
 )
 
@@ -386,27 +428,40 @@ _OWN_PARTITION: tuple[Metric[PartitionState], ...] = (
     _gauge(
         "batches-in-doubt",
         "batches that may or may not be in the log now",
+        "{batch}",
         lambda state: state.in_doubt,
     ),
-    _gauge("batches-in-flight", "batches without an answer yet", lambda state: state.outstanding),
-    _gauge("records-queued", "records that are not in a batch yet", lambda s: s.queue.count),
+    _gauge(
+        "batches-in-flight",
+        "batches without an answer yet",
+        "{batch}",
+        lambda state: state.outstanding,
+    ),
+    _gauge(
+        "records-queued", "records that are not in a batch yet", "{record}", lambda s: s.queue.count
+    ),
     _gauge(
         "window-limit",
         "most batches that the leader is known to deduplicate (KIP-1269)",
+        "{batch}",
         lambda state: state.window.limit,
     ),
     _gauge(
         "window-span",
         "batches from the oldest without an outcome to the newest sent one, both included",
+        "{batch}",
         lambda state: state.span,
     ),
-    _gauge("window-span-max", "largest span so far", lambda state: state.window.max_span),
+    _gauge(
+        "window-span-max", "largest span so far", "{batch}", lambda state: state.window.max_span
+    ),
 )
 
 _OWN_ERROR: tuple[Metric[tuple[Parts, str]], ...] = (
     _counter(
         "record-error-total",
         "records that failed with errors of this class",
+        "{record}",
         lambda thing: thing[0].meters.kinds.get(thing[1], 0),
     ),
 )

@@ -60,6 +60,8 @@ from aioidem._producer.transactional import TransactionCalls
 from aioidem.structs import DeliveryCounts, Record, RecordMetadata
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from aioidem._flight.dump import Dump
     from aioidem._producer.metric_table import Reading
     from aioidem._producer.metrics import ProducerStatistics
@@ -655,10 +657,10 @@ class Producer(TransactionCalls):
 
         return shaped(self._core, self._sender.now())
 
-    def _readings(self, timeout: float) -> list[Reading]:
+    def _readings(self) -> Future[list[Reading]]:
         from aioidem._producer.metric_table import readings
 
-        return self._life.on_loop(lambda: list(readings(self._core, self._sender.now())), timeout)
+        return self._life.on_loop(lambda: list(readings(self._core, self._sender.now())))
 
     async def dump_flight_record(self, path: str | os.PathLike[str]) -> None:
         """Write what the producer was told and decided lately to a file, for `aioidem replay`.
@@ -711,8 +713,8 @@ class Internals(NamedTuple):
     topics: TopicLookup
     check_transaction: Callable[[], None]
     """Raises if records and offsets may not be sent now: no transaction is open, or it failed."""
-    readings: Callable[[float], list[Reading]]
-    """Returns all metrics, in any thread; the argument is how many seconds to wait for the loop."""
+    readings: Callable[[], Future[list[Reading]]]
+    """Has all metrics read on the producer's event loop, from any thread."""
 
 
 def internals(producer: Producer) -> Internals:

@@ -14,7 +14,6 @@ aioidem's own begin with `aioidem_`. `docs/metrics.md` says what each metric is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import TimeoutError as TooLateError
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -22,12 +21,10 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from aioidem._producer.metric_table import GROUPS, Group, Metric, MetricKind
-from aioidem._producer.native import Producer, internals
-from aioidem.errors import ConfigError
+from aioidem._producer.native import Producer
+from aioidem.integrations import _readings
 
 __all__ = ["ProducerCollector", "metric_name"]
-
-_LOOP_SECONDS = 5.0
 
 
 def metric_name(group: str, name: str) -> str:
@@ -61,9 +58,7 @@ class ProducerCollector(Collector):
     """
 
     def __init__(self, *producers: Producer, registry: CollectorRegistry | None = REGISTRY) -> None:
-        names = [producer.config.client_id for producer in producers]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"producers with the same client_id cannot be told apart: {names}")
+        _readings.check_client_ids(producers)
         self._producers = producers
         if registry is not None:
             registry.register(self)
@@ -84,15 +79,9 @@ class ProducerCollector(Collector):
             for group in GROUPS
             for metric in group.metrics
         }
-        for producer in self._producers:
-            client_id = producer.config.client_id
-            try:
-                readings = internals(producer).readings(_LOOP_SECONDS)
-            except TooLateError:
-                answers.add_metric([client_id], 0)
-                continue
-            answers.add_metric([client_id], 1)
-            for group, tags, metric, value in readings:
+        for client_id, readings in _readings.read(self._producers, _readings.LOOP_SECONDS):
+            answers.add_metric([client_id], readings is not None)
+            for group, tags, metric, value in readings or ():
                 families[group.name, metric.name].add_metric([client_id, *tags], value)
         yield answers
         for family in families.values():

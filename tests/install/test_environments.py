@@ -24,6 +24,7 @@ EXTRAS: dict[str, set[str]] = {
     "gssapi": {"gssapi"},
     "kafka": {"jgo"},
     "oauth": {"httpx2"},
+    "opentelemetry": {"opentelemetry"},
     "prometheus": {"prometheus_client"},
     "report": {"plotly", *_CLI},
     "snappy": {"cramjam"},

@@ -131,7 +131,7 @@ async def test_scrapes_in_other_threads_lose_and_count_nothing_twice() -> None:
 
 async def test_a_loop_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a producer's event loop is blocked, only `aioidem_answers` is exported, and is 0."""
-    monkeypatch.setattr("aioidem.integrations.prometheus._LOOP_SECONDS", 0.05)
+    monkeypatch.setattr("aioidem.integrations._readings.LOOP_SECONDS", 0.05)
     registry = CollectorRegistry()
     async with EmbeddedCluster() as cluster, Producer(cluster.bootstrap_servers) as producer:
         ProducerCollector(producer, registry=registry)
