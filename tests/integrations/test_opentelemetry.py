@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
@@ -124,9 +123,18 @@ async def test_every_metric_is_exported(caplog: pytest.LogCaptureFixture) -> Non
         assert {"client-id", *group.tags} == set(points[name][0][0])
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
-    assert collector.collected is not None
-    [scope] = encode_metrics(collector.collected).resource_metrics[0].scope_metrics
+
+def test_a_collector_is_sent_every_instrument() -> None:
+    """The encoder of the SDK's exporters encodes each instrument as OTLP."""
+    otlp = pytest.importorskip("opentelemetry.exporter.otlp.proto.common.metrics_encoder")
+    collector = Collector()
+    with ProducerMetrics(Producer("nowhere:1"), meter_provider=collector.provider):
+        points = collector.collect()
+    [scope] = otlp.encode_metrics(collector.collected).resource_metrics[0].scope_metrics
     assert {metric.name for metric in scope.metrics} == set(points)
+    kinds = {metric.name: metric.WhichOneof("data") for metric in scope.metrics}
+    assert kinds["aioidem.record_acked_total"] == "sum"
+    assert kinds["kafka.producer.buffer_total_bytes"] == "gauge"
 
 
 def test_dashboards_for_javas_producer_work() -> None:
