@@ -1,19 +1,31 @@
-"""Compare the sink in both modes with Spark's own sink, on one real broker, by number of tasks.
+"""Compare the sink in both modes with Spark's own sink, on one real broker, by rows and tasks.
 
-    python benchmarks/spark_sink.py --rows 64000 --tasks 2,8,32 --rounds 5
+    python benchmarks/spark_sink.py --rows 32000,1000000 --tasks 2,8,32 --rounds 5
+    python benchmarks/spark_sink.py --rows 10000000 --tasks 8 --rounds 1 --heap 1g
+    python benchmarks/spark_sink.py --rows 320 --tasks 2,32 --rounds 1 --requests
 
-Each measurement is one batch write with all of its tasks at once. The sinks take turns, after a
-first write of each that starts Python's workers, and the table has the medians over the rounds.
-Requests to coordinators, and connections, are counted at the broker's proxy in a write of their
-own, because with the proxy's hook each request takes longer. The CPU time is that of all processes
-of the benchmark: driver, Python workers, broker and proxy. (Linux only; elsewhere it is 0.) Other
-work on the machine changes it less than it changes the elapsed time.
+Each measurement is one batch write of rows of 100 bytes by `--cores` tasks at once, in one Spark
+session, to a new topic of one broker. The sinks take turns, and a different one is the first in
+each round. A first write of each sink, which is not measured, starts Python's workers and warms up
+the JVM. The table has the medians over the rounds:
+
+- the CPU time per row of Spark, which is the JVM (driver and executors) with its Python workers,
+  and beside it that of all other processes, the broker and this one. (Linux only; elsewhere it is
+  0.) Other work on the machine changes it less than it changes the elapsed time.
+- With `--requests`: the requests to coordinators, and the connections. They are counted at the
+  broker's proxy in a write of their own; measured writes go past the proxy, which is in Python.
 
 kio, whose schemas aioidem uses, imports hypothesis where it is installed. Most installations do not
 have it, so it is hidden from the workers.
 
-Invariants: every wait is bounded. The exit status is 0 if the topic has every row of each write
-once.
+Invariants: every wait is bounded. A topic is written to only when the broker leads all of its
+partitions: Java's producer, which Spark keeps in its JVM, otherwise may send two batches to a
+broker that refuses the first one and then leads the partition; it takes the second, and answers
+each repetition of the first with OutOfOrderSequence until the delivery timeout has passed. The exit
+status is 0 if the topic has every row of each write once.
+
+Rejected: to count distinct keys as proof of that (a shuffle of ten million rows); rows and two sums
+over them are compared.
 """
 
 from __future__ import annotations
@@ -26,11 +38,10 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyspark
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from pyspark.sql import SparkSession
 
 import aioidem.spark
 from aioidem._protocol.versions import ApiKey
@@ -38,8 +49,11 @@ from aioidem._spark.session import open_session
 from aioidem._spark.topic_source import topic_format
 from aioidem.testing import Action, FrameSeen, KafkaCluster
 
-_OFFSET_FETCH = 9
-_COORDINATORS = {
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OFFSET_FETCH: Final = 9
+_COORDINATORS: Final = {
     ApiKey.FIND_COORDINATOR,
     ApiKey.INIT_PRODUCER_ID,
     ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -48,8 +62,16 @@ _COORDINATORS = {
     ApiKey.TXN_OFFSET_COMMIT,
     _OFFSET_FETCH,
 }
-_OWN = "Spark's own"
-_SINKS = ("at-least-once", "exactly-once", _OWN)
+_OWN: Final = "Spark's own"
+_SINKS: Final = ("at-least-once", "exactly-once", _OWN)
+_PARTITIONS: Final = 8
+_WARM_ROWS: Final = 32_000
+_SUMS: Final = (
+    "count(*) AS rows",
+    "sum(cast(key AS bigint)) AS numbers",
+    "sum(shiftrightunsigned(xxhash64(key), 32)) AS hashes",
+)
+"""Two different sets of keys have the same sums with a probability of about one in 2^32."""
 
 
 class Watch:
@@ -67,123 +89,174 @@ class Watch:
 
 
 class Took(NamedTuple):
-    """What a write took, in seconds."""
+    """What a write took, in seconds; CPU time by Spark, and by all other processes."""
 
     elapsed: float
-    cpu: float
+    spark: float
+    others: float
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and of all processes below it."""
-    used: dict[int, tuple[int, float]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+class Processes:
+    """The CPU time and memory of this process and of those below it.
+
+    Args:
+        jvm: the process id of Spark's JVM, to which its Python workers belong.
+    """
+
+    def __init__(self, jvm: int) -> None:
+        self._jvm = jvm
+        self.resident: dict[str, int] = {}
+        """The most MiB that a process of this name under the JVM, or the JVM, has had."""
+
+    def cpu_seconds(self) -> tuple[float, float]:
+        """Return the CPU time of Spark, and of all other processes of this benchmark."""
+        parents, used = {}, {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
+            except OSError:  # the process has ended
+                continue
+            pid = int(path.parent.name)
+            parents[pid] = int(fields[1])
+            # its own and its children's that have ended
+            used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+        def below(pid: int, top: int) -> bool:
+            return pid == top or (pid in parents and below(parents[pid], top))
+
+        spark = [pid for pid in used if below(pid, self._jvm)]
+        for pid in spark:
+            self._look(pid)
+        ours = sum(used[pid] for pid in used if below(pid, os.getpid()))
+        mine = sum(used[pid] for pid in spark)
+        return mine, ours - mine
+
+    def _look(self, pid: int) -> None:
         try:
-            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
-        except OSError:  # the process has ended
-            continue
-        ticks = sum(map(int, fields[11:15]))  # its own and its children's that have ended
-        used[int(path.parent.name)] = (int(fields[1]), ticks / os.sysconf("SC_CLK_TCK"))
-
-    def ours(pid: int) -> bool:
-        return pid == os.getpid() or (pid in used and ours(used[pid][0]))
-
-    return sum(seconds for pid, (_, seconds) in used.items() if ours(pid))
+            lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+        except OSError:
+            return
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        if "VmHWM" in fields:
+            name = "JVM" if pid == self._jvm else "Python worker"
+            highest = int(fields["VmHWM"].split()[0]) // 1024
+            self.resident[name] = max(self.resident.get(name, 0), highest)
 
 
-def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, tasks: int) -> Took:
-    """Write all rows in one batch write, and return what it took."""
-    frame = spark.range(0, rows, 1, tasks).selectExpr(
+def rows_of(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
+    """Return the rows to write, whose keys are numbers."""
+    return spark.range(0, rows, 1, tasks).selectExpr(
         "cast(id AS string) AS key", "repeat('x', 100) AS value"
     )
+
+
+def write(frame: DataFrame, servers: str, topic: str, sink: str) -> None:
+    """Write all rows in one batch write."""
     writer = frame.write.format("kafka" if sink == _OWN else "aioidem").mode("append")
     writer = writer.option("kafka.bootstrap.servers", servers).option("topic", topic)
     if sink == "exactly-once":
         writer = writer.option("identity", secrets.token_hex(4)).option("adaptive", "allow")
-    began, cpu = time.monotonic(), cpu_seconds()
     writer.save()
-    return Took(time.monotonic() - began, cpu_seconds() - cpu)
 
 
-def written_once(spark: SparkSession, servers: str, topic: str, rows: int) -> bool:
-    """Return whether the topic has each of the rows once."""
+def sums_of(keys: DataFrame) -> dict[str, Any]:
+    """Return sums over the keys that tell whether each row is there once."""
+    [row] = keys.selectExpr(*_SUMS).collect()
+    return dict(row.asDict())
+
+
+def in_topic(spark: SparkSession, servers: str, topic: str) -> DataFrame:
+    """Return the keys that a reader of committed data sees in a topic."""
     reader = spark.read.format(topic_format(spark)).option("kafka.bootstrap.servers", servers)
     reader = reader.option("kafka.isolation.level", "read_committed").option("subscribe", topic)
-    keys = reader.load().selectExpr("cast(key AS string) AS key")
-    [row] = keys.selectExpr("count(*) AS all", "count(DISTINCT key) AS each").collect()
-    return (row["all"], row["each"]) == (rows, rows)
+    return reader.load().selectExpr("cast(key AS string) AS key")
 
 
 class Comparison:
-    """All sinks, with one number of tasks."""
+    """All sinks, with one number of rows and one of tasks."""
 
     def __init__(
-        self, portal: BlockingPortal, kafka: KafkaCluster, tasks: int, options: argparse.Namespace
+        self,
+        spark: SparkSession,
+        processes: Processes,
+        portal: BlockingPortal,
+        kafka: KafkaCluster,
+        rows: int,
+        tasks: int,
     ) -> None:
+        self._spark = spark
+        self._processes = processes
         self._portal = portal
         self._kafka = kafka
-        self._tasks = tasks
-        self._rows: int = options.rows
-        self._rounds: int = options.rounds
+        self._rows, self._tasks = rows, tasks
+        self._expected = sums_of(rows_of(spark, rows, tasks))
         self._took: dict[str, list[Took]] = {sink: [] for sink in _SINKS}
 
-    def run(self) -> bool:
+    def run(self, rounds: int, *, requests: bool) -> bool:
         """Write with each sink in turn; return whether every row is in its topic once."""
         fine = True
-        with open_session("sinks", master=f"local[{self._tasks}]", kafka=True) as spark:
-            aioidem.spark.register(spark)
-            watches = {sink: self._watched(spark, sink) for sink in _SINKS}
-            for _ in range(self._rounds):
-                for sink in _SINKS:
-                    fine &= self._once(spark, sink)
-        theirs = median(each.elapsed for each in self._took[_OWN])
-        for sink, rounds in self._took.items():
-            took = [each.elapsed for each in rounds]
-            middle, watch = median(took), watches[sink]
-            print(
-                f"| {self._tasks} | {sink} | {middle:.2f} ({min(took):.2f}-{max(took):.2f}) |"
-                f" {median(each.cpu for each in rounds):.2f} |"
-                f" {self._rows / middle:,.0f} | {theirs / middle:.2f} | {watch.calls} |"
-                f" {len(watch.connections)} |"
-            )
-        sys.stdout.flush()
+        watches = [self._watched(sink) for sink in _SINKS] if requests else []
+        for sink in _SINKS:
+            self._write(sink, min(self._rows, _WARM_ROWS), self._kafka.inner_servers)
+        for turn in range(rounds):
+            for place in range(len(_SINKS)):
+                fine &= self._measured(_SINKS[(turn + place) % len(_SINKS)])
+        self._show(watches)
         return fine
 
-    def _topic(self) -> str:
-        topic = f"t{secrets.token_hex(4)}"
-        self._portal.call(self._kafka.create_topic, topic, 8)
-        return topic
+    def _show(self, watches: list[Watch]) -> None:
+        theirs = median(each.elapsed for each in self._took[_OWN])
+        for place, (sink, rounds) in enumerate(self._took.items()):
+            took = [each.elapsed for each in rounds]
+            middle = median(took)
+            spark, others = (
+                median(each[part] for each in rounds) / self._rows * 1e6 for part in (1, 2)
+            )
+            counted = [watches[place].calls, len(watches[place].connections)] if watches else []
+            print(
+                f"| {self._rows:,} | {self._tasks} | {sink} |"
+                f" {middle:.2f} ({min(took):.2f}-{max(took):.2f}) | {self._rows / middle:,.0f} |"
+                f" {theirs / middle:.2f} | {spark:.1f} | {others:.1f} |",
+                *(f"{count} |" for count in counted),
+                flush=True,
+            )
 
-    def _watched(self, spark: SparkSession, sink: str) -> Watch:
-        """Write twice, to start Python's workers, and then to count requests and connections."""
+    def _write(self, sink: str, rows: int, servers: str) -> tuple[str, Took]:
+        topic = f"t{secrets.token_hex(4)}"
+        self._portal.call(self._kafka.create_topic, topic, _PARTITIONS)
+        frame = rows_of(self._spark, rows, self._tasks)
+        began, (spark, others) = time.monotonic(), self._processes.cpu_seconds()
+        write(frame, servers, topic, sink)
+        elapsed, (after, beside) = time.monotonic() - began, self._processes.cpu_seconds()
+        return topic, Took(elapsed, after - spark, beside - others)
+
+    def _watched(self, sink: str) -> Watch:
+        """Write twice, to start the sink's producers, and then to count what they ask for."""
         watch = Watch()
         for hook in (None, watch):
             self._kafka.proxy.on_request = hook
-            servers = self._kafka.bootstrap_servers
-            write(spark, servers, self._topic(), sink, self._tasks * 10, self._tasks)
+            self._write(sink, self._tasks * 10, self._kafka.bootstrap_servers)
         self._kafka.proxy.on_request = None
         return watch
 
-    def _once(self, spark: SparkSession, sink: str) -> bool:
-        topic, servers = self._topic(), self._kafka.bootstrap_servers
-        self._took[sink].append(write(spark, servers, topic, sink, self._rows, self._tasks))
-        return written_once(spark, servers, topic, self._rows)
+    def _measured(self, sink: str) -> bool:
+        topic, took = self._write(sink, self._rows, self._kafka.inner_servers)
+        self._took[sink].append(took)
+        return sums_of(in_topic(self._spark, self._kafka.inner_servers, topic)) == self._expected
 
 
 def main() -> int:
-    """Compare the sinks with each number of tasks, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rows", type=int, default=64_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tasks", default="2,8,32", metavar="N,N,...")
-    options = parser.parse_args()
+    """Compare the sinks with each number of rows and tasks, and print the table."""
+    options = arguments()
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
-    print(
-        f"pyspark {pyspark.__version__}, {options.rows:,} rows, {options.rounds} rounds;", end=" "
-    )
-    print(f"load before: {load}\n\n| tasks | sink | s, median (range) | CPU s |", end="")
-    print(" rows/s | of Spark's own | calls to coordinators | connections |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"pyspark {pyspark.__version__}, {options.cores} tasks at once,", end=" ")
+    print(f"a heap of {options.heap}, {options.rounds} rounds; load before: {load}\n")
+    named = ["rows", "tasks", "sink", "s, median (range)", "rows/s", "of Spark's own"]
+    named += ["CPU us/row: Spark", "others"]
+    named += ["calls to coordinators", "connections"] if options.requests else []
+    print(f"| {' | '.join(named)} |\n|{'---|' * len(named)}", flush=True)
     fine = True
+    settings = {"spark.driver.memory": options.heap}
     with (
         tempfile.TemporaryDirectory() as hidden,
         start_blocking_portal() as portal,
@@ -191,9 +264,31 @@ def main() -> int:
     ):
         Path(hidden, "hypothesis.py").write_text("raise ImportError\n", "utf-8")
         os.environ["PYTHONPATH"] = os.pathsep.join([hidden, os.environ.get("PYTHONPATH", "")])
-        for tasks in map(int, options.tasks.split(",")):
-            fine &= Comparison(portal, kafka, tasks, options).run()
+        master = f"local[{options.cores}]"
+        with open_session("sinks", master=master, kafka=True, settings=settings) as spark:
+            aioidem.spark.register(spark)
+            jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+            processes = Processes(jvm.java.lang.ProcessHandle.current().pid())
+            for rows in map(int, options.rows.split(",")):
+                for tasks in map(int, options.tasks.split(",")):
+                    each = Comparison(spark, processes, portal, kafka, rows, tasks)
+                    fine &= each.run(options.rounds, requests=options.requests)
+            processes.cpu_seconds()
+    told = ", ".join(f"{name} {most} MiB" for name, most in processes.resident.items())
+    print(f"\nresident at most: {told}; {'' if fine else 'NOT '}every row is there once")
     return 0 if fine else 1
+
+
+def arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--rows", default="32000", metavar="N,N,...")
+    parser.add_argument("--tasks", default="2,8,32", metavar="N,N,...")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2, help="how many tasks run at once")
+    parser.add_argument("--heap", default="1g", help="spark.driver.memory")
+    parser.add_argument("--requests", action="store_true", help="count requests and connections")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ _ELECT_LEADERS: Final = (43, 2)
 _ALTER_CONFIGS: Final = (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)
 _REASSIGN: Final = (45, 0)
 _DESCRIBE_QUORUM: Final = (55, 1)
+_LIST_OFFSETS: Final = (ApiKey.LIST_OFFSETS, 7)
+_EARLIEST: Final = -2
 _TOPIC_RESOURCE: Final = 2
 _METADATA_LOG: Final = "__cluster_metadata"
 _PREFERRED, _UNCLEAN = 0, 1
@@ -98,7 +100,7 @@ class KafkaAdmin:
         configs: Mapping[str, str | int] | None = None,
         replicas: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Create a topic, and wait until every running broker knows its leaders.
+        """Create a topic, and wait until every running broker knows its leaders and leads its own.
 
         Args:
             name: Name of the topic.
@@ -181,7 +183,29 @@ class KafkaAdmin:
     async def _all_led(self, broker: KafkaBroker, topic: str, partitions: int) -> bool:
         metadata = await self.questions.metadata(broker, topic)
         states = [] if metadata is None else [p for t in metadata.topics for p in t.partitions]
-        return len(states) == partitions and all(each.leader_id >= 0 for each in states)
+        if len(states) != partitions or any(each.leader_id < 0 for each in states):
+            return False
+        own = [int(p.partition_index) for p in states if p.leader_id == broker.node_id]
+        return not own or await self._leads(broker, topic, own)
+
+    async def _leads(self, broker: KafkaBroker, topic: str, own: Sequence[int]) -> bool:
+        """Return whether a broker leads partitions that are its own according to Metadata.
+
+        A broker tells clients of a new partition before it has opened the log, and meanwhile
+        answers NOT_LEADER_OR_FOLLOWER to other requests.
+        """
+        asked = [{"partition_index": number, "timestamp": _EARLIEST} for number in own]
+        fields = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": topic, "partitions": asked}],
+        }
+        try:
+            answer = await self.questions.ask(broker, *_LIST_OFFSETS, fields)
+        except (KafkaConnectionError, ProtocolError):
+            return False
+        told = [each for listed in answer.topics for each in listed.partitions]
+        return all(each.error_code == ErrorCode.none for each in told)
 
     # -- leaders and replicas ---------------------------------------------------------------------
 

@@ -191,3 +191,14 @@ def test_without_java_it_says_what_to_install(
     install_kafka.cache_clear()
     with pytest.raises(KafkaInstallError, match=r"Java 17 or newer \(.*of version 11\).*JAVA_HOME"):
         install_kafka("4.3.1")
+
+
+@bounded(60)
+async def test_a_broker_leads_each_partition_of_a_new_topic() -> None:
+    """A topic is created when its leader no longer refuses requests for any of its partitions."""
+    async with KafkaCluster() as cluster:
+        await cluster.create_topic("t", partitions=50)
+        asked = [{"partition_index": each, "timestamp": -1} for each in range(50)]
+        topic = {"name": "t", "partitions": asked}
+        answer = await cluster.ask(2, 7, replica_id=-1, isolation_level=0, topics=[topic])
+        assert {part.error_code for each in answer.topics for part in each.partitions} == {0}
