@@ -58,6 +58,8 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
             kafka=True,
             settings={
                 "spark.sql.shuffle.partitions": "2",
+                # Tests have a few hundred rows: so a task gets them in several record batches.
+                "spark.sql.execution.arrow.maxRecordsPerBatch": "37",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.driver.host": "127.0.0.1",
                 "spark.eventLog.enabled": "true",

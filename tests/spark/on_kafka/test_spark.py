@@ -17,6 +17,7 @@ from anyio.from_thread import BlockingPortal
 from pyspark.errors import StreamingQueryException
 
 from aioidem._cli import main
+from aioidem._spark.topic_source import topic_format
 from aioidem.spark import register
 from aioidem.testing import Action, Cut, Delay, FrameSeen, KafkaCluster
 from tests.kafka.tools import PRODUCE, STOCK
@@ -92,6 +93,8 @@ def test_the_same_faults_for_both_sinks(
 ) -> None:
     """Repeated tasks and batches make Spark's own sink write rows twice, but not aioidem's."""
     register(spark)
+    if sink == "kafka" and topic_format(spark) != sink:
+        pytest.skip(f"Spark's own sink for Spark {spark.version} cannot be downloaded")
     topic = f"from-{sink}"
     portal.call(kafka.create_topic, topic, 2)
     query = Query(spark, kafka.bootstrap_servers, topic, tmp_path)
@@ -162,7 +165,9 @@ def test_a_task_is_killed_around_its_commit(
         query.run()
     finally:
         kafka.proxy.on_request = kafka.proxy.on_answer = None
-    assert [len(each) for each in killed] == [1]
+    # Workers that ran earlier tests may keep a connection, too: they are killed with the task.
+    [processes] = killed
+    assert processes
     assert written.count(False) >= 1
     assert (written.count(True) >= 1) is again
     assert values(spark, kafka.bootstrap_servers, topic) == list(range(ROWS))
