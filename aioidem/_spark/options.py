@@ -23,6 +23,8 @@ from typing import Final, Literal
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._config.secret import without_frames
 from aioidem._spark.credentials import look_up_named, stand_ins, take_named
+from aioidem._spark.topic_options import NAME as TOPIC_OPTIONS
+from aioidem._spark.topic_options import read_topic_options
 from aioidem.errors import ConfigError, RecordError
 
 __all__ = ["COLUMNS", "Mode", "SinkOptions", "check_columns"]
@@ -35,6 +37,7 @@ EXACTLY_ONCE: Final = "exactly-once"
 _KAFKA: Final = "kafka."
 _OWN: Final = (
     "topic",
+    TOPIC_OPTIONS,
     "mode",
     "identity",
     "marker",
@@ -81,6 +84,7 @@ class SinkOptions:
         headers: whether the column `headers` is sent.
         by_tasks: whether each task checks if the identity was used, because the driver has no
             credentials.
+        topics: the properties of topics that have their own, by topic; see `of_topic`.
     """
 
     properties: Mapping[str, str] = field(repr=False)  # may contain passwords
@@ -95,6 +99,7 @@ class SinkOptions:
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     by_tasks: bool = False
     headers: bool = True
+    topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     @without_frames
@@ -140,11 +145,19 @@ class SinkOptions:
             named=named,
             by_tasks=bool(named) and "identity" in own,
             headers=_flag(own, "includeheaders"),
+            topics=read_topic_options(own.get(TOPIC_OPTIONS)),
         )
         if read.mode == EXACTLY_ONCE:
             _check_exactly_once(read, streaming=streaming)
-        replace(read, properties=stand_ins(given, named)).config("checked")
+        checked = replace(read, properties=stand_ins(given, named))
+        checked.config("checked")
+        _check_topics(checked)
         return read
+
+    def of_topic(self, topic: str) -> SinkOptions:
+        """Return the options for the rows of one topic, with the topic's own properties."""
+        own = self.topics.get(topic, {})
+        return replace(self, properties={**self.properties, **own}, topics={})
 
     @without_frames
     def looked_up(self) -> SinkOptions:
@@ -217,6 +230,22 @@ def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
         raise ConfigError(f"identity: needed for a batch write that is {EXACTLY_ONCE}")
     if not options.marker_topic:
         raise ConfigError("marker.topic: needed if each row names its topic")
+
+
+def _check_topics(options: SinkOptions) -> None:
+    """Check the properties of each topic that has its own, together with those of the write."""
+    if options.topics and options.mode == EXACTLY_ONCE:
+        raise ConfigError(
+            f"{TOPIC_OPTIONS}: not in mode {EXACTLY_ONCE}, where one producer writes all rows of a"
+            " task in one transaction; give the topic a write of its own"
+        )
+    for topic in options.topics:
+        if options.topic not in (None, topic):
+            raise ConfigError(f"{TOPIC_OPTIONS}: {topic}: all rows are for {options.topic}")
+        try:
+            options.of_topic(topic).config()
+        except ConfigError as error:
+            raise ConfigError(f"{TOPIC_OPTIONS}: {topic}: {error.args[0]}") from error
 
 
 def _word(own: Mapping[str, str], option: str, word: str) -> bool:

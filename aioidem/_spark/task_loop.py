@@ -4,14 +4,15 @@ Spark's Python workers run one task after another. The loop runs in a thread of 
 answers are read and deadlines are kept while Spark computes the next rows. With at-least-once the
 producer of a task that succeeded is kept, with its connections and metadata, for the next task with
 the same properties: all of its records are acknowledged, so that it has nothing of the earlier task
-any more. With exactly-once the connections are kept on which a task asks for its marker; they have
+any more. A write with `topic.options` has a producer for each set of properties, and all of them
+are kept. With exactly-once the connections are kept on which a task asks for its marker; they have
 no state of a transaction or a group.
 
 Invariants:
 
 - A task that fails leaves no producer and no connection behind.
-- One producer is kept at most. It is closed when a task comes with other properties, and so are the
-  connections.
+- The producers of one write are kept at most: one for each set of properties. They are closed when
+  a task comes with others, and so are the connections.
 - The thread ends with the process: Spark ends workers that are idle for a minute.
 
 Rejected: keeping the producer of a transaction (each task has a transactional id of its own, and
@@ -21,7 +22,7 @@ the fence that protects its rows is the request with which a new producer takes 
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import TypeVar, TypeVarTuple, Unpack
 
@@ -47,7 +48,7 @@ class TaskLoop:
         self._portal: BlockingPortal | None = None
         self._thread: threading.Thread | None = None
         self._tasks: TaskGroup | None = None
-        self._kept: tuple[Mapping[str, str], Producer] | None = None
+        self._kept: list[tuple[Mapping[str, str], Producer]] = []
         self._connections: tuple[Mapping[str, str], KeptConnections] | None = None
 
     def call(self, work: Callable[[Unpack[_Ts]], Awaitable[_T]], *arguments: *_Ts) -> _T:
@@ -64,27 +65,33 @@ class TaskLoop:
     def stop(self) -> None:
         """Close what is kept, and end the loop and its thread."""
         if self._portal is not None and self._thread is not None:
-            self._portal.call(self.take, None)
+            self._portal.call(self.keep_only, ())
             self._portal.call(self.disconnect)
             self._portal.call(self._portal.stop)
             self._thread.join()
             self._portal = self._thread = self._tasks = None
 
-    async def take(self, properties: Mapping[str, str] | None) -> Producer | None:
-        """Return the producer that is kept, if it has these properties; close it if not."""
-        kept, self._kept = self._kept, None
-        if kept is None:
-            return None
-        known, producer = kept
-        if known == properties and not internals(producer).life.ended:
-            return producer
-        await producer.close(0)
+    async def keep_only(self, wanted: Collection[Mapping[str, str]]) -> None:
+        """Close the producers that are kept with other properties than these."""
+        for properties, producer in list(self._kept):
+            if properties not in wanted:
+                self._kept.remove((properties, producer))
+                await producer.close(0)
+
+    async def take(self, properties: Mapping[str, str]) -> Producer | None:
+        """Return the producer that is kept with these properties, and keep it no longer."""
+        for each in list(self._kept):
+            known, producer = each
+            if known == properties:
+                self._kept.remove(each)
+                if not internals(producer).life.ended:
+                    return producer
+                await producer.close(0)
         return None
 
-    async def keep(self, properties: Mapping[str, str], producer: Producer) -> None:
+    def keep(self, properties: Mapping[str, str], producer: Producer) -> None:
         """Keep a producer, which has no records any more, for the next task."""
-        await self.take(None)
-        self._kept = (properties, producer)
+        self._kept.append((properties, producer))
 
     def connections(self, properties: Mapping[str, str]) -> KeptConnections:
         """Return the connections that are kept for these properties; call this in the loop."""

@@ -20,6 +20,8 @@ Invariants:
   exists and the repeated task skips them.
 - Exactly-once is atomic per task. When a batch fails for good, the rows of finished tasks remain.
 - Rows for one partition are written in the order in which the task has them.
+- A topic with options of its own has a producer of its own; topics with the same options share one
+  (`TopicsWriter`).
 - An attempt that fails to compute its first rows does not fence the next attempt, because it has
   not started its producer yet. (Spark starts the next attempt without waiting for the failed one's
   Python worker. So a producer of the failed attempt that is still starting would fence the next
@@ -52,7 +54,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine.record_block import Columns
 from aioidem._producer.deliveries import BulkDeliveries
 from aioidem._producer.native import Producer, internals
-from aioidem._spark.columns import RowSum, parts
+from aioidem._spark.columns import Part, RowSum, parts
 from aioidem._spark.marker import (
     PREFIX,
     Answer,
@@ -78,8 +80,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Effort",
     "ExactlyOnceWriter",
+    "Kept",
     "SinkTaskError",
     "TaskWriter",
+    "TopicsWriter",
     "Written",
     "check_identity",
     "read_marker",
@@ -97,6 +101,10 @@ _ACLS: Final[Mapping[type[KafkaError], str]] = {
     TopicAuthorizationFailedError: "WRITE on the topics of the rows, and READ on {marker}",
 }
 """The ACLs that the mode exactly-once needs, by the error of a client that lacks them."""
+
+
+Kept = tuple[Mapping[str, str], Producer]
+"""A producer that a later task with the same properties can use, and these properties."""
 
 
 class SinkTaskError(KafkaError):
@@ -155,6 +163,7 @@ class TaskWriter:
     ) -> None:
         self._started = kept is not None
         self._producer = kept or Producer(config=options.config(transactional_id))
+        self._properties = options.properties
         self._topic = options.topic
         self._intake = internals(self._producer).intake
         self._acked = 0
@@ -189,19 +198,23 @@ class TaskWriter:
             KafkaError: a row cannot be sent as it is.
             TypeError: a header has no name.
         """
-        self._settle()
-        names = rows.schema.names
+        self.settle()
         for part in parts(rows, self._topic):
-            pieces = self._intake.table_pieces(
-                part.topic,
-                part.rows,
-                "value",
-                "key" if "key" in names else None,
-                "headers" if "headers" in names else (),
-                part.partition,
-                "timestamp" if "timestamp" in names else None,
-            )
-            await self._queue(part.topic, pieces, part.partition)
+            await self.write_part(part)
+
+    async def write_part(self, part: Part) -> None:
+        """Queue rows for one topic; see `write`."""
+        names = part.rows.schema.names
+        pieces = self._intake.table_pieces(
+            part.topic,
+            part.rows,
+            "value",
+            "key" if "key" in names else None,
+            "headers" if "headers" in names else (),
+            part.partition,
+            "timestamp" if "timestamp" in names else None,
+        )
+        await self._queue(part.topic, pieces, part.partition)
 
     async def _queue(self, topic: str, pieces: Iterable[Columns], partition: int | None) -> None:
         for piece in pieces:
@@ -210,9 +223,9 @@ class TaskWriter:
             deliveries.watched = True  # the task's error tells of failures: they are not logged
             self._open.append(deliveries)
             await self._intake.queue_piece(topic, piece, partition, deliveries)
-            self._settle()
+            self.settle()
 
-    def _settle(self) -> int:
+    def settle(self) -> int:
         """Forget the pieces of which all rows are acknowledged; return how many rows are in all.
 
         Raises:
@@ -246,7 +259,7 @@ class TaskWriter:
         config = self._producer.config
         # Every record has an outcome before this timeout, so flush does not time out.
         await self._producer.flush(config.delivery_timeout + config.request_timeout + _MARGIN)
-        return Written(self._settle(), effort=self._effort())
+        return Written(self.settle(), effort=self._effort())
 
     def _effort(self) -> Effort:
         """Return what the task took until now; a producer that was kept has counted before."""
@@ -258,12 +271,76 @@ class TaskWriter:
             now.batches_retried - before.batches_retried,
         )
 
-    async def close(self, *, failed: bool) -> Producer | None:
+    async def close(self, *, failed: bool) -> list[Kept]:
         """Close the producer at once if the task has failed; else return it for another task."""
         if not failed:
-            return self._producer
+            return [(self._properties, self._producer)]
         await self._producer.close(0)
-        return None
+        return []
+
+
+class TopicsWriter:
+    """Writes the rows of topics that have options of their own, with a producer for each set.
+
+    A producer starts with the first row that needs it.
+
+    Args:
+        options: the options of the sink, in the mode at-least-once.
+        loop: keeps the producers between tasks.
+    """
+
+    def __init__(self, options: SinkOptions, loop: TaskLoop) -> None:
+        self._options = options
+        self._loop = loop
+        self._opened = time.monotonic()
+        self._writers: list[tuple[Mapping[str, str], TaskWriter]] = []
+
+    async def open(self) -> None:
+        """Do nothing: each producer starts when there are rows for it."""
+        await anyio.lowlevel.checkpoint()
+
+    async def begin(self) -> bool:
+        """Return True (write the rows): with at-least-once every attempt writes all rows."""
+        await anyio.lowlevel.checkpoint()
+        return True
+
+    def look_at(self, rows: pa.RecordBatch) -> None:
+        """Do nothing; see `TaskWriter.look_at`."""
+
+    async def write(self, rows: pa.RecordBatch) -> None:
+        """Queue rows, each topic's with its own producer; see `TaskWriter.write`."""
+        for _, each in self._writers:
+            each.settle()
+        for part in parts(rows, self._options.topic):
+            writer = await self._of_topic(part.topic)
+            await writer.write_part(part)
+
+    async def _of_topic(self, topic: str) -> TaskWriter:
+        options = self._options.of_topic(topic)
+        for properties, writer in self._writers:
+            if properties == options.properties:
+                return writer
+        made = TaskWriter(options, kept=await self._loop.take(options.properties))
+        self._writers.append((options.properties, made))
+        await made.open()
+        return made
+
+    async def finish(self) -> Written:
+        """Wait until every row is acknowledged; see `TaskWriter.finish`."""
+        done = [await writer.finish() for _, writer in self._writers]
+        efforts = [each.effort for each in done]
+        effort = Effort(
+            time.monotonic() - self._opened,
+            sum(each.bytes for each in efforts),
+            sum(each.batches for each in efforts),
+            sum(each.retried for each in efforts),
+        )
+        return Written(sum(each.rows for each in done), effort=effort)
+
+    async def close(self, *, failed: bool) -> list[Kept]:
+        """Close all producers at once if the task has failed; else return them for another task."""
+        closed = [await writer.close(failed=failed) for _, writer in self._writers]
+        return list(chain.from_iterable(closed))
 
 
 class ExactlyOnceWriter(TaskWriter):
@@ -377,12 +454,13 @@ class ExactlyOnceWriter(TaskWriter):
         try:
             await self._producer.send_offsets_to_transaction({self._place: offset}, self._task.name)
         except KafkaError:
-            self._settle()  # if it is a row that has failed, its error says more
+            self.settle()  # if it is a row that has failed, its error says more
             raise
 
-    async def close(self, *, failed: bool) -> None:
+    async def close(self, *, failed: bool) -> list[Kept]:
         """Close the producer; an open transaction is aborted, now or by the next attempt."""
         await self._producer.close(_ABORT_SECONDS if failed else None)
+        return []
 
 
 async def read_marker(
@@ -505,7 +583,7 @@ def _written(
         written = loop.call(writer.finish)
         failed = False
     finally:
-        loop.call(_close, writer, failed, options, loop)
+        loop.call(_close, writer, failed, loop)
     return written
 
 
@@ -519,16 +597,21 @@ def _begun(chunks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     return chain(list(islice(rest, 1)), rest)
 
 
-async def _writer(options: SinkOptions, task: TaskIdentity | None, loop: TaskLoop) -> TaskWriter:
+async def _writer(
+    options: SinkOptions, task: TaskIdentity | None, loop: TaskLoop
+) -> TaskWriter | TopicsWriter:
     if task is not None:
         return ExactlyOnceWriter(options, task, loop.connections(options.properties).ask)
+    own = [options.of_topic(topic).properties for topic in options.topics]
+    await loop.keep_only([options.properties, *own])
+    if own:
+        return TopicsWriter(options, loop)
     return TaskWriter(options, kept=await loop.take(options.properties))
 
 
-async def _close(writer: TaskWriter, failed: bool, options: SinkOptions, loop: TaskLoop) -> None:
+async def _close(writer: TaskWriter | TopicsWriter, failed: bool, loop: TaskLoop) -> None:
     with anyio.CancelScope(shield=True):
-        producer = await writer.close(failed=failed)
-        if producer is not None:
-            await loop.keep(options.properties, producer)
-        elif failed:
+        for properties, producer in await writer.close(failed=failed):
+            loop.keep(properties, producer)
+        if failed:
             await loop.disconnect()

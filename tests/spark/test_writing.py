@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 from aioidem._broker.intercept import Drop
+from aioidem._records.compression import Codec
 from aioidem._spark.options import SinkOptions, check_columns
 from aioidem._spark.task_loop import TaskLoop
 from aioidem._spark.writing import SinkTaskError, write_rows
@@ -208,3 +210,91 @@ def test_names_are_taken_in_any_case_and_passwords_are_not_shown() -> None:
 def test_a_bad_column_is_named(columns: dict[str, str], topic: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_columns(columns, SinkOptions(properties={}, topic=topic))
+
+
+# --- topics with options of their own -------------------------------------------------------------
+
+
+def both(cluster: EmbeddedCluster, own: str, other: str) -> SinkOptions:
+    given = {"compression.type": "gzip", "linger.ms": 0}
+    return SinkOptions.read(
+        {
+            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            "topic.options": json.dumps({own: given, f"{other}-unused": {"linger.ms": "5"}}),
+        }
+    )
+
+
+def test_a_topic_can_have_options_of_its_own(cluster: EmbeddedCluster, topic: str) -> None:
+    """Rows of a topic with own options are written with them, and all other rows without."""
+    other = f"{topic}.Other"
+    cluster.create_topic(other, partitions=1)
+    rows = pa.Table.from_batches([numbered(topic, 20), numbered(other, 30)]).combine_chunks()
+    done = write_rows(both(cluster, other, topic), rows.to_batches())
+    assert done.rows == 50
+    assert done.effort.batches == 2
+    codecs = {name: {each.codec for each in cluster.batches(name)} for name in (topic, other)}
+    assert codecs == {topic: {Codec.NONE}, other: {Codec.GZIP}}
+    assert cluster.log_end_offset(other) == 30
+
+
+def test_the_producers_of_topics_serve_the_next_task(cluster: EmbeddedCluster, topic: str) -> None:
+    """A worker keeps the producers of all topics, until a write comes with other properties."""
+    seen: list[int] = []
+    other = f"{topic}.Other"
+    cluster.create_topic(other, partitions=1)
+    cluster.intercept(lambda each: seen.append(each.api_key))
+    sink, loop = both(cluster, other, topic), TaskLoop()
+    rows = [numbered(topic, 1), numbered(other, 1)]
+    try:
+        for _ in range(2):
+            write_rows(sink, rows, loop=loop)
+        assert seen.count(INIT_PRODUCER_ID) == 2
+        write_rows(options(cluster), rows, loop=loop)  # the producer without topic's own options
+        assert seen.count(INIT_PRODUCER_ID) == 2
+        write_rows(sink, rows, loop=loop)
+        assert seen.count(INIT_PRODUCER_ID) == 3
+    finally:
+        loop.stop()
+
+
+def test_a_failed_row_of_any_topic_fails_the_task(cluster: EmbeddedCluster, topic: str) -> None:
+    """A row that fails with a topic's own producer fails the task."""
+    other = f"{topic}.Other"
+    cluster.create_topic(other, partitions=1)
+    cluster.set_config(other, "max.message.bytes", 1000)
+    rows = [numbered(other, 1, 2000), numbered(topic, 1)]
+    sink = both(cluster, topic, other)
+    with pytest.raises(SinkTaskError, match="1 were not written"):
+        write_rows(sink, rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "topic.options: "),
+        ("[]", "topic.options: not an object"),
+        ('{"t": 5}', "topic.options: t: not an object"),
+        ('{"a/b": {}}', "topic.options: .*a/b"),
+        ('{"t": {}, "t": {}}', "topic.options: 't' is there twice"),
+        ('{"t": {"linger.m": 5}}', "topic.options: t: linger.m is not a property"),
+        ('{"t": {"sasl.password": "p"}}', "topic.options: t: sasl.password is not a property"),
+        ('{"t": {"linger.ms": null}}', "topic.options: t: linger.ms is neither"),
+        ('{"t": {"acks": 1}}', "topic.options: t: .*idempotence"),
+        ('{"t": {"compression.type": "zip"}}', "topic.options: t: compression.type"),
+        ("[" * 100_000, "topic.options: "),
+    ],
+)
+def test_a_bad_option_of_a_topic_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SinkOptions.read({**SERVERS, "topic.options": text})
+
+
+def test_options_of_a_topic_that_cannot_apply_are_refused() -> None:
+    """A write to one topic has no options of another, and an exactly-once write has none."""
+    own = {**SERVERS, "topic.options": '{"t": {"acks": "all", "enable.idempotence": true}}'}
+    assert SinkOptions.read({**own, "topic": "t"}).topics["t"]["enable.idempotence"] == "true"
+    with pytest.raises(ConfigError, match=r"topic\.options: t: all rows are for u"):
+        SinkOptions.read({**own, "topic": "u"})
+    with pytest.raises(ConfigError, match=r"topic\.options: not in mode exactly-once"):
+        SinkOptions.read({**own, "topic": "t"}, streaming=True)
