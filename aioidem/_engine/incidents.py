@@ -9,7 +9,9 @@ An event, such as an epoch bump, is logged when it happens. If events of one kin
 another, all but the first few are counted, and the count is logged after intervals that double.
 
 An outage has several symptoms. If an incident is explained by another one that goes on, its lines
-are logged at INFO: whoever reads only warnings sees the cause.
+are logged at INFO: whoever reads only warnings sees the cause. If the other one ends and this one
+goes on, it has one more line at its own level, and so has its end. An event that an incident
+explains is logged at INFO, too.
 """
 
 from __future__ import annotations
@@ -115,15 +117,27 @@ _OUTAGES = frozenset(
 _TIMINGS = {
     LogLine.AUTHENTICATION: _Timing(0.0, 1.0, frozenset()),
     LogLine.NO_BROKER: _Timing(1.0, 1.0, frozenset({LogLine.AUTHENTICATION})),
-    LogLine.LEADER_MISSING: _Timing(1.0, 1.0, frozenset({LogLine.NO_BROKER})),
+    # A leader that dies cannot be reached, and a while later the cluster names no leader any more.
+    # Each of the two explains the other, so the one that is seen first is the warning.
+    LogLine.LEADER_MISSING: _Timing(
+        1.0, 1.0, frozenset({LogLine.NO_BROKER, LogLine.LEADER_UNREACHABLE})
+    ),
     LogLine.LEADER_UNREACHABLE: _Timing(
-        1.0, 1.0, frozenset({LogLine.AUTHENTICATION, LogLine.NO_BROKER})
+        1.0,
+        1.0,
+        frozenset({LogLine.AUTHENTICATION, LogLine.NO_BROKER, LogLine.LEADER_MISSING}),
     ),
     LogLine.THROTTLED: _Timing(1.0, 10.0, frozenset()),
     # These have two seconds, so that an outage that explains them is logged before.
     LogLine.IN_DOUBT: _Timing(2.0, 0.0, _OUTAGES),
     LogLine.BUFFER_FULL: _Timing(2.0, 10.0, _OUTAGES | {LogLine.IN_DOUBT, LogLine.THROTTLED}),
 }
+
+_EXPLAINED_EVENTS: Mapping[LogLine, frozenset[LogLine]] = {
+    # The batches that an outage delays reach their deadline, and give up their sequence numbers.
+    LogLine.EPOCH_BUMPED: _OUTAGES | {LogLine.IN_DOUBT, LogLine.THROTTLED},
+}
+"""The events that need no warning of their own while one of these incidents goes on."""
 
 
 class Incident:
@@ -134,6 +148,7 @@ class Incident:
     """
 
     __slots__ = (
+        "_alone_since",
         "_begun",
         "_interval",
         "_level",
@@ -154,6 +169,8 @@ class Incident:
         self._next_at = 0.0
         self._interval = FIRST_INTERVAL
         self._level = line.level
+        # Since when no other incident explains this one, whose lines are at INFO; None if one does.
+        self._alone_since: float | None = None
 
     def _move(self, event: IncidentEvent) -> None:
         self.state = transition(INCIDENT_TRANSITIONS, self.state, event, self.line.value)
@@ -182,7 +199,10 @@ class Incident:
             self._move(IncidentEvent.APPEARED)
         if self.state is IncidentState.SUSPECTED:
             return self._begin_if_due(condition, now, opened)
-        return self._continue_if_due(condition, now)
+        if self._outlasts(now, opened):
+            self._level = self.line.level
+            return self._continue(condition, now, self._level)
+        return self._continue(condition, now, logging.INFO) if now >= self._next_at else None
 
     def _begin_if_due(
         self, condition: Condition, now: float, opened: frozenset[LogLine]
@@ -194,15 +214,23 @@ class Incident:
         self._next_at = now + self._interval
         explained = self._timing.explained_by & opened
         self._level = logging.INFO if explained else self.line.level
+        self._alone_since = None
         return self._event(Phase.BEGINS, condition.describe(), self._level, condition.number, now)
 
-    def _continue_if_due(self, condition: Condition, now: float) -> Event | None:
-        if now < self._next_at:
-            return None
+    def _outlasts(self, now: float, opened: frozenset[LogLine]) -> bool:
+        """Return whether the incidents that explained this one have been over for a grace time."""
+        if self._level == self.line.level or self._timing.explained_by & opened:
+            self._alone_since = None
+            return False
+        if self._alone_since is None:
+            self._alone_since = now
+        return now >= self._alone_since + self._timing.grace
+
+    def _continue(self, condition: Condition, now: float, level: int) -> Event:
         self._interval = min(2 * self._interval, LONGEST_INTERVAL)
         self._next_at = now + self._interval
         text = f"still after {now - self._begun:.0f} s: {condition.describe()}"
-        return self._event(Phase.CONTINUES, text, logging.INFO, condition.number, now)
+        return self._event(Phase.CONTINUES, text, level, condition.number, now)
 
     def _see_calm(self, now: float) -> Event | None:
         if self.state is IncidentState.SUSPECTED:
@@ -261,6 +289,21 @@ class Incidents:
             event = incident.see(conditions.get(incident.line), now, opened)
             if event is not None:
                 yield event
+
+    def goes_on(self, line: LogLine) -> bool:
+        """Return whether an incident has begun and has not ended."""
+        return any(each.open for each in self._all if each.line is line)
+
+    def explained(self, event: Event) -> Event:
+        """Return an event as it is to be logged: at INFO if an incident that goes on explains it.
+
+        Args:
+            event: what happened.
+        """
+        by = _EXPLAINED_EVENTS.get(event.line, frozenset())
+        if any(map(self.goes_on, by)):
+            return event._replace(level=logging.INFO)
+        return event
 
     def close(self) -> Iterable[Event]:
         """Yield the last lines of the incidents that are over, because the producer is closing."""

@@ -47,6 +47,9 @@ __all__ = [
 MAX_THROTTLE = 300.0
 """The longest throttle time that is obeyed, in seconds; a longer one is cut to this."""
 
+_LATELY = 1.0
+"""For how many seconds after a delay by a quota the broker still counts as throttling."""
+
 
 class LinkState(Named):
     """The state of a connection."""
@@ -267,6 +270,10 @@ class Link:
             return
         self.last_throttle = min(throttle_ms / 1000.0, MAX_THROTTLE)
         self.throttled_until = max(self.throttled_until, now + self.last_throttle)
+
+    def throttle_at(self, now: float) -> float:
+        """Return by how many seconds the broker delayed requests lately; 0 if it does not."""
+        return self.last_throttle if now < self.throttled_until + _LATELY else 0.0
 
     def timeout_at(self, request_timeout: float, longest: float) -> float | None:
         """Return when the oldest outstanding request times out; None if there is none.

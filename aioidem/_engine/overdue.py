@@ -12,7 +12,15 @@ from typing import NamedTuple
 from aioidem import errors
 from aioidem._engine.batch import Batch, BatchState
 
-__all__ = ["LeaderStatus", "Trouble", "batch_progress", "obstacle", "overdue", "queue_progress"]
+__all__ = [
+    "LeaderStatus",
+    "Trouble",
+    "batch_progress",
+    "last_failure",
+    "obstacle",
+    "overdue",
+    "queue_progress",
+]
 
 
 class Trouble:
@@ -53,6 +61,8 @@ class LeaderStatus(NamedTuple):
     """The number of connections to the broker in a row that failed."""
     error: Exception | None
     """Why the last of them failed."""
+    throttle: float = 0.0
+    """By how many seconds the broker has lately delayed this client, because of a quota."""
 
 
 def overdue(
@@ -81,19 +91,23 @@ def overdue(
     records = "1 record" if count == 1 else f"{count} records"
     verdict = "not acknowledged, perhaps written," if in_doubt else "not written"
     last = None if trouble is None else trouble.last
-    failed = ""
-    if trouble is not None and last is not None:
-        failures = "failure" if trouble.attempts == 1 else f"of {trouble.attempts} failures"
-        failed = f"; last {failures}: {last}"
     ask = ". resolve() looks for them in the log" if in_doubt else ""
     error = errors.DeliveryTimeoutError(
         f"{where}: {records} {verdict} in delivery_timeout ({timeout:g} s): {waited_for}; "
-        f"{progress}{failed}. {_advice(leader)}, or raise delivery_timeout{ask}"
+        f"{progress}{last_failure(trouble)}. {_advice(leader)}, or raise delivery_timeout{ask}"
     )
     cause = last if isinstance(last, Exception) and leader.error is None else leader.error
     # The copy has no traceback, whose frames would keep a closed connection in memory.
     error.__cause__ = copy.copy(cause) if isinstance(cause, errors.KafkaError) else cause
     return error
+
+
+def last_failure(trouble: Trouble | None) -> str:
+    """Say in words which attempt of a partition failed last; empty if none did."""
+    if trouble is None or trouble.last is None:
+        return ""
+    failures = "failure" if trouble.attempts == 1 else f"of {trouble.attempts} failures"
+    return f"; last {failures}: {trouble.last}"
 
 
 def obstacle(
@@ -119,9 +133,11 @@ def obstacle(
         )
     if not identified:
         return "the cluster has granted no producer id"
-    if trouble is None:
-        return f"no acknowledgement of the leader, {leader.name}"
-    return f"no acknowledgement of the leader, {leader.name}, for {now - trouble.since:.1f} s"
+    duration = "" if trouble is None else f", for {now - trouble.since:.1f} s"
+    slowed = ""
+    if leader.throttle:
+        slowed = f", which throttles this client (a quota) by up to {leader.throttle:.1f} s"
+    return f"no acknowledgement of the leader, {leader.name}{slowed}{duration}"
 
 
 def _why(leader: LeaderStatus) -> str:
@@ -132,8 +148,12 @@ def _why(leader: LeaderStatus) -> str:
 def _advice(leader: LeaderStatus) -> str:
     if not leader.leads:
         return "Check why no replica of the partition can lead it"
+    if isinstance(leader.error, errors.AuthenticationFailedError):
+        return "Check this client's credentials, and where they come from"
     if leader.down_since is not None:
         return f"Check whether {leader.name} runs and can be reached at that address from here"
+    if leader.throttle:
+        return "Send less, or raise this client's quota"
     return f"Check the log of {leader.name}, and whether it keeps up"
 
 

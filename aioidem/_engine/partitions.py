@@ -168,14 +168,19 @@ class Partitions:
                     self._config.request_timeout,
                     self._config.delivery_timeout,
                     answered,
-                    self.leader_status(state),
+                    self.leader_status(state, now),
                     self._effects,
                 )
         if self.retired:
             self.retired = [state for state in self.retired if state.active]
 
-    def leader_status(self, state: PartitionState) -> LeaderStatus:
-        """Return which broker leads a partition, and whether it can be reached."""
+    def leader_status(self, state: PartitionState, now: float) -> LeaderStatus:
+        """Return which broker leads a partition, and whether it can be reached.
+
+        Args:
+            state: the partition.
+            now: seconds.
+        """
         view = self._cluster.leader_of(state.topic, state.partition)
         leads = view is not None and view.leader_id != NO_LEADER
         node_id = view.leader_id if view is not None and leads else None
@@ -192,6 +197,7 @@ class Partitions:
             node.down_since,
             node.backoff.failures,
             node.last_error,
+            0.0 if node.link is None else node.link.throttle_at(now),
         )
 
     def unreachable(self, now: float) -> errors.KafkaConnectionError | None:
@@ -210,7 +216,7 @@ class Partitions:
         if not waiting:
             return None
         oldest, state = min(waiting, key=lambda each: each[0])
-        leader = self.leader_status(state)
+        leader = self.leader_status(state, now)
         others = "" if len(waiting) == 1 else f"; {len(waiting) - 1} more partitions wait"
         records = "1 record" if state.unsettled == 1 else f"{state.unsettled} records"
         error = errors.KafkaError(

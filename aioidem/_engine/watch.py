@@ -17,6 +17,7 @@ from aioidem._engine.incidents import Condition, Event, Incidents, Repeats
 from aioidem._engine.links import Node
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.overdue import last_failure
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.record_accumulator import RecordAccumulator
@@ -134,7 +135,8 @@ class OperatorWatch:
         Args:
             now: seconds.
         """
-        return [each for each in self._outcomes.take_events() if self._repeats.admit(each, now)]
+        events = map(self._incidents.explained, self._outcomes.take_events())
+        return [each for each in events if self._repeats.admit(each, now)]
 
     def _counted(self, event: Event) -> Event:
         """Add to a line what became of the records since the incident began."""
@@ -184,17 +186,11 @@ class OperatorWatch:
                 reach.since, reach.attempts, lambda: _text(connections.unreachable(now))
             )
         if needed:
-            self._see_leaders(
-                [down[node_id] for node_id in needed], sum(needed.values()), found, now
-            )
-        slowed = [
-            link
-            for link in connections.links.values()
-            if link.last_throttle and now < link.throttled_until + _INTERVAL
-        ]
+            self._see_leaders([down[node_id] for node_id in needed], needed, found, now)
+        slowed = [link for link in connections.links.values() if link.throttle_at(now)]
         if slowed:
             nodes = [connections.nodes[link.node_id] for link in slowed]
-            longest = max(link.last_throttle for link in slowed)
+            longest = max(link.throttle_at(now) for link in slowed)
             found[LogLine.THROTTLED] = Condition(
                 now,
                 len(slowed),
@@ -204,25 +200,38 @@ class OperatorWatch:
                 ),
             )
 
-    def _waited_for(self, down: Mapping[int, Node]) -> dict[int, int]:
-        """Return how many partitions with waiting records each of these brokers leads, if any."""
-        needed: dict[int, int] = {}
+    def _waited_for(self, down: Mapping[int, Node]) -> dict[int, list[PartitionState]]:
+        """Return the partitions with waiting records that each of these brokers leads, if any.
+
+        If it was logged already that leaders cannot be reached, a broker still counts that led a
+        partition when it was lost, until there is another leader: it is why there is none.
+        """
+        known = self._incidents.goes_on(LogLine.LEADER_UNREACHABLE)
+        needed: dict[int, list[PartitionState]] = {}
         for state in self._partitions.busy:
             view = self._cluster.leader_of(state.topic, state.partition)
-            if view is not None and view.leader_id in down and state.active:
-                needed[view.leader_id] = needed.get(view.leader_id, 0) + 1
+            leader = NO_LEADER if view is None else view.leader_id
+            if leader == NO_LEADER and known and state.route is not None:
+                leader = state.route.leader_id
+            if leader in down and state.active:
+                needed.setdefault(leader, []).append(state)
         return needed
 
     def _see_leaders(
-        self, nodes: list[Node], led: int, found: dict[LogLine, Condition], now: float
+        self,
+        nodes: list[Node],
+        needed: Mapping[int, list[PartitionState]],
+        found: dict[LogLine, Condition],
+        now: float,
     ) -> None:
-        """Note that brokers cannot be reached that lead `led` partitions with waiting records."""
+        """Note that brokers cannot be reached that lead partitions with waiting records."""
+        led = [state for states in needed.values() for state in states]
         found[LogLine.LEADER_UNREACHABLE] = Condition(
             _since(nodes),
-            led,
+            len(led),
             lambda: (
-                f"{_named(nodes)}, which leads {_many(led, 'partition')} with waiting records, "
-                f"cannot be reached for {now - _since(nodes):.1f} s and "
+                f"{_named(nodes)}, the last leader of {_several(led[0].where, len(led))} with "
+                f"waiting records, cannot be reached for {now - _since(nodes):.1f} s and "
                 f"{_many(nodes[0].backoff.failures, 'attempt')}: {_text(nodes[0].last_error)}"
             ),
         )
@@ -249,7 +258,8 @@ class OperatorWatch:
                 more,
                 lambda: (
                     f"{_several(first.where, more)} with waiting records: "
-                    f"{first.obstacle(self._partitions.leader_status(first), now)}"
+                    f"{first.obstacle(self._partitions.leader_status(first, now), now)}"
+                    f"{last_failure(first.trouble)}"
                 ),
             )
         if doubtful:
@@ -262,7 +272,8 @@ class OperatorWatch:
                 lambda: (
                     f"{_many(batches, 'batch', 'batches')} of {_several(doubted.where, many)} in "
                     f"doubt for {now - oldest:.1f} s: sent, and not known to be in the log; "
-                    f"{doubted.obstacle(self._partitions.leader_status(doubted), now)}"
+                    f"{doubted.obstacle(self._partitions.leader_status(doubted, now), now)}"
+                    f"{last_failure(doubted.trouble)}"
                 ),
             )
 
@@ -307,8 +318,10 @@ def _named(nodes: list[Node]) -> str:
 
 
 def _refused_by(nodes: list[Node]) -> str:
-    first = nodes[0]
-    return f"{_named(nodes)} refuses this client: {first.last_error}"
+    error = nodes[0].last_error
+    if isinstance(error, errors.BrokerResponseError):
+        return f"{_named(nodes)} refuses this client: {error}"
+    return f"no session with {_named(nodes)}: {error}"
 
 
 def _several(where: str, count: int) -> str:

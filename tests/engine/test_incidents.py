@@ -111,6 +111,59 @@ def test_an_incident_that_another_one_explains_is_no_warning() -> None:
     assert {event.level for event in alone} == {logging.WARNING}
 
 
+def test_a_leader_that_is_lost_is_one_warning() -> None:
+    """A dead leader is unreachable, and then there is none: the second is not another warning."""
+
+    def outage(now: float) -> Mapping[LogLine, Condition]:
+        holds = {}
+        if now < 20.0:
+            holds[LogLine.LEADER_UNREACHABLE] = condition(0.0)
+        if 4.0 <= now < 19.0:
+            holds[LogLine.LEADER_MISSING] = condition(4.0)
+        return holds
+
+    told = [event for _, event in run(30.0, outage)]
+    warnings = [(event.line, event.phase) for event in told if event.level == logging.WARNING]
+    line = LogLine.LEADER_UNREACHABLE
+    assert warnings == [(line, Phase.BEGINS), (line, Phase.ENDS)]
+
+    def at_once(_now: float) -> Mapping[LogLine, Condition]:
+        return {LogLine.LEADER_UNREACHABLE: condition(0.0), LogLine.LEADER_MISSING: condition(0.0)}
+
+    warned = {event.line for _, event in run(30.0, at_once) if event.level == logging.WARNING}
+    assert warned == {LogLine.LEADER_MISSING}
+
+
+def test_an_incident_that_outlasts_its_explanation_becomes_a_warning() -> None:
+    """A symptom that stays when its cause is over has a line of its own, and so has its end."""
+
+    def outage(now: float) -> Mapping[LogLine, Condition]:
+        holds = {}
+        if now < 8.0:
+            holds[LogLine.NO_BROKER] = condition(0.0)
+        if now < 15.0:
+            holds[LogLine.IN_DOUBT] = condition(0.0)
+        return holds
+
+    told = run(30.0, outage)
+    doubt = [(now, e.phase, e.level) for now, e in told if e.line is LogLine.IN_DOUBT]
+    assert doubt == [
+        (2.0, Phase.BEGINS, logging.INFO),
+        (11.0, Phase.CONTINUES, logging.WARNING),  # 1 s until the cause is over, 2 s of grace
+        (15.0, Phase.ENDS, logging.WARNING),
+    ]
+
+
+def test_an_epoch_bump_that_an_outage_explains_is_no_warning() -> None:
+    """An event is logged at INFO while an incident goes on that explains it."""
+    incidents = Incidents()
+    bump, loss = Event(LogLine.EPOCH_BUMPED, "x"), Event(LogLine.DATA_LOSS, "x")
+    assert incidents.explained(bump) is bump
+    assert list(incidents.see({LogLine.NO_BROKER: condition(0.0)}, 2.0))
+    assert incidents.explained(bump).level == logging.INFO
+    assert incidents.explained(loss) is loss
+
+
 def test_a_closing_producer_ends_the_incidents_whose_condition_is_over() -> None:
     """`close` does not wait for the calm time, and ends no incident whose condition holds."""
     incidents = Incidents()

@@ -242,7 +242,9 @@ async def test_a_leader_cannot_be_reached(log: Log) -> None:
         await virtual_time(5.0)
         begin, _, end = log.outline("leader-unreachable")
         told = begin.getMessage()
-        assert f"broker {far} (embedded-{far}:9092), which leads 1 partition with waiting" in told
+        assert (
+            f"broker {far} (embedded-{far}:9092), the last leader of orders-0 with waiting" in told
+        )
         assert "Connection timed out" in told
         assert end.levelno == logging.WARNING
     log.check()
