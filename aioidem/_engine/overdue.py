@@ -91,10 +91,9 @@ def overdue(
     records = "1 record" if count == 1 else f"{count} records"
     verdict = "not acknowledged, perhaps written," if in_doubt else "not written"
     last = None if trouble is None else trouble.last
-    ask = ". resolve() looks for them in the log" if in_doubt else ""
     error = errors.DeliveryTimeoutError(
         f"{where}: {records} {verdict} in delivery_timeout ({timeout:g} s): {waited_for}; "
-        f"{progress}{last_failure(trouble)}. {_advice(leader)}, or raise delivery_timeout{ask}"
+        f"{progress}{last_failure(trouble)}. {_advice(leader)}, or raise delivery_timeout"
     )
     cause = last if isinstance(last, Exception) and leader.error is None else leader.error
     # The copy has no traceback, whose frames would keep a closed connection in memory.

@@ -32,7 +32,6 @@ In every other case it is retried.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,6 +45,7 @@ from aioidem._engine.effects import Effects
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
 from aioidem._engine.log_position import LogPosition
+from aioidem._engine.outcome_error import outcome_error
 from aioidem._engine.overdue import (
     LeaderStatus,
     Trouble,
@@ -1366,10 +1366,8 @@ class PartitionState:
             incident: the batch in which the records may be in the log; None if they cannot be, or
                 if nothing identifies their batch.
         """
-        error = copy.copy(error)
-        error.status = status
-        error.incident = incident
-        outcome = Outcome(self.topic, self.partition, status, error=error)
+        own = outcome_error(error, self.where, status, incident)
+        outcome = Outcome(self.topic, self.partition, status, error=own)
         out.settle(Settlement.of_items(outcome, records))
 
     def __repr__(self) -> str:

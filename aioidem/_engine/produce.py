@@ -357,8 +357,8 @@ class ProduceRequests:
             if not batch.in_doubt:
                 self._accumulator.topics[state.topic].too_large(len(batch.data), now)
             limit.refuse(len(batch.data))
-            error = too_large(state.where, part, len(batch.data), batch.count, limit.told)
-        named = culprits(state.where, part, batch.count)
+            error = too_large(state.where, part, len(batch.data), batch.count, limit.told, broker)
+        named = culprits(state.where, part, batch.count, batch.attempts, broker)
         innocent = self._accumulator.without(batch, named) if named else None
         return Refusal(disposition, error, named, innocent)
 

@@ -46,8 +46,14 @@ _ADVICE: Final[Mapping[int, str]] = {
         "Check the topic's min.insync.replicas, and which replicas run"
     ),
     ErrorCode.kafka_storage_error: "Check the disks of that broker",
+    ErrorCode.policy_violation: "Ask whoever runs the cluster what its policy demands",
+    ErrorCode.invalid_required_acks: "Set acks to 0, 1 or all",
+    ErrorCode.invalid_topic_exception: "Choose another topic: this one is internal to Kafka",
+    ErrorCode.corrupt_message: "Check the network and the memory of both machines",
 }
-"""What to do about an error code of Produce, where its name does not say it."""
+"""What to do about an error code of Produce."""
+
+_OTHER_ADVICE: Final = "The log of that broker may say more"
 
 
 def refusal_error(
@@ -68,17 +74,18 @@ def refusal_error(
         named = ", ".join(f"record {i}: {text or 'refused'}" for i, text in first)
         detail = f"{detail} ({named})" if detail else named
     records = "1 record" if count == 1 else f"{count} records"
-    sent = "" if attempts <= 1 else f" in attempt {attempts}"
-    text = f"{where}: {broker} refused a batch of {records}{sent}"
-    if detail:
-        text += f": {printable(detail)}"
-    advice = _ADVICE.get(answer.error_code)
-    return errors.broker_error(
-        answer.error_code, f"{text.rstrip('.')}. {advice}" if advice else text
-    )
+    text = f"{where}: {broker} refused a batch of {records} in attempt {attempts}"
+    return _with_advice(answer.error_code, f"{text}: {printable(detail)}" if detail else text)
 
 
-def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:
+def _with_advice(code: int, text: str) -> errors.KafkaError:
+    """Return the error of a refusal, whose text ends with what to do about it."""
+    return errors.broker_error(code, f"{text.rstrip('.')}. {_ADVICE.get(code, _OTHER_ADVICE)}")
+
+
+def culprits(
+    where: str, answer: PartitionAnswer, count: int, attempts: int, broker: str
+) -> dict[int, errors.KafkaError]:
     """Return, by index, an error for each record that made the broker refuse the batch.
 
     The result is empty if the broker names no record.
@@ -87,6 +94,8 @@ def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, error
         where: the topic and partition, for the message.
         answer: the broker's answer for the partition.
         count: the number of records in the batch.
+        attempts: how often the batch was sent.
+        broker: the broker's id and address.
     """
     if answer.error_code not in _NAMES_RECORDS:
         return {}
@@ -94,17 +103,22 @@ def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, error
     # before an error object is made for each.
     named = {index: text for index, text in answer.record_errors if 0 <= index < count}
     return {
-        index: errors.broker_error(
+        index: _with_advice(
             answer.error_code,
-            f"{where}: the broker refused record {index} of its batch of {count}: "
-            f"{text or answer.error_message or 'it does not say why'}",
+            f"{where}: {broker} refused record {index} of its batch of {count} in attempt "
+            f"{attempts}: {text or answer.error_message or 'it does not say why'}",
         )
         for index, text in sorted(named.items(), key=lambda each: each[0])
     }
 
 
 def too_large(
-    where: str, answer: PartitionAnswer, nbytes: int, count: int, told: int | None
+    where: str,
+    answer: PartitionAnswer,
+    nbytes: int,
+    count: int,
+    told: int | None,
+    broker: str,
 ) -> errors.KafkaError:
     """Return the error for a batch that is larger than its topic accepts.
 
@@ -114,6 +128,7 @@ def too_large(
         nbytes: the size of the batch.
         count: the number of records in the batch.
         told: the topic's limit in bytes; None if it is not known.
+        broker: the broker's id and address.
     """
     # If the known limit is not below the batch's size, it is out of date and does not explain the
     # refusal. So the message does not name it.
@@ -121,6 +136,6 @@ def too_large(
     records = "one record" if count == 1 else f"{count} records"
     return errors.broker_error(
         answer.error_code,
-        f"{where}: the broker refused a batch of {nbytes} bytes with {records} as larger than "
+        f"{where}: {broker} refused a batch of {nbytes} bytes with {records} as larger than "
         f"{MESSAGE_BYTES} of the topic ({limit}). Send smaller records, or raise {MESSAGE_BYTES}",
     )

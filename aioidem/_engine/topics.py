@@ -73,7 +73,11 @@ class TopicState:
 
     def refuse(self) -> KafkaError:
         """Note that the cluster permanently refuses the topic, and return the error."""
-        self.refused = broker_error(self.error_code, f"topic {self.name!r}")
+        self.refused = broker_error(
+            self.error_code,
+            f"topic {self.name!r}: the metadata of the cluster has this error. Check the topic's "
+            "name, and whether this client's principal may DESCRIBE and WRITE to it",
+        )
         return self.refused
 
     def too_large(self, nbytes: int, now: float) -> None:

@@ -34,6 +34,9 @@ _SOON = 0.25
 _STUCK = 1.0
 """Seconds for which the same caller must wait for room until the buffer counts as full."""
 
+_STREAK = 2.0
+"""Calls that do not wait for room belong together if no more seconds are between them."""
+
 _REFUSALS = (errors.AuthenticationFailedError, errors.BrokerNotAllowedError)
 
 _OVER = {
@@ -45,6 +48,29 @@ _OVER = {
     LogLine.IN_DOUBT: "no batch is in doubt any more",
     LogLine.BUFFER_FULL: "the buffer has room again",
 }
+
+
+class _FullBuffer:
+    """The calls that found no room and did not wait (`send_nowait`), since a record was queued."""
+
+    __slots__ = ("_last", "_queued", "calls", "since")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.since = 0.0
+        self._last = float("-inf")
+        self._queued = 0
+
+    def add(self, queued: int, now: float) -> None:
+        """Note a call; `queued` is the number of records that were ever queued."""
+        if queued != self._queued or now > self._last + _STREAK:
+            self.calls, self.since, self._queued = 0, now, queued
+        self.calls += 1
+        self._last = now
+
+    def lasts(self, queued: int, now: float) -> bool:
+        """Return whether calls find no room now, and have found none for long enough."""
+        return queued == self._queued and now <= self._last + _STREAK and now >= self.since + _STUCK
 
 
 class OperatorWatch:
@@ -69,6 +95,7 @@ class OperatorWatch:
         "_budget",
         "_cluster",
         "_connections",
+        "_full",
         "_head",
         "_head_since",
         "_incidents",
@@ -102,12 +129,22 @@ class OperatorWatch:
         # The caller that has waited longest for room, and since when it is the one, in seconds.
         self._head: MemoryWaiter | None = None
         self._head_since = 0.0
+        self._full = _FullBuffer()
         self.due_at = 0.0
         self.wakes_at: float | None = None
 
     def hurry(self) -> None:
         """Have the next `look` at once, because a connection has ended."""
         self.due_at = 0.0
+
+    def no_room(self, now: float) -> None:
+        """Note that a call found no room in the buffer, and that it does not wait for it."""
+        self._full.add(self._queued, now)
+
+    @property
+    def _queued(self) -> int:
+        """How many records were ever queued."""
+        return self._outcomes.settled + self._accumulator.unsettled
 
     def look(self, now: float) -> None:
         """Find what holds now, and give the lines that are due to `Outcomes`."""
@@ -281,18 +318,27 @@ class OperatorWatch:
         head = self._budget.head
         if head is not self._head:
             self._head, self._head_since = head, now
-        if head is None or now < self._head_since + _STUCK:
-            return
-        waiting = self._budget.waiting
-        found[LogLine.BUFFER_FULL] = Condition(
-            self._head_since,
-            waiting,
-            lambda: (
-                f"{_many(waiting, 'caller')} of send {'waits' if waiting == 1 else 'wait'} for "
-                f"room, the first for {now - self._head_since:.1f} s: "
-                f"{self._budget.usage()}{self._because(now)}"
-            ),
-        )
+        if head is not None and now >= self._head_since + _STUCK:
+            waiting = self._budget.waiting
+            found[LogLine.BUFFER_FULL] = Condition(
+                self._head_since,
+                waiting,
+                lambda: (
+                    f"{_many(waiting, 'caller')} of send {'waits' if waiting == 1 else 'wait'} for "
+                    f"room, the first for {now - self._head_since:.1f} s: "
+                    f"{self._budget.usage()}{self._because(now)}"
+                ),
+            )
+        elif self._full.lasts(self._queued, now):
+            calls, since = self._full.calls, self._full.since
+            found[LogLine.BUFFER_FULL] = Condition(
+                since,
+                calls,
+                lambda: (
+                    f"send_nowait has found no room {_many(calls, 'time')} in {now - since:.1f} s: "
+                    f"{self._budget.usage()}{self._because(now)}"
+                ),
+            )
 
     def _because(self, now: float) -> str:
         obstacle = self._partitions.obstacle(now)

@@ -76,6 +76,7 @@ class RecordIntake:
         "_sender",
         "_topics",
         "_wakeup",
+        "_watch",
         "context",
         "queue_plain",
     )
@@ -94,6 +95,7 @@ class RecordIntake:
         self._topics = self._accumulator.topics
         self._budget = core.budget
         self._meters = core.meters
+        self._watch = core.watch
         self._sender = sender
         self._wakeup = sender.wakeup
         self._life = life
@@ -421,9 +423,9 @@ class RecordIntake:
         began = self._life.clock()
         until = began + self._config.max_block if block_until is None else block_until
         try:
-            await self._granted(size, until)
+            await self._granted(size, until, _place(topic, partition))
         except errors.KafkaTimeoutError as error:
-            self.note_exhausted()
+            self._meters.exhausted.record(1, self._life.clock())
             self._meters.failed(topic, 1, error)
             raise
         finally:
@@ -433,11 +435,24 @@ class RecordIntake:
                 self._observer.on_waited(topic, partition, now - began)
         return until
 
-    def note_exhausted(self) -> None:
-        """Count a send that found no room in the buffer."""
-        self._meters.exhausted.record(1, self._life.clock())
+    def no_room(self, topic: str, partition: int | None, size: int) -> errors.BufferFullError:
+        """Note that a call found no room and does not wait for it, and return its error.
 
-    async def _granted(self, size: int, until: float) -> None:
+        Args:
+            topic: The record's topic.
+            partition: The partition that the caller chose; None if it chose none.
+            size: How many bytes the record needs, in memory.
+        """
+        now = self._life.clock()
+        self._meters.exhausted.record(1, now)
+        self._watch.no_room(now)
+        return errors.BufferFullError(
+            f"{_place(topic, partition)}: no room for {size} bytes: {self._budget.usage()}; "
+            "nothing was queued. Await wait_for_room() or an earlier delivery, and send again; a "
+            "larger buffer_memory helps against bursts only"
+        )
+
+    async def _granted(self, size: int, until: float, where: str) -> None:
         budget = self._budget
         room = new_signal()
         waiter = budget.wait(size, room.set)
@@ -455,8 +470,8 @@ class RecordIntake:
         if not waiter.granted:
             budget.abandon(waiter)
             raise self._life.timed_out(
-                f"no room for {size} bytes within max_block ({self._config.max_block:g} s): "
-                f"{budget.usage()}; nothing was queued"
+                f"{where}: no room for {size} bytes within max_block "
+                f"({self._config.max_block:g} s): {budget.usage()}; nothing was queued"
             )
         # From `claim` until the record is queued nothing is awaited, so that records keep the order
         # of the calls.
@@ -489,3 +504,8 @@ class RecordIntake:
             raise self._life.timed_out(
                 f"no room within max_block ({self._config.max_block:g} s): {budget.usage()}"
             )
+
+
+def _place(topic: str, partition: int | None) -> str:
+    """Return the topic, with the partition if the caller chose one, for a message."""
+    return f"topic {topic!r}" if partition is None else f"{topic}-{partition}"

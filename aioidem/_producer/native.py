@@ -394,10 +394,7 @@ class Producer(TransactionCalls):
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
         if not self._budget.try_take(record.charge()):
-            self._intake.note_exhausted()
-            raise errors.BufferFullError(
-                f"{self._budget.usage()}; the record needs {record.charge()}"
-            )
+            raise self._intake.no_room(topic, partition, record.charge())
         self._intake.queue(topic, record)
         return record
 

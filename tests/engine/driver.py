@@ -435,6 +435,9 @@ class Rig:
     def collect(self) -> None:
         """Take settlements and events from the engine, and hand outcomes to the records' sinks."""
         for settlement in self.core.outcomes.take_settled():
+            error = settlement.outcome.error
+            if settlement.outcome.status is UNKNOWN and error is not None:
+                assert "in the log" in str(error)  # every such error says how to find out
             for index, record in enumerate(settlement.records):
                 assert isinstance(record, SinkRecord)
                 record.settle(settlement.outcome, index)

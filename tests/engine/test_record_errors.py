@@ -41,7 +41,9 @@ def test_the_culprit_fails_with_its_own_message_and_the_others_are_delivered(cod
     rig, batch = three_in_a_batch()
     rig.fail(batch, code, record_errors=((1, "it is blue"),), error_message="something")
     assert rig.statuses[2] is NOT_WRITTEN
-    assert "record 1 of its batch of 3: it is blue" in str(rig.outcomes[2].error)
+    told = str(rig.outcomes[2].error)
+    assert "broker 1 (" in told
+    assert " refused record 1 of its batch of 3 in attempt 1: it is blue. Check " in told
     again = rig.outstanding()[0].only
     assert (again.epoch, again.sequence, len(again.values)) == (1, 0, 2)
     rig.ack_all()

@@ -121,6 +121,26 @@ async def test_a_leader_that_is_silent_leaves_records_that_may_be_written() -> N
                 "orders-3: 1 record not acknowledged, perhaps written, in delivery_timeout" in told
             )
             assert "an attempt got no answer" in told
+            assert "producer.resolve(error) or delivery.resolve() looks in the log" in told
+
+
+@bounded(200)
+async def test_records_that_a_close_leaves_in_doubt_name_their_partition_and_resolve() -> None:
+    """The reason is the producer's; the error of a record has the partition and what to do."""
+    async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
+        cluster.create_topic("orders", partitions=4)
+        producer = producer_for(cluster, **TIMES)
+        await producer.start()
+        await producer.send("orders", b"connected", partition=3)
+        cluster.intercept(without_answers)
+        delivery = producer.send_nowait("orders", b"x", partition=3)
+        await virtual_time(1.0)
+        await producer.close(timeout=0)
+        error = delivery.exception()
+        assert isinstance(error, errors.ProducerClosed)
+        assert error.status is DeliveryStatus.UNKNOWN
+        assert str(error).startswith("ProducerClosed: orders-3: ")
+        assert "producer.resolve(error)" in str(error)
 
 
 @bounded(200)

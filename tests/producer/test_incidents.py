@@ -322,6 +322,47 @@ async def test_a_buffer_that_is_full(log: Log) -> None:
     log.check()
 
 
+@bounded(500)
+async def test_a_buffer_that_only_send_nowait_finds_full(log: Log) -> None:
+    """Calls that do not wait are the same incident, if none finds room for a second."""
+
+    def too_few_replicas(seen: RequestSeen) -> Action | None:
+        return Refuse(ErrorCode.not_enough_replicas) if seen.api_key == PRODUCE else None
+
+    async with running(buffer_memory=1200) as (cluster, producer):
+        cluster.intercept(too_few_replicas)
+        first = producer.send_nowait("orders", bytes(300), partition=1)
+        for _ in range(30):
+            with pytest.raises(errors.BufferFullError, match="orders-2: no room for "):
+                producer.send_nowait("orders", bytes(300), partition=2)
+            await virtual_time(0.1)
+        cluster.intercept(None)
+        await first
+        await virtual_time(15.0)
+        begin, _, end = log.outline("buffer-full")
+        told = begin.getMessage()
+        assert "send_nowait has found no room " in told
+        assert " times in 2." in told
+        assert "orders-1: 1 record without an outcome" in told
+        assert begin.levelno == end.levelno == logging.WARNING
+    log.check()
+
+
+@bounded(500)
+async def test_a_buffer_that_is_full_between_records_that_find_room_is_no_incident(
+    log: Log,
+) -> None:
+    """A program that sends as fast as it may meets a full buffer all the time."""
+    async with running(buffer_memory=1200) as (_, producer):
+        for _ in range(40):
+            producer.send_nowait("orders", bytes(300), partition=1)
+            with pytest.raises(errors.BufferFullError):
+                producer.send_nowait("orders", bytes(300), partition=1)
+            await virtual_time(0.1)
+        await virtual_time(5.0)
+        assert not log.of("buffer-full")
+
+
 # --- authentication -------------------------------------------------------------------------------
 
 

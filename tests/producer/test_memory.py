@@ -95,6 +95,9 @@ async def test_a_third_of_the_buffer_is_kept_for_batches_in_flight() -> None:
         producer_for(cluster, buffer_memory=45_000) as producer,
     ):
         await producer.send("t", b"v")
-        with pytest.raises(BufferFullError, match=r"of the 30000 bytes that buffer_memory"):
+        with pytest.raises(BufferFullError, match=r"of the 30000 bytes that buffer_memory") as full:
             queue(producer, 100, 1_000, "value")
+        told = str(full.value)
+        assert told.startswith("BufferFullError: topic 't': no room for ")
+        assert "Await wait_for_room() or an earlier delivery, and send again" in told
         assert producer.statistics().records_queued == 30_000 // (1_025 + RECORD_MEMORY)

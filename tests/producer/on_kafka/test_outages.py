@@ -214,7 +214,7 @@ async def test_a_user_is_removed(kafka: KafkaCluster, lines: Lines) -> None:
         await lines.until("unseen-failures", "begins")
     told = lines.of("authentication")
     assert "refuses this client: " in told
-    assert "re-authentication due to invalid credentials" in told
+    assert "due to invalid credentials with SASL mechanism SCRAM-SHA-256" in told
 
 
 @bounded(60)
