@@ -9,7 +9,9 @@ than `batch_size` is then first sent only for a single record that alone is larg
 
 The limits are kept per connection: another leader may have another `message.max.bytes`, and the
 config may have changed while there was no connection. The config is requested when a batch could
-grow, after a refusal that the known limit does not explain, and again after `metadata_max_age`.
+grow, after a refusal that the known limit does not explain, and again `metadata_max_age` after the
+answer. (That counts from the answer and not from the request, because a request that takes longer
+would be due again at once, and would leave no room for records on a connection that may carry one.)
 
 Rejected: sending ever larger batches of several records to find the limit by trial, because the
 first batch of each size could end in doubt. Rejected: assuming Kafka's default of
@@ -25,7 +27,7 @@ __all__ = ["BatchLimit", "BatchLimits"]
 class BatchLimit:
     """The known size limit of one topic's batches on one connection."""
 
-    __slots__ = ("_answered", "_asked_at", "_asking", "_refused", "acknowledged", "told", "topic")
+    __slots__ = ("_answered", "_asking", "_refused", "_told_at", "acknowledged", "told", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -33,7 +35,8 @@ class BatchLimit:
         self.told: int | None = None
         # The largest batch of the topic that was acknowledged on this connection, in bytes.
         self.acknowledged = 0
-        self._asked_at: float | None = None
+        # When the last answer came, in seconds; None if the config is to be requested at once.
+        self._told_at: float | None = None
         self._asking = False
         # Whether the last answer about the config named a limit; True before the first answer.
         self._answered = True
@@ -54,24 +57,25 @@ class BatchLimit:
 
         Args:
             now: the time, in seconds.
-            max_age: seconds after which the topic's config is requested again.
+            max_age: how many seconds after its answer the config is requested again.
             growth: whether the next batch may become larger than the option `batch_size`.
         """
         if self._asking or not (growth or self._refused):
             return False
-        return self._asked_at is None or now >= self._asked_at + max_age
+        return self._told_at is None or now >= self._told_at + max_age
 
     def awaited(self) -> bool:
         """Return whether batches wait for the limit, because one was refused for its size."""
         return self._asking and self._refused
 
-    def ask(self, now: float) -> None:
+    def ask(self) -> None:
         """Note that the request for the topic's config is being sent."""
-        self._asked_at, self._asking = now, True
+        self._asking = True
 
-    def tell(self, told: int | None) -> None:
+    def tell(self, told: int | None, now: float) -> None:
         """Record the limit in the broker's answer, in bytes; None if the answer names none."""
         self.told, self._asking, self._refused = told, False, False
+        self._told_at = now
         self._answered = told is not None
 
     def accept(self, nbytes: int) -> None:
@@ -88,7 +92,7 @@ class BatchLimit:
         self._refused = True
         if self._answered:
             # Ask at once: the limit was lowered, or the topic's config was never requested.
-            self._asked_at = None
+            self._told_at = None
 
 
 class BatchLimits:

@@ -126,7 +126,7 @@ class BrokerInquiries:
             and link.limits.may_ask
             and link.admits(now)
         ):
-            limit.ask(now)
+            limit.ask()
             token = self._requests.register(link, RequestKind.TOPIC_LIMIT, now, topic_limit=limit)
             self._requests.add(DescribeTopicLimit(link.link_id, token, state.topic))
 
@@ -142,15 +142,16 @@ class BrokerInquiries:
         """Note whether a broker has the topic config that belongs to Produce v14 (KIP-1269)."""
         link.discovery.described(answer.error_code, named=answer.names_window, topic=topic, now=now)
 
-    def on_topic_limit(self, link: Link, limit: BatchLimit, told: int | None) -> None:
+    def on_topic_limit(self, link: Link, limit: BatchLimit, told: int | None, now: float) -> None:
         """Record how large a batch of a topic may be.
 
         Args:
             link: the connection on which the answer came.
             limit: the limits of the topic on that connection.
             told: the limit in bytes; None if the broker names none.
+            now: seconds.
         """
-        limit.tell(told)
+        limit.tell(told, now)
         if told is None and self._config.late_sealing and not self._warned_untold:
             self._warned_untold = True
             size = self._config.batch_size

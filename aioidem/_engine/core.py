@@ -410,7 +410,7 @@ class ProducerCore:
             case steps.DescribeTopicConfig():
                 self._inquiries.on_topic_config(link, step.topic, answer, now)
             case steps.DescribeTopicLimit() if request.topic_limit is not None:
-                self._inquiries.on_topic_limit(link, request.topic_limit, answer)
+                self._inquiries.on_topic_limit(link, request.topic_limit, answer, now)
             case steps.DescribeBrokerConfig():
                 self._inquiries.on_broker_config(link.node_id, answer)
             case steps.AskProducers() if request.subject is not None:
@@ -457,7 +457,7 @@ class ProducerCore:
             case RequestKind.DESCRIBE_CONFIGS:
                 link.discovery.unsupported()
             case RequestKind.TOPIC_LIMIT if request.topic_limit is not None:
-                request.topic_limit.tell(None)
+                request.topic_limit.tell(None, now)
             case RequestKind.COORDINATION:
                 self.coordination.on_unsupported(error)
             case RequestKind.DESCRIBE_PRODUCERS:

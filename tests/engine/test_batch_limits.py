@@ -176,3 +176,30 @@ def test_a_lone_record_too_large_ends_by_whether_its_refusal_was_heard(lost: boo
         rig.tick(40.0)
     assert lone.status is (UNKNOWN if lost else NOT_WRITTEN)
     assert "one record" in str(lone.error)
+
+
+def test_a_question_that_takes_longer_than_its_answer_is_valid_leaves_room_for_records() -> None:
+    """With one request in flight, a batch is sent between two questions about the topic.
+
+    Each answer takes longer than `metadata_max_age`, so the question was due again when it came,
+    and records were never sent.
+    """
+    rig = Rig(
+        batch_size=BATCH_SIZE,
+        late_sealing=True,
+        max_in_flight_requests_per_connection=1,
+        metadata_max_age=0.1,
+    )
+    rig.start()
+    rig.send()
+    rig.ack(rig.outstanding()[0])
+    rig.hold = (steps.DescribeTopicLimit,)
+    rig.send(200)
+    for _ in range(5):
+        rig.tick(0.15)
+        for step in rig.held:
+            rig.core.on_answer(step, LARGE, rig.now)
+        rig.held.clear()
+        rig.poll()
+        rig.ack_all()
+    assert set(rig.statuses) == {ACKED}

@@ -53,7 +53,7 @@ class Bench:
 
     def told(self, nbytes: int | None) -> None:
         """Set the `max.message.bytes` that the leader answers to DescribeConfigs."""
-        self.link.limits.of("t").tell(nbytes)
+        self.link.limits.of("t").tell(nbytes, 0.0)
 
     def seal(self, now: float = 0.0) -> Batch:
         batch = self.sealer.seal(self.state, self.topic, self.link, now, 1 << 30, alone=True)

@@ -232,7 +232,7 @@ _PARTS = (
 # The names of the fields that hold a point in time, whatever their class.
 _TIMES = (
     "deadline retry_at pass_not_before throttled_until _next_at _not_before _until _again_at"
-    " _asked_at _ceiling_until"
+    " _told_at _ceiling_until"
 )
 
 _WAYS: dict[str, _Way] = {
