@@ -173,6 +173,7 @@ class Anomaly(enum.Enum):
     IN_FLIGHT = "more requests in flight than the connection may have"
     EVENT = "a data-loss event where nothing was lost, or none where it was"
     STUCK = "no progress where nothing hindered it"
+    STALE = "metadata that was not asked for again, though brokers answered"
     OUTGREW = "a batch larger than batch.size, and than its topic has ever taken"
     BLAMED = "a record failed because of another record of its batch"
     HALF = "of one transaction, some is visible and some is not"

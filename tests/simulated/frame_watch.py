@@ -49,6 +49,7 @@ class FrameWatch:
         listeners: Other judges.
         recreated: Is told the name of a topic that an answer has shown to be recreated.
         heard: Is told connection, request and contents of each answer to Produce.
+        described: Is called when metadata of the producer's own cluster has reached it.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class FrameWatch:
         listeners: Sequence[Listener],
         recreated: Callable[[str], None] = lambda _topic: None,
         heard: Callable[[object, object, list[WireAnswer]], None] = lambda *_answer: None,
+        described: Callable[[], None] = lambda: None,
     ) -> None:
         self._monitor = monitor
         self._judges: list[Listener] = [monitor, *listeners]
         self._recreated = recreated
         self._heard = heard
+        self._described = described
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, bytes] = {}
         self._epochs: dict[tuple[str, int], int] = {}
@@ -162,6 +165,7 @@ class FrameWatch:
         if told.cluster_id != self._home:
             self._elsewhere = told
             return
+        self._described()
         for topic in told.topics:
             if not topic.code and topic.name is not None:
                 self._describe(topic.name, topic)

@@ -36,6 +36,8 @@ ONLY_HERE = frozenset(
 
 # How many faults one schedule has at most: with more of them, hardly a record is acknowledged.
 _MOST_FAULTS = 24
+# In which share of the schedules metadata is old after a part of a second.
+_AGED = 0.3
 # Under these features a producer that is patient must deliver every record.
 _HEALS = frozenset(
     {"pipeline", "cut", "drop", "delay", "move", "flap", "kill", "retain", "refuse", "reset"}
@@ -82,6 +84,7 @@ class SwarmDrawer(Drawer):
         self.features = self._chosen()
         self._cluster()
         self._options()
+        self._limit_age()
         self._load()
         self._promise()
         for name in self.features:
@@ -128,6 +131,12 @@ class SwarmDrawer(Drawer):
         self.profile = "unclean" if "unclean election" in self.features else "swarm"
         super()._cluster()
         self.profile = "swarm"
+
+    def _limit_age(self) -> None:
+        """Draw a short `metadata_max_age` in some schedules."""
+        r = random.Random(f"age {self.seed}")  # so that the others stay what they were
+        if r.random() < _AGED:
+            self.values["options"]["metadata_max_age"] = r.choice((0.1, 0.3, 1.0))
 
     def _promise(self) -> None:
         """Promise that every record is acknowledged, if the features permit it, in most seeds."""

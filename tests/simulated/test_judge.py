@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
+from aioidem._engine import ProducerCore
 from aioidem._engine.batch import Batch
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
@@ -39,6 +40,7 @@ from .progress import Progress
 from .reasons import Reasons
 from .schedule import Call, Fault, Schedule
 from .soak import quiet
+from .test_written_schedules import clean, schedule
 from .whole import Whole, draw_whole
 from .world import World
 
@@ -194,6 +196,19 @@ def test_a_record_that_ends_late_after_the_last_fault_is_noticed() -> None:
         assert not list(progress.judge([in_time], 0.1))
         stuck = Row(VALUE, "t", 0, started, Outcome.ACKED, settled=since + bound + 0.01)
         assert [violation.anomaly for violation in progress.judge([stuck], 0.1)] == [Anomaly.STUCK]
+
+
+def test_metadata_that_is_not_asked_for_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a load that fills the connection, metadata is renewed; a planted fault forgets it.
+
+    The engine of efcc3be had that fault: a question that found no room was never asked again.
+    """
+    load = tuple(Call(0.5 + 0.004 * number, "t", 0, None, 60) for number in range(700))
+    options = {"max_in_flight_requests_per_connection": 5, "metadata_max_age": 0.5}
+    plan = schedule(options=options | {"request_timeout": 30.0}, calls=load)
+    clean(plan)
+    monkeypatch.setattr(ProducerCore, "_has_unasked", lambda *_: False)
+    assert [each.anomaly for each in World(plan).run().violations] == [Anomaly.STALE]
 
 
 def _plan(**values: Any) -> Schedule:

@@ -74,6 +74,7 @@ from .broker_changes import once_in_each_log, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
+from .freshness import Freshness
 from .missing import MissingPartitions
 from .progress import Progress
 from .reasons import Reasons
@@ -739,11 +740,14 @@ class World:
             renumbers=self.config.in_doubt == "resend",
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
-        self.watch = FrameWatch(self.monitor, [self.witness], self.note_recreated, self.heard)
+        self.watch = FrameWatch(
+            self.monitor, [self.witness], self.note_recreated, self.heard, self._described
+        )
         self.deadlines = Deadlines(self.config, self.witness, lambda: self.now)
         self.progress = Progress(self.config, schedule)
         rates = [fault.args[0] for fault in schedule.faults if fault.kind == "rtt"]
         self._longest_rtt = max([schedule.rtt, *rates])
+        self.freshness = Freshness(self.config, self._longest_rtt, self.monitor.violations.append)
         expiration = int(schedule.broker_configs.get(*EXPIRATION))
         if schedule.forgets_early:
             expiration = 0
@@ -1214,9 +1218,13 @@ class World:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
         self.deadlines.answered(self.connections[link_id].broker)
+        self.freshness.answered(self.now, self.progress.healed_at)
         broker = self._asked_in_v14.pop((link_id, token), None)
         if broker is not None:
             self._speak_v14.add(broker)
+
+    def _described(self) -> None:
+        self.freshness.told(self.now)
 
     def progressed(self, connection: SimConnection, *, oldest: bool) -> None:
         """Tell the Sender, in a separate event at the same instant, that bytes have left.

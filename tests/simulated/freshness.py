@@ -1,0 +1,61 @@
+"""The judge of metadata's age: it is asked for again in time while brokers answer.
+
+An answer to Produce shows that the producer is awake, and that it has a connection with room for a
+request. If metadata was due long before, the producer has forgotten to ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aioidem._config import ProducerConfig
+from aioidem.testing import Anomaly, Violation
+
+__all__ = ["Freshness"]
+
+_JITTER = 1.2  # a back-off is at most this much longer than its limit (KIP-580)
+# To the answer that makes room for the request, and to the answer to the request.
+_ROUND_TRIPS = 2
+
+
+class Freshness:
+    """Judges how old the producer's metadata is whenever a broker has answered.
+
+    Args:
+        config: The producer's options.
+        rtt: The longest round trip, in seconds.
+        report: Called with the violation, at most once.
+    """
+
+    def __init__(
+        self, config: ProducerConfig, rtt: float, report: Callable[[Violation], None]
+    ) -> None:
+        backoff = config.retry_backoff_max * _JITTER
+        self._max_age = config.metadata_max_age
+        self._bound = backoff + _ROUND_TRIPS * rtt
+        # What a fault has swallowed is asked for again after the request timeout and a back-off.
+        self._recovery = config.request_timeout + backoff
+        self._report = report
+        self._told_at: float | None = None
+
+    def told(self, now: float) -> None:
+        """Note that metadata has reached the producer."""
+        self._told_at = now
+
+    def answered(self, now: float, healed_at: float) -> None:
+        """Judge the metadata's age when an answer to Produce has reached the producer.
+
+        Args:
+            now: Seconds.
+            healed_at: When the last fault was over, in seconds; 0 if there was none so far.
+        """
+        if self._told_at is None:
+            return
+        due_at = self._told_at + self._max_age
+        if healed_at:
+            due_at = max(due_at, healed_at + self._recovery)
+        if now > due_at + self._bound:
+            age = now - self._told_at
+            self._told_at = None
+            detail = f"metadata is {age:.3f} s old, and {self._max_age:.3f} s are the most"
+            self._report(Violation(Anomaly.STALE, detail))
