@@ -898,7 +898,9 @@ class PartitionState:
             self.replace(batch, [innocent])
             for place, reason in culprits.items():
                 guilty = [batch.records[place]]
-                self.settle_records(guilty, DeliveryStatus.NOT_WRITTEN, reason, out)
+                self.settle_records(
+                    guilty, DeliveryStatus.NOT_WRITTEN, reason, out, attempts=batch.attempts
+                )
         # The sequence numbers of the failed records are used by no record any more. A leader would
         # refuse the gap, so all later batches are renumbered.
         self._give_up_numbers(out, "single records were refused", error)
@@ -960,7 +962,9 @@ class PartitionState:
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
-        outcome = Outcome(self.topic, self.partition, DeliveryStatus.UNKNOWN)
+        outcome = Outcome(
+            self.topic, self.partition, DeliveryStatus.UNKNOWN, attempts=batch.attempts
+        )
         out.settle(Settlement(outcome, batch.records))
 
     # -- time --------------------------------------------------------------------------------------
@@ -1236,6 +1240,7 @@ class PartitionState:
             base_offset=base_offset,
             log_append_time_ms=-1 if answer is None else answer.log_append_time_ms,
             log_start_offset=-1 if answer is None else answer.log_start_offset,
+            attempts=batch.attempts,
             topic_partition=self._topic_partition,
         )
         out.settle(Settlement(outcome, batch.records))
@@ -1246,7 +1251,9 @@ class PartitionState:
         self.unresolved.remove(batch)
         if self._skipped is None or batch.base < self._skipped:
             self._skipped = batch.base
-        self.settle_records(batch.records, DeliveryStatus.NOT_WRITTEN, error, out)
+        self.settle_records(
+            batch.records, DeliveryStatus.NOT_WRITTEN, error, out, attempts=batch.attempts
+        )
 
     def drop(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         """End a batch that cannot be built, and so was never sent, as NOT_WRITTEN."""
@@ -1274,7 +1281,7 @@ class PartitionState:
             from aioidem._engine.incident_of import incident_of
 
             incident = incident_of(batch, self._topic_partition, self.topic_id)
-        self.settle_records(batch.records, status, error, out, incident)
+        self.settle_records(batch.records, status, error, out, incident, attempts=batch.attempts)
         self._give_up_numbers(out, "a batch in doubt was given up", error)
 
     def _end(
@@ -1355,6 +1362,8 @@ class PartitionState:
         error: errors.KafkaError,
         out: Effects,
         incident: Incident | None = None,
+        *,
+        attempts: int = 0,
     ) -> None:
         """Report the outcome of records that were not acknowledged, with a copy of the error.
 
@@ -1365,9 +1374,10 @@ class PartitionState:
             out: receives the outcome.
             incident: the batch in which the records may be in the log; None if they cannot be, or
                 if nothing identifies their batch.
+            attempts: how often the records' batch was sent; 0 if they were in none.
         """
         own = outcome_error(error, self.where, status, incident)
-        outcome = Outcome(self.topic, self.partition, status, error=own)
+        outcome = Outcome(self.topic, self.partition, status, attempts=attempts, error=own)
         out.settle(Settlement.of_items(outcome, records))
 
     def __repr__(self) -> str:

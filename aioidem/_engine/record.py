@@ -105,6 +105,7 @@ class Outcome:
     """
 
     __slots__ = (
+        "attempts",
         "base_offset",
         "error",
         "log_append_time_ms",
@@ -124,6 +125,7 @@ class Outcome:
         base_offset: int = -1,
         log_append_time_ms: int = -1,
         log_start_offset: int = -1,
+        attempts: int = 0,
         error: Exception | None = None,
         topic_partition: TopicPartition | None = None,
     ) -> None:
@@ -134,4 +136,6 @@ class Outcome:
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.log_start_offset = log_start_offset
+        # How often the records' batch was sent; 0 if the records were in none.
+        self.attempts = attempts
         self.error = error

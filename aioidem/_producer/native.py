@@ -494,9 +494,14 @@ class Producer(TransactionCalls):
         return await self._send_pieces(topic, pieces, partition)
 
     async def _send_pieces(
-        self, topic: str, pieces: Iterator[Columns], partition: int | None
+        self,
+        topic: str,
+        pieces: Iterator[Columns],
+        partition: int | None,
+        deliveries: BulkDeliveries | None = None,
     ) -> Deliveries:
-        deliveries = BulkDeliveries(self._intake.context)
+        if deliveries is None:
+            deliveries = BulkDeliveries(self._intake.context)
         await anyio.lowlevel.checkpoint_if_cancelled()
         deliveries.watched = True
         try:

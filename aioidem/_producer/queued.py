@@ -59,6 +59,21 @@ class QueuedDelivery(DeliveryFields, Delivery, PendingRecord):
             self._looking = LOOKED
             self._add(callback)
 
+    def report(self, callback: Callable[[Outcome, int], object]) -> None:
+        """Call `callback(outcome, place)` when the outcome is known, for somebody who only watches.
+
+        Unlike a callback of the caller, this does not mean that the caller learns of the outcome: a
+        failure that nobody looks at is logged all the same.
+
+        Args:
+            callback: The function to call, with the record's place among those that share the
+                outcome. It must neither block nor raise.
+        """
+        if self._outcome is not None:
+            callback(self._outcome, self._place)
+        else:
+            self._add(lambda _: callback(self._outcome, self._place))
+
     def begin_wait(self) -> asyncio.Future[None]:
         """Return the future that the current task must await; after that `metadata` is known.
 

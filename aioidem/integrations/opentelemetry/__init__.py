@@ -1,15 +1,17 @@
-"""OpenTelemetry: export a producer's metrics (`aioidem[opentelemetry]`).
+"""OpenTelemetry: export a producer's metrics, and trace its records (`aioidem[opentelemetry]`).
 
-    from aioidem.integrations.opentelemetry import ProducerMetrics
+    from aioidem.integrations.opentelemetry import ProducerMetrics, TracedProducer
 
-    ProducerMetrics(producer)  # through the meter provider that is configured globally
+    async with TracedProducer("localhost:9092") as producer:  # a Producer that makes spans
+        ProducerMetrics(producer)  # works with every Producer
 
-It needs the API of OpenTelemetry only. Without an SDK, which the application chooses and
-configures, it does nothing.
+Both need the API of OpenTelemetry only. Without an SDK, which the application chooses and
+configures, they do nothing.
 """
 
 from __future__ import annotations
 
 from aioidem.integrations.opentelemetry._metrics import ProducerMetrics, instrument_name
+from aioidem.integrations.opentelemetry._tracing import TracedProducer
 
-__all__ = ["ProducerMetrics", "instrument_name"]
+__all__ = ["ProducerMetrics", "TracedProducer", "instrument_name"]

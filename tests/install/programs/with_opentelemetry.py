@@ -1,4 +1,4 @@
-"""Send a record with OpenTelemetry's API alone: without an SDK nothing is exported."""
+"""Send records with OpenTelemetry's API alone: without an SDK nothing is exported or added."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import importlib.util
 
 import anyio
 
-from aioidem import Producer
 from aioidem.broker import EmbeddedCluster
-from aioidem.integrations.opentelemetry import ProducerMetrics
+from aioidem.integrations.opentelemetry import ProducerMetrics, TracedProducer
 
 
 async def main() -> None:
-    """Send, while metrics are offered to nobody."""
+    """Send, while metrics and spans are offered to nobody."""
     assert importlib.util.find_spec("opentelemetry.sdk") is None
     async with (
         EmbeddedCluster() as cluster,
-        Producer(cluster.bootstrap_servers) as producer,
+        TracedProducer(cluster.bootstrap_servers) as producer,
     ):
         with ProducerMetrics(producer):
             await producer.send("orders", b"one")
+            await producer.send_many("orders", [b"two"])
+        headers = [
+            header
+            for batch in cluster.batches("orders", 0)
+            for record in batch.records()
+            for header in record.headers
+        ]
+    assert headers == []
 
 
 anyio.run(main)
