@@ -41,6 +41,7 @@ from aioidem._config import (
 from aioidem._config.secret import Secret, without_frames
 from aioidem._engine import ProducerCore
 from aioidem._engine.flushing import FlushCount
+from aioidem._engine.outcomes import Counters
 from aioidem._engine.record_block import Columns
 from aioidem._flight.dumping import Dumping
 from aioidem._flight.recorder import Draws, FlightRecorder
@@ -717,6 +718,8 @@ class Internals(NamedTuple):
     """Raises if records and offsets may not be sent now: no transaction is open, or it failed."""
     readings: Callable[[], Future[list[Reading]]]
     """Has all metrics read on the producer's event loop, from any thread."""
+    counters: Counters
+    """What the producer has done; reading them takes no time, as `statistics` does."""
 
 
 def internals(producer: Producer) -> Internals:
@@ -727,6 +730,7 @@ def internals(producer: Producer) -> Internals:
         producer._topics,  # noqa: SLF001
         producer._check_transaction,  # noqa: SLF001
         producer._readings,  # noqa: SLF001
+        producer._core.counters,  # noqa: SLF001
     )
 
 

@@ -169,7 +169,8 @@ class TaskWriter:
         self._acked = 0
         """How many rows were acknowledged of those that are not in `_open` any more."""
         self._opened = time.monotonic()
-        self._before = self._producer.statistics()
+        self._counters = internals(self._producer).counters
+        self._before = self._counted()
         self._open: list[BulkDeliveries] = []
 
     async def open(self) -> None:
@@ -261,15 +262,14 @@ class TaskWriter:
         await self._producer.flush(config.delivery_timeout + config.request_timeout + _MARGIN)
         return Written(self.settle(), effort=self._effort())
 
+    def _counted(self) -> tuple[int, int, int]:
+        counters = self._counters
+        return counters.bytes_acked, counters.batches_sent, counters.batches_retried
+
     def _effort(self) -> Effort:
         """Return what the task took until now; a producer that was kept has counted before."""
-        before, now = self._before, self._producer.statistics()
-        return Effort(
-            time.monotonic() - self._opened,
-            now.bytes_acked - before.bytes_acked,
-            now.batches_sent - before.batches_sent,
-            now.batches_retried - before.batches_retried,
-        )
+        counted = zip(self._counted(), self._before, strict=True)
+        return Effort(time.monotonic() - self._opened, *(now - before for now, before in counted))
 
     async def close(self, *, failed: bool) -> list[Kept]:
         """Close the producer at once if the task has failed; else return it for another task."""
@@ -570,21 +570,17 @@ def _written(
     if not options.headers:
         chunks = map(_without_headers, chunks)
     chunks = _begun(chunks)
-    # The producer must be made and closed in the event loop in which it runs.
-    writer = loop.call(_writer, options, task, loop)
-    failed = True
+    # A call into the loop costs two switches of threads: so there are as few as possible.
+    writer, write = loop.call(_opened, options, task, loop)
     try:
-        loop.call(writer.open)
-        write = loop.call(writer.begin)
         for chunk in chunks:
             writer.look_at(chunk)
             if write:
                 loop.call(writer.write, chunk)
-        written = loop.call(writer.finish)
-        failed = False
-    finally:
-        loop.call(_close, writer, failed, loop)
-    return written
+        return loop.call(_finished, writer, loop)
+    except BaseException:
+        loop.call(_close, writer, loop, True)
+        raise
 
 
 def _without_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -609,7 +605,29 @@ async def _writer(
     return TaskWriter(options, kept=await loop.take(options.properties))
 
 
-async def _close(writer: TaskWriter | TopicsWriter, failed: bool, loop: TaskLoop) -> None:
+async def _opened(
+    options: SinkOptions, task: TaskIdentity | None, loop: TaskLoop
+) -> tuple[TaskWriter | TopicsWriter, bool]:
+    """Return a task's writer, and whether the rows must be written.
+
+    The producer must be made, and later closed, in the event loop in which it runs.
+    """
+    writer = await _writer(options, task, loop)
+    try:
+        await writer.open()
+        return writer, await writer.begin()
+    except BaseException:
+        await _close(writer, loop, True)
+        raise
+
+
+async def _finished(writer: TaskWriter | TopicsWriter, loop: TaskLoop) -> Written:
+    written = await writer.finish()
+    await _close(writer, loop, False)
+    return written
+
+
+async def _close(writer: TaskWriter | TopicsWriter, loop: TaskLoop, failed: bool) -> None:
     with anyio.CancelScope(shield=True):
         for properties, producer in await writer.close(failed=failed):
             loop.keep(properties, producer)
