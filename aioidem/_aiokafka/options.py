@@ -85,6 +85,7 @@ class MoreOptions(TypedDict, total=False):
     flight_recorder: int
     flight_record_directory: str | None
     flight_record_callback: Callable[[str, bytes], object] | None
+    flight_record_signal: str | None
     ssl_truststore_location: str | None
     ssl_truststore_certificates: str | None
     ssl_truststore_type: Literal["PEM"]

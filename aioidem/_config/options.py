@@ -312,6 +312,14 @@ _FLIGHT: Final = {
         "A function that gets such a flight record as bytes, with the reason as text. It is called "
         "in a thread of its own, and may block.",
     ),
+    "flight_record_signal": Option(
+        Choice(("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT"), nullable=True),
+        "A signal at which a flight record is written, too, however lately one was. Python handles "
+        "signals in the main thread, so the producer must be started there. A handler that the "
+        "program has set is called as well, and is back when the producer ends. Not on Windows.",
+        "flight.record.signal",
+        own=True,
+    ),
 }
 
 _CONNECTIONS: Final = {
@@ -601,6 +609,7 @@ class ProducerOptions(TypedDict, total=False):
     flight_recorder: int
     flight_record_directory: str | None
     flight_record_callback: Callable[[str, bytes], object] | None
+    flight_record_signal: str | None
     partitioner: Partitioner | None
     security_protocol: SecurityProtocol
     ssl_context: ssl.SSLContext | None

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import signal
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Self, Unpack
@@ -109,6 +110,7 @@ class ProducerConfig:
     flight_recorder: int = 10000
     flight_record_directory: str | None = None
     flight_record_callback: Callable[[str, bytes], object] | None = None
+    flight_record_signal: str | None = None
 
     security_protocol: SecurityProtocol = "PLAINTEXT"
     ssl_context: ssl.SSLContext | None = None
@@ -224,6 +226,7 @@ def _complaints(config: ProducerConfig) -> Iterator[str]:
     """Yield a sentence for each contradiction between options."""
     yield from _about_guarantees(config)
     yield from _about_times(config)
+    yield from _about_flight(config)
     yield from compression_complaints(config.compression_type, config.compression_level)
     yield from security_complaints(config)
 
@@ -239,6 +242,22 @@ def _about_guarantees(config: ProducerConfig) -> Iterator[str]:
             f"{both_names('acks')}={config.acks}: expected 'all' with idempotence, which is on by "
             "default; pass enable_idempotence=False to give up its guarantees"
         )
+
+
+def _about_flight(config: ProducerConfig) -> Iterator[str]:
+    name = config.flight_record_signal
+    if name is None:
+        return
+    given = f"{both_names('flight_record_signal')}={name!r}"
+    if not hasattr(signal, name):
+        yield f"{given}: this platform has no such signal: expected None"
+    if config.flight_record_directory is None and config.flight_record_callback is None:
+        yield (
+            f"{given}: expected {both_names('flight_record_directory')} or "
+            f"{both_names('flight_record_callback')}, which say where to"
+        )
+    if not config.flight_recorder:
+        yield f"{given}: expected {both_names('flight_recorder')} not to be 0"
 
 
 def _about_times(config: ProducerConfig) -> Iterator[str]:

@@ -137,6 +137,7 @@ class FlightRecorder:
         self.alarm: Callable[[str], None] | None = None
         self._reason: str | None = None
         self._losses = 0
+        self._ended = False
         # What identifies the last batches that ended UNKNOWN in the log.
         self.incidents: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
         # Measures what it takes to describe a state, in seconds.
@@ -287,12 +288,17 @@ class FlightRecorder:
         incident: Incident | None = getattr(outcome.error, "incident", None)
         if incident is not None:
             self.incidents.append(incident.batch)
-        if self.core.fatal_error is not None:
-            ended = type(self.core.fatal_error).__name__
-            if not isinstance(self.core.fatal_error, errors.ProducerClosed):
-                self.raise_alarm(f"the producer ended: {ended}")
+        self._look_for_end()
         if status is DeliveryStatus.UNKNOWN and self._acks:
             self.raise_alarm(f"records of {where[0]}-{where[1]} ended UNKNOWN: {name}")
+
+    def _look_for_end(self) -> None:
+        """Have a dump made if a fatal error has ended the producer, even if no record failed."""
+        fatal = self.core.fatal_error
+        if fatal is not None and not self._ended:
+            self._ended = True
+            if not isinstance(fatal, errors.ProducerClosed):
+                self.raise_alarm(f"the producer ended: {type(fatal).__name__}")
 
     def raise_alarm(self, reason: str) -> None:
         """Have a dump made as soon as the engine is not in the middle of a call."""
@@ -321,6 +327,7 @@ class FlightRecorder:
         if losses > self._losses:
             self._losses = losses
             self.raise_alarm("data was lost")
+        self._look_for_end()
         reason, self._reason = self._reason, None
         if reason is not None and self.alarm is not None:
             self.alarm(reason)

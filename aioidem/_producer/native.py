@@ -113,9 +113,10 @@ class Producer(TransactionCalls):
         draws = Draws(random.random)
         self._core = ProducerCore(self.config, random=draws.random, choice=random.random)
         self._flight: FlightRecorder | None = None
+        self._dumping: Dumping | None = None
         if self.config.flight_recorder:
             self._flight = FlightRecorder(self._core, draws, self.config.flight_recorder)
-            Dumping(self._flight, self.config)
+            self._dumping = Dumping(self._flight, self.config)
         self._budget = self._core.budget
         reporter = None if observer is None else BatchReporter(observer)
         connector = connector or TcpConnector()
@@ -143,12 +144,17 @@ class Producer(TransactionCalls):
             BrokerResponseError: The cluster refuses to give a producer id.
             KafkaTimeoutError: There is no metadata or no producer id within `max_block`.
             ProducerClosed: The producer was started or closed before.
+            ConfigError: `flight_record_signal` is set, and this is not the main thread.
         """
         self._life.check_process()
         if self._life.closed or self._life.background is not None:
             raise errors.ProducerClosed("this producer was started before: make a new one")
         self._life.clock = self._sender.clock = loop_clock()
-        background = BackgroundTask(self._sender.run, _crash_handler(self._core), self._life.forbid)
+        background = BackgroundTask(
+            self._sender.run, _crash_handler(self._core), _ending(self._life, self._dumping)
+        )
+        if self._dumping is not None:
+            self._dumping.listen(background.soon)
         background.start(f"aioidem sender of {self.config.client_id}")
         self._life.begin(background)
         try:
@@ -241,6 +247,7 @@ class Producer(TransactionCalls):
                 life.close_calls()
                 if not background.finished:
                     self._sender.end_without_loop()
+                    _ending(life, self._dumping)()
                 await anyio.lowlevel.checkpoint()
                 return
             if not background.finished:
@@ -732,6 +739,17 @@ def internals(producer: Producer) -> Internals:
         producer._readings,  # noqa: SLF001
         producer._core.counters,  # noqa: SLF001
     )
+
+
+def _ending(life: ProducerLife, dumping: Dumping | None) -> Callable[[], None]:
+    """Return what to call when the background task has ended; it does not refer to the producer."""
+
+    def end() -> None:
+        life.forbid()
+        if dumping is not None:
+            dumping.stop_listening()
+
+    return end
 
 
 def _crash_handler(core: ProducerCore) -> Callable[[Exception], None]:

@@ -99,6 +99,7 @@ def test_defaults() -> None:
         "allow_auto_create_topics": True,
         "flight_recorder": 10000,
         "flight_record_directory": None,
+        "flight_record_signal": None,
         "partitioner": None,
         "security_protocol": "PLAINTEXT",
         "ssl_truststore_type": "PEM",
@@ -254,6 +255,7 @@ def _refused() -> list[tuple[str, Any]]:
     rows += [("sasl_mechanism", value) for value in ("plain", "", True)]
     rows += [("ssl_endpoint_identification_algorithm", value) for value in ("HTTPS", None)]
     rows += [("client_id", None), ("max_frame_bytes", 1023)]
+    rows += [("flight_record_signal", value) for value in ("", "SIGKILL", "sigusr1", 10, True)]
     rows += [("flight_recorder", value) for value in (-1, 1.0, "5", True, None, 10**8)]
     rows += [("acks", value) for value in (2, -2, True, False, "1", "ALL", None, 1.0)]
     rows += [("partitioner", value) for value in (5, "murmur2", object())]

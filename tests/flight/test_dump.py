@@ -11,9 +11,10 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, Producer, Record
-from aioidem._broker.intercept import Action, Drop, RequestSeen
+from aioidem._broker.intercept import Action, Drop, Refuse, RequestSeen
 from aioidem._broker.security import BrokerSecurity
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore
@@ -22,7 +23,8 @@ from aioidem._flight.record import FlightRecord
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._flight.replay import Replay
 from aioidem.broker import EmbeddedCluster
-from aioidem.errors import FlightRecordError
+from aioidem.errors import FlightRecordError, ProducerFenced
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -198,3 +200,70 @@ async def test_without_a_recorder_there_is_nothing_to_dump(tmp_path: Path) -> No
             with pytest.raises(FlightRecordError, match="No such file"):
                 await producer.dump_flight_record(tmp_path / "missing" / "a.flight.gz")
     assert await anyio.to_thread.run_sync(files_in, tmp_path) == []
+
+
+async def test_lost_data_is_dumped() -> None:
+    """A file is written when a broker turns out to have lost what it had acknowledged."""
+    got: list[str] = []
+    async with EmbeddedCluster(brokers=2) as cluster:
+        cluster.create_topic("t", replication=2)
+        leader = cluster.leader("t")
+        async with Producer(
+            cluster.bootstrap_servers, flight_record_callback=lambda why, _: got.append(why)
+        ) as producer:
+            await producer.send("t", b"kept")
+            cluster.pause_follower("t", 0, 1 - leader)
+            cluster.shrink_isr("t", 0, 1 - leader)
+            for _ in range(3):
+                await producer.send("t", b"lost")
+            cluster.move_leader("t", 0, 1 - leader)
+            await producer.send("t", b"after")
+            assert producer.statistics().data_loss_events > 0
+    with anyio.fail_after(20):
+        await until(lambda: got == ["data was lost"])
+
+
+async def test_the_end_of_a_fenced_producer_is_dumped() -> None:
+    """A file is written when a producer is fenced, although no record fails by that."""
+    got: list[str] = []
+    async with EmbeddedCluster() as cluster:
+        options: dict[str, Any] = {"transactional_id": "x"}
+        async with Producer(
+            cluster.bootstrap_servers,
+            flight_record_callback=lambda why, _: got.append(why),
+            **options,
+        ) as producer:
+            await producer.begin_transaction()
+            await producer.send("t", b"one")
+            async with Producer(cluster.bootstrap_servers, **options):
+                with pytest.raises(ProducerFenced):
+                    await producer.commit_transaction()
+    with anyio.fail_after(20):
+        await until(lambda: got == ["the producer ended: ProducerFenced"])
+
+
+async def test_an_error_that_ends_the_producer_is_the_reason_of_the_dump() -> None:
+    """If it leaves records UNKNOWN, the one file names the error that ended the producer."""
+    got: list[str] = []
+    actions: list[Action] = [Drop(), Refuse(ErrorCode.cluster_authorization_failed)]
+    answers = iter(actions)
+
+    def disturb(request: RequestSeen) -> Action | None:
+        return next(answers, None) if request.api_key == PRODUCE else None
+
+    async with EmbeddedCluster(brokers=2) as cluster:
+        cluster.create_topic("t", partitions=2)
+        assert cluster.leader("t", 0) != cluster.leader("t", 1)
+        async with Producer(
+            cluster.bootstrap_servers, flight_record_callback=lambda why, _: got.append(why)
+        ) as producer:
+            for partition in (0, 1):
+                await producer.send("t", b"v", partition=partition)
+            cluster.intercept(disturb)
+            for partition in (0, 1):
+                producer.send_nowait("t", b"v", partition=partition)
+            counts = await producer.flush()
+            assert (counts.not_written, counts.unknown) == (1, 1)
+    with anyio.fail_after(20):
+        await until(lambda: bool(got))
+    assert got == ["the producer ended: ClusterAuthorizationFailedError"]
