@@ -290,6 +290,14 @@ class AIOKafkaProducer:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._producer!r}>"
 
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of Java's producer, and some of aioidem's own, by group and name.
+
+        aiokafka's producer has no such method; the name and the shape are kafka-python's:
+        ``metrics()["producer-metrics"]["record-send-total"]``. See `aioidem.Producer.metrics`.
+        """
+        return self._native.metrics()
+
     # -- sending -----------------------------------------------------------------------------------
 
     async def send(
