@@ -20,6 +20,7 @@ from collections import Counter
 
 from aioidem._log import LogLine, Phase, write
 from aioidem.errors import KafkaError
+from aioidem.structs import DeliveryStatus
 
 __all__ = ["UnseenFailures"]
 
@@ -30,8 +31,10 @@ _LONGEST_INTERVAL = 3600.0
 
 _NAMED = 5
 
-_Failure = tuple[str, str]
-"""A topic, and the name of the error's type."""
+_Failure = tuple[str, str, DeliveryStatus | None]
+"""A topic, the name of the error's type, and the outcome."""
+
+_OUTCOMES = {DeliveryStatus.NOT_WRITTEN: "not written", DeliveryStatus.UNKNOWN: "perhaps written"}
 
 
 class UnseenFailures:
@@ -84,7 +87,7 @@ class UnseenFailures:
             error: The error that they share.
             count: How many they are.
         """
-        failure = topic, type(error).__name__
+        failure = topic, type(error).__name__, error.status
         self._unseen[failure] += count
         self._new[failure] += count
         if self._first is None:
@@ -94,7 +97,8 @@ class UnseenFailures:
 
     def looked_at(self, topic: str, error: KafkaError | None) -> None:
         """Subtract one failure, because the caller has looked at it now."""
-        self._unseen[topic, type(error).__name__] -= 1
+        status = None if error is None else error.status
+        self._unseen[topic, type(error).__name__, status] -= 1
 
     @property
     def due_at(self) -> float | None:
@@ -157,12 +161,19 @@ class UnseenFailures:
             deliveries = (
                 "1 failed delivery was" if total == 1 else f"{total} failed deliveries were"
             )
+            unknown = sum(
+                count for failure, count in counts.items() if DeliveryStatus.UNKNOWN in failure
+            )
             write(
                 LogLine.NEVER_LOOKED_AT,
                 f"{deliveries} never looked at: {_described(counts)}; the first: "
                 f"{self._first_ever}",
                 client_id=self._client_id,
-                fields={"count": total, "error": type(self._first_ever).__name__},
+                fields={
+                    "count": total,
+                    "unknown": unknown,
+                    "error": type(self._first_ever).__name__,
+                },
             )
         self._unseen.clear()
         self._new.clear()
@@ -170,9 +181,11 @@ class UnseenFailures:
 
 
 def _described(counts: Counter[_Failure]) -> str:
-    """Return the counts by topic and error in words, the largest first."""
-    largest = counts.most_common(_NAMED)
-    named = [f"{count} of {topic!r} {error}" for (topic, error), count in largest]
+    """Return the counts by topic, error and outcome in words, the largest first."""
+    named: list[str] = []
+    for (topic, error, status), count in counts.most_common(_NAMED):
+        outcome = "" if status is None else f" ({_OUTCOMES[status]})"
+        named.append(f"{count} of {topic!r} {error}{outcome}")
     if len(counts) > _NAMED:
         named.append(f"{len(counts) - _NAMED} more kinds")
     return ", ".join(named)

@@ -61,7 +61,7 @@ async def test_records_for_partitions_that_do_not_exist_are_reported_in_one_line
         assert counts == DeliveryCounts(acked=0, not_written=45_000, unknown=0)
         [line] = lines(caplog, NOT_YET)
         assert line.startswith("careless: 45000 records failed")
-        assert "45000 of 'orders' UnknownTopicOrPartitionError" in line
+        assert "45000 of 'orders' UnknownTopicOrPartitionError (not written)" in line
         assert "topic 'orders' has 3 partitions (0 to 2); there is no partition" in line
         assert caplog.records[-1].levelno == logging.WARNING
     [last] = lines(caplog, NEVER)
