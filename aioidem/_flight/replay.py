@@ -13,9 +13,9 @@ metadata is requested when it was (a caller's wish looks like the engine's own).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from heapq import heapify, heappop
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple
 
 from aioidem import errors
@@ -28,6 +28,7 @@ from aioidem._flight.record import FlightRecord, SentBatch
 from aioidem._flight.recorder import MOST_PARTITIONS, Draws, FlightRecorder
 from aioidem._flight.rules import WireRules
 from aioidem._flight.stand_ins import Load, Together, stand_in_body, stand_ins
+from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import BatchBody, Codec
 from aioidem.errors import FlightRecordError
@@ -295,6 +296,8 @@ class Replay:
             else:
                 self._differ(number, f"an answer to request {token}", "no such request")
                 return
+        if isinstance(answer, MetadataUpdate):
+            self._arrivals.named(each.name for each in answer.topics)
         self._recorder.on_answer(step, answer, now)
 
     def _crash(self, number: int, now: float, wall_ms: float | None, name: str) -> None:
@@ -345,28 +348,39 @@ class _Chunk:
         self.queued = 0
 
 
+class _Taken(NamedTuple):
+    """Records that a poll took from their queue together."""
+
+    partition: int
+    load: Load
+    new: bool
+    """Whether they were in no batch before: those of a batch that gets other numbers go back."""
+
+
 class _Arrivals:
     """Queues stand-ins as the records of the recorded producer were queued."""
 
     def __init__(self, record: FlightRecord, core: ProducerCore) -> None:
         self._core, self._states, self._cluster = core, core.partitions, core.cluster
-        self._partitions = record.partitions
+        self._partitions = _partitions(record)
         self._chunks: dict[int, deque[_Chunk]] = {}
         # When a partition must be looked at: the time, or the number of the event.
         self._times: list[tuple[float, int]] = []
         self._events: list[tuple[int, int]] = []
         # The partitions that the engine does not know yet, and that records are due for.
         self._held: set[int] = set()
+        # The topics of the last Metadata answer, with their places in it.
+        self._order: dict[str, int] = {}
         # By the number of a poll: the batches that it took from queues. By the number of the first
         # record: the partitions of which records were compressed before they were sent.
-        self._taken: dict[int, list[tuple[int, Load]]] = {}
+        self._taken: dict[int, list[_Taken]] = {}
         self._drafted: dict[int, int] = {}
         self._marked: list[PendingRecord] = []
         self._plan(record)
 
     def _plan(self, record: FlightRecord) -> None:
-        covered = self._covered(record)
-        numbers = {where: number for number, where in enumerate(record.partitions)}
+        covered = self._covered()
+        numbers = {where: number for number, where in enumerate(self._partitions)}
         drafted: dict[int, int] = {}
         for number, event in enumerate(record.events):
             if event[0] == "failed":
@@ -382,18 +396,18 @@ class _Arrivals:
             for batch in event[4]:
                 if batch.load is not None and batch.attempts == 1:
                     at = drafted.get(batch.load.ordinal, number)
-                    if self._expect(batch.partition, batch.load, at, covered):
-                        taken = self._taken.setdefault(number, [])
-                        taken.append((batch.partition, batch.load))
+                    new = self._expect(batch.partition, batch.load, at, covered)
+                    taken = self._taken.setdefault(number, [])
+                    taken.append(_Taken(batch.partition, batch.load, new))
         for partition, load in record.queued:
             self._expect(partition, load, drafted.get(load.ordinal, len(record.events)), covered)
         heapify(self._times)
         heapify(self._events)
 
-    def _covered(self, record: FlightRecord) -> dict[int, int]:
+    def _covered(self) -> dict[int, int]:
         """Return the number of the last record that the engine has of each partition."""
-        covered = dict.fromkeys(range(len(record.partitions)), -1)
-        for number, where in enumerate(record.partitions):
+        covered = dict.fromkeys(range(len(self._partitions)), -1)
+        for number, where in enumerate(self._partitions):
             state = self._states.get(where)
             if state is not None:
                 held = [each for batch in state.unresolved for each in batch.records]
@@ -419,14 +433,30 @@ class _Arrivals:
             number: the event's number.
             now: its time, in seconds.
         """
-        due, self._held = self._held, set()
+        held, self._held = self._held, set[int]()
+        due = set(held)
         while self._times and self._times[0][0] <= now:
             due.add(heappop(self._times)[1])
         while self._events and self._events[0][0] <= number:
             due.add(heappop(self._events)[1])
-        waiting = [(self._chunks[each][0].load.ordinal, each) for each in due if self._chunks[each]]
-        for _, partition in sorted(waiting):
+        waiting = [
+            (each in held, self._place(each, held), self._chunks[each][0].load.ordinal, each)
+            for each in due
+            if self._chunks[each]
+        ]
+        for *_, partition in sorted(waiting):
             self._feed(partition, number, now)
+
+    def _place(self, partition: int, held: Collection[int]) -> int:
+        """Return the place of a partition's topic in the answer that its records waited for.
+
+        The engine assigns the records that waited topic by topic, in this order.
+        """
+        return self._order.get(self._partitions[partition][0], 0) if partition in held else 0
+
+    def named(self, topics: Iterable[str]) -> None:
+        """Note the topics of a Metadata answer, in its order."""
+        self._order = {name: place for place, name in enumerate(topics)}
 
     def _feed(self, partition: int, number: int, now: float) -> None:
         chunks = self._chunks[partition]
@@ -476,15 +506,21 @@ class _Arrivals:
                 _, _, count, size, queued_at, ordinal = step
                 at = queued_at
                 load = Load(count, size, at, at, at, ordinal, ordinal, 0, 0)
-                takes.append((self._drafted[ordinal], load))
+                takes.append(_Taken(self._drafted[ordinal], load, new=True))
         places: dict[int, int] = {}
-        for partition, load in takes:
+        for partition, load, new in takes:
             state = self._states.get(self._partitions[partition])
             if state is not None:
+                queue = state.queue.records
                 begin = places.get(partition, 0)
+                # Records before these expire in this poll, so nothing takes them.
+                begin += sum(1 for _ in takewhile(load.begins_after, islice(queue, begin, None)))
+                there = next(islice(queue, begin, None), None)
+                if not new and (there is None or there.ordinal != load.ordinal):
+                    continue  # a batch that was sealed before, and is sent only now
                 end = places[partition] = begin + load.records
                 mark = Together(load)
-                for record in islice(state.queue.records, begin, end):
+                for record in islice(queue, begin, end):
                     record.group = mark
                     self._marked.append(record)
 
@@ -493,6 +529,12 @@ class _Arrivals:
         for record in self._marked:
             record.group = None
         self._marked.clear()
+
+
+def _partitions(record: FlightRecord) -> tuple[tuple[str, int], ...]:
+    """Return the partitions of a record: those that it numbers, then those of other failures."""
+    failed = [(each[1], each[2]) for each in record.events if each[0] == "failed" and each[2] >= 0]
+    return tuple(dict.fromkeys([*record.partitions, *failed]))
 
 
 def _shown(step: Any) -> Any:

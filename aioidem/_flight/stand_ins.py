@@ -53,6 +53,10 @@ class Load(NamedTuple):
     encoded: int
     """The size of the batch on the wire, in bytes; 0 if it is not known."""
 
+    def begins_after(self, record: PendingRecord) -> bool:
+        """Return whether a record of the partition was queued before these."""
+        return record.ordinal < self.ordinal
+
 
 class Together(RecordGroup):
     """The mark of the stand-ins of one batch. Its size of 0 says that a batch has room for them."""

@@ -17,8 +17,16 @@ FROM_THE_START = 1_000_000
 LATE = 150
 """With so few events kept, a replay begins with a state in the middle of the run."""
 
-SEEDS = (1, 4, 5, 9, 18, 30)
-"""Runs of the simulation with faults: lost answers, moved leaders, forgotten producers."""
+SEEDS = (1, 4, 5, 9, 18, 30, 41)
+"""Runs of the simulation with faults: lost answers, moved leaders, forgotten producers, and (41) a
+batch that gets other numbers.
+"""
+
+UNSENT = (16, 56)
+"""Runs that end before a record is sent."""
+
+SHORTENED = (119, 125)
+"""Runs in which records expire while they are compressed together with later ones."""
 
 
 @pytest.mark.parametrize("most", [FROM_THE_START, LATE])
@@ -31,6 +39,15 @@ def test_a_replay_decides_what_was_decided(seed: int, most: int) -> None:
     replay = replayed(content)
     assert [str(each) for each in replay.differences] == []
     assert sum(len(each[4]) for each in record.events if each[0] == "poll")
+
+
+@pytest.mark.parametrize("seed", UNSENT + SHORTENED)
+def test_records_that_end_before_they_are_sent_are_replayed(seed: int) -> None:
+    """They open connections and are compressed, and the replay decides both as recorded."""
+    _, content = flown(drawn(seed), FROM_THE_START)
+    record = FlightRecord.decode(content)
+    assert any(each[0] == "failed" for each in record.events)
+    assert [str(each) for each in replayed(content).differences] == []
 
 
 @pytest.mark.parametrize(
