@@ -114,6 +114,17 @@ def test_an_api_we_do_not_speak_is_not_supported() -> None:
         versions.choose(7777)
 
 
+def test_an_answer_that_is_known_is_not_decoded_again() -> None:
+    """Connections to one broker share a table; another answer gives another table."""
+    frame = raw(response(4, PRODUCE))
+    first = negotiation().answer(frame)
+    assert first is not None
+    assert negotiation().answer(bytes(bytearray(frame))) is first
+    other = negotiation().answer(raw(response(4, PRODUCE, (ApiKey.METADATA, 4, 12))))
+    assert other is not None
+    assert other.offered != first.offered
+
+
 def test_features_are_in_the_table_by_name() -> None:
     """The table has the cluster's finalised features by name."""
     entity = response(4, PRODUCE, features={"transaction.version": 2, "metadata.version": 25})
