@@ -9,13 +9,18 @@ Invariants:
 
 - A task reads at most `_ROWS_PER_TASK` offsets of one partition, so that many tasks share a topic.
 - A batch read ends where the topic ended when it was planned.
+- The rows of many of the log's batches, which often have a hundred records, are in one of Arrow's.
+- With the option `columns`, the other columns are not made; without key, value, timestamp and
+  headers, records are not even decoded (except where compaction has left gaps).
 
 Rejected: a general Kafka source (Spark has one).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -37,21 +42,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from aioidem._records._decode import ReadRecord
     from aioidem._records.reader import RecordBatch
 
 __all__ = ["TopicDataSource", "topic_format"]
 
 _KAFKA: Final = "kafka."
 _ISOLATION: Final = "isolation.level"
-_OWN: Final = ("subscribe", "includeheaders", "startingoffsets", "path")
+_OWN: Final = ("subscribe", "includeheaders", "startingoffsets", "columns", "path")
 _ROWS_PER_TASK: Final = 1_000_000
 _ROWS_PER_BATCH: Final = 10_000
 _SECONDS: Final = 60.0
-_SCHEMA: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
-    " timestampType int"
-)
-_HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
+_TYPES: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+_FIELDS: Final = ("offset", "timestamp", "key", "value", "headers")
+"""The columns of which a decoded record (`ReadRecord`) has the values, in its order."""
+_OF_RECORDS: Final = {"key", "value", "timestamp", "headers"}
+"""The columns for which a record must be decoded."""
 _ARROW: Final = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -88,7 +103,8 @@ class TopicDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns, as those of Spark's Kafka source."""
-        return _SCHEMA + (_HEADERS if self._with_headers() else "")
+        named = self._columns()
+        return ", ".join(f"{name} {kind}" for name, kind in _TYPES.items() if name in named)
 
     def reader(self, schema: StructType) -> _TopicReader:
         """Make the reader for `spark.read`.
@@ -106,12 +122,21 @@ class TopicDataSource(DataSource):
         """
         return _TopicStream(self._log(), schema.names)
 
-    def _with_headers(self) -> bool:
-        return dict(self.options).get("includeheaders", "false").lower() == "true"
+    def _columns(self) -> set[str]:
+        options = dict(self.options)
+        if "columns" in options:
+            named = {name.strip() for name in options["columns"].split(",")}
+            if not named <= _TYPES.keys():
+                known = ", ".join(_TYPES)
+                raise ConfigError(f"columns: {options['columns']!r}: not all of {known}")
+            return named
+        with_headers = options.get("includeheaders", "false").lower() == "true"
+        return set(_TYPES) - (set() if with_headers else {"headers"})
 
     @without_frames
     def _log(self) -> _Source:
         options = {name.lower(): value for name, value in dict(self.options).items()}
+        self._columns()
         for name in options:
             if not name.startswith(_KAFKA) and name not in _OWN:
                 raise ConfigError(f"{name}: not an option of this source: {', '.join(_OWN)}")
@@ -186,31 +211,51 @@ async def _next(pages: Any) -> list[RecordBatch] | None:
 def _as_columns(
     topic: str, names: list[str], wanted: LogPart, page: list[RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    for batch in page:
-        records = [
-            each for each in batch.iter_records() if wanted.begin <= each.offset < wanted.end
-        ]
-        kind = int(batch.log_append)
-        for begin in range(0, len(records), _ROWS_PER_BATCH):
-            some = records[begin : begin + _ROWS_PER_BATCH]
-            columns: dict[str, Any] = {
-                "key": [each.key for each in some],
-                "value": [each.value for each in some],
-                "topic": [topic] * len(some),
-                "partition": [wanted.partition] * len(some),
-                "offset": [each.offset for each in some],
-                "timestamp": [each.timestamp_ms * 1000 for each in some],
-                "timestampType": [kind] * len(some),
-                "headers": [
-                    [{"key": key, "value": value} for key, value in each.headers] or None
-                    for each in some
-                ]
-                if "headers" in names
-                else (),
+    for log_append, batches in groupby(page, attrgetter("log_append")):
+        columns: dict[str, Sequence[Any]] = {}
+        if _OF_RECORDS.intersection(names):
+            records = list(chain.from_iterable(_within(each, wanted) for each in batches))
+            fields = zip(*records, strict=True) if records else repeat(())
+            columns = dict(zip(_FIELDS, fields, strict=False))
+        else:
+            offsets = (_offsets(each, wanted) for each in batches)
+            columns["offset"] = list(chain.from_iterable(offsets))
+        constant = {"topic": topic, "partition": wanted.partition, "timestampType": int(log_append)}
+        for begin in range(0, len(columns["offset"]), _ROWS_PER_BATCH):
+            some = {
+                name: values[begin : begin + _ROWS_PER_BATCH] for name, values in columns.items()
             }
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(columns[name], _ARROW[name]) for name in names], names=names
-            )
+            count = len(some["offset"])
+            arrays = [
+                pa.repeat(pa.scalar(constant[name], _ARROW[name]), count)
+                if name in constant
+                else _array(name, some[name])
+                for name in names
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _within(batch: RecordBatch, wanted: LogPart) -> Iterable[ReadRecord]:
+    """Return the records of a batch that belong to a part of the log."""
+    if wanted.begin <= batch.base_offset and batch.last_offset < wanted.end:
+        return batch.iter_records()
+    return (each for each in batch.iter_records() if wanted.begin <= each.offset < wanted.end)
+
+
+def _offsets(batch: RecordBatch, wanted: LogPart) -> Iterable[int]:
+    """Return the offsets of the records of a batch that belong to a part of the log."""
+    if batch.count <= batch.last_offset_delta:  # compaction has removed records
+        return (each.offset for each in _within(batch, wanted))
+    return range(max(batch.base_offset, wanted.begin), min(batch.last_offset + 1, wanted.end))
+
+
+def _array(name: str, values: Sequence[Any]) -> pa.Array:
+    """Return the values of a column of records as Arrow's."""
+    if name == "timestamp":
+        return pa.array(values, pa.timestamp("ms", "UTC")).cast(_ARROW[name])
+    if name == "headers":
+        values = [[{"key": key, "value": value} for key, value in each] or None for each in values]
+    return pa.array(values, _ARROW[name])
 
 
 class _TopicReader(DataSourceReader):

@@ -89,6 +89,7 @@ def test_a_topic_that_does_not_exist_is_an_error(cluster: EmbeddedCluster, in_lo
             {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.isolation.level": "none"},
             "isolation.level",
         ),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "columns": "keys"}, "columns: "),
     ],
 )
 def test_a_bad_option_is_named(options: dict[str, str], message: str) -> None:
@@ -119,6 +120,41 @@ def test_both_sources_return_the_same_rows(
         expected = rows(theirs, level, [])
         assert len(expected) == count
         assert rows(TopicDataSource.name(), level, list(expected[0].__fields__)) == expected
+
+
+def rows_of(options: dict[str, str], part: LogPart, *columns: str) -> list[Any]:
+    """Return what a task reads of a part of the log, without Spark."""
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    schema = StructType([StructField(name, StringType()) for name in columns])
+    source = TopicDataSource({**options, "columns": ",".join(columns)})
+    batches = source.reader(schema).read(InputPartition(tuple(part)))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_offsets_that_are_not_decoded_are_those_of_the_records(
+    cluster: EmbeddedCluster, topic: str, in_loop: InLoop
+) -> None:
+    """A task that reads no column of the records has the same rows, wherever its part is cut."""
+    in_loop(fill, cluster.bootstrap_servers, topic)
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "subscribe": topic,
+        "kafka.isolation.level": "read_committed",
+    }
+    places: list[Any] = []
+    for begin in range(0, 9, 2):
+        part = LogPart(0, begin, begin + 2 if begin < 8 else 9)
+        records = rows_of(options, part, "partition", "offset", "value")
+        only = rows_of(options, part, "partition", "offset")
+        assert only == [{name: row[name] for name in ("partition", "offset")} for row in records]
+        places += only
+    assert [each["offset"] for each in places] == [0, 1, 2, 3, 8]
+    assert list(TopicDataSource({"columns": "offset, partition"}).schema().split(", ")) == [
+        "partition int",
+        "offset bigint",
+    ]
 
 
 def test_a_stream_returns_each_record_once_and_continues(
