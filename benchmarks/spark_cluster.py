@@ -36,6 +36,10 @@ from aioidem.testing import KafkaCluster
 
 _SECONDS: Final = 120.0
 _DEPLOY: Final = "org.apache.spark.deploy"
+_COLUMNS: Final = (
+    *("tasks", "records", "acknowledged", "s in all", "records/s"),
+    *("CPU s: cluster", "broker"),
+)
 _SETTINGS: Final = """\
 spark.executor.memory 512m
 spark.driver.memory 512m
@@ -179,28 +183,36 @@ def main() -> int:
         cluster = Standalone(Path(folder), options.workers)
         try:
             load(cluster, kafka, "load", options.workers, options.workers)
-            done = [load(cluster, kafka, "load", each, options.records) for each in counts]
-            done.append(load(cluster, kafka, "load", counts[0], 4 * options.records))
+            print(f"pyspark {pyspark.__version__}, {options.workers} workers with one core each\n")
+            print(f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}", flush=True)
+            wanted = [(each, options.records) for each in counts]
+            done = [
+                shown(load(cluster, kafka, "load", tasks, records))
+                for tasks, records in (*wanted, (counts[0], 4 * options.records))
+            ]
         finally:
             cluster.close()
-    show(options.workers, done)
+    show_costs(done)
     return 0 if all(each.acked == each.records for each in done) else 1
 
 
-def show(workers: int, done: list[Load]) -> None:
-    """Print the loads, of which the last one has more records, and the costs."""
+def shown(each: Load) -> Load:
+    """Print a row of the table."""
+    print(
+        f"| {each.tasks} | {each.records:,} | {each.acked:,} | {each.elapsed:.1f} |"
+        f" {each.rate:,.0f} | {each.cluster:.2f} | {each.broker:.2f} |",
+        flush=True,
+    )
+    return each
+
+
+def show_costs(done: list[Load]) -> None:
+    """Print the costs of a task and of a record; the last load has more records than the others."""
     few, many, more = done[0], done[-2], done[-1]
-    print(f"pyspark {pyspark.__version__}, {workers} workers with one core each\n")
-    print("| tasks | records | acknowledged | s in all | records/s | CPU s: cluster | broker |")
-    print("|---|---|---|---|---|---|---|")
-    for each in done:
-        print(
-            f"| {each.tasks} | {each.records:,} | {each.acked:,} | {each.elapsed:.1f} |"
-            f" {each.rate:,.0f} | {each.cluster:.2f} | {each.broker:.2f} |"
-        )
-    for name, place in (("cluster", 5), ("broker", 6)):
-        task = (many[place] - few[place]) / (many.tasks - few.tasks)
-        record = (more[place] - few[place]) / (more.records - few.records)
+    for name in ("cluster", "broker"):
+        few_s, many_s, more_s = (float(getattr(each, name)) for each in (few, many, more))
+        task = (many_s - few_s) / (many.tasks - few.tasks)
+        record = (more_s - few_s) / (more.records - few.records)
         print(f"CPU of the {name}: {task * 1e3:.1f} ms per task, {record * 1e6:.1f} us per record")
 
 
