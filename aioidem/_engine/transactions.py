@@ -38,6 +38,7 @@ from kio.schema.errors import ErrorCode
 from aioidem import errors
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.coordinator import CallKind, Coordinator, Verdict, classify_call, is_listed
+from aioidem._engine.coordinator_refusals import coordinator_error
 from aioidem._engine.idempotence import IdentityLedger
 from aioidem._engine.lifecycle import Named, transition
 from aioidem._protocol.find_coordinator import CoordinatorKey
@@ -774,7 +775,7 @@ class Transactions:
         about = f"{call.kind.value} of {call.coordinator.in_words}"
         if partitions:
             about += f" for {_listed(partitions)}"
-        error = errors.broker_error(error_code, about)
+        error = coordinator_error(error_code, about, call.coordinator.node_id)
         self.last_refusal = error
         match classify_call(call.kind, error_code):
             case _ if self.finishing(error_code):

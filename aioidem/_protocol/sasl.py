@@ -32,6 +32,7 @@ __all__ = [
     "handshake_request",
 ]
 
+_CHECK = "Check this client's credentials and sasl_mechanism, and whether the broker has this user"
 _SHORTEST, _LONGEST = 0.1, 30 * 86400.0
 """The bounds, in seconds, to which a broker's session lifetime is clamped.
 
@@ -91,7 +92,8 @@ def authenticate_answer(response: Any) -> SaslAnswer:
     code = int(response.error_code)
     if code:
         said = printable(response.error_message or "no reason given")
-        raise _refused(code, f"the broker refused to authenticate: {said}")
+        text = f"the broker refused to authenticate: {said.rstrip('.')}. {_CHECK}"
+        raise _refused(code, text)
     asked: timedelta = getattr(response, "session_lifetime", timedelta(0))
     seconds = asked.total_seconds()
     lifetime = min(max(seconds, _SHORTEST), _LONGEST) if seconds > 0 else None

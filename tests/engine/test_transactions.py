@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._engine import steps
+from aioidem._engine.coordinator_refusals import coordinator_error
 from aioidem._engine.transactions import TransactionState
 from aioidem._protocol.end_txn import EndTxnAnswer
 from aioidem._protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
@@ -294,9 +295,8 @@ def test_a_partial_offset_commit_goes_on_with_the_rest(version: int) -> None:
     again = rig.called(COMMIT_OFFSETS)
     assert sorted(again.offsets) == [("in", 1), ("in", 2)]
     rig.answer_call(again, UNKNOWN_TOPIC_OR_PARTITION)
-    assert str(rig.transactions.last_refusal).endswith(
-        "TxnOffsetCommit of group 'g' for in-1, in-2"
-    )
+    refusal = str(rig.transactions.last_refusal)
+    assert "TxnOffsetCommit of group 'g' for in-1, in-2, refused by broker" in refusal
     rig.tick(1.0)
     rig.answer_call(rig.called(COMMIT_OFFSETS))
     assert not pending.left
@@ -1512,3 +1512,17 @@ def test_a_coordinator_that_never_answers_is_given_up_and_asked_again(version: i
         assert rig.called(END) is not call
     rig.answer_call(rig.called(END))
     assert rig.transactions.outcome.committed is True
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (ErrorCode.transactional_id_authorization_failed, "Grant this client's principal WRITE"),
+        (ErrorCode.invalid_transaction_timeout, "transaction.max.timeout.ms"),
+        (ErrorCode.unknown_server_error, "The log of that broker"),
+    ],
+)
+def test_a_refusal_names_the_broker_and_what_to_do(code: ErrorCode, advice: str) -> None:
+    error = coordinator_error(code, "EndTxn of transactional id 'payments'", 2)
+    assert "EndTxn of transactional id 'payments', refused by broker 2. " in str(error)
+    assert advice in str(error)
