@@ -8,6 +8,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
+from aioidem._engine.refusals import GRANTS, with_advice
 
 __all__ = ["coordinator_error"]
 
@@ -20,14 +21,11 @@ _REJOINED: Final = (
     "offsets"
 )
 _ADVICE: Final[Mapping[int, str]] = {
+    **GRANTS,
     ErrorCode.transactional_id_authorization_failed: (
         "Grant this client's principal WRITE and DESCRIBE on the transactional id"
     ),
-    ErrorCode.cluster_authorization_failed: (
-        "Grant this client's principal IDEMPOTENT_WRITE on the cluster"
-    ),
     ErrorCode.group_authorization_failed: "Grant this client's principal READ on the group",
-    ErrorCode.topic_authorization_failed: "Grant this client's principal WRITE on the topic",
     ErrorCode.invalid_transaction_timeout: (
         "Lower transaction_timeout, or raise the brokers' transaction.max.timeout.ms"
     ),
@@ -48,8 +46,6 @@ _ADVICE: Final[Mapping[int, str]] = {
 }
 """What to do about an error code of a coordinator."""
 
-_OTHER_ADVICE: Final = "The log of that broker may say more"
-
 
 def coordinator_error(code: int, about: str, node_id: int | None) -> errors.KafkaError:
     """Return the error of a refused request.
@@ -60,5 +56,4 @@ def coordinator_error(code: int, about: str, node_id: int | None) -> errors.Kafk
         node_id: the broker that refused it; None if that is not known.
     """
     by = "a broker" if node_id is None else f"broker {node_id}"
-    advice = _ADVICE.get(code, _OTHER_ADVICE)
-    return errors.broker_error(code, f"{about}, refused by {by}. {advice}")
+    return with_advice(code, f"{about}, refused by {by}", _ADVICE)

@@ -1,5 +1,7 @@
 """The errors for a refused batch, which name its size and limit, or the records at fault.
 
+`with_advice` makes the error of any refusal; those of coordinators are in `coordinator_refusals`.
+
 A broker may name the records for which it refused a batch (KIP-467). `culprits` ignores an index
 that the batch does not have. If no valid index is left, the batch fails as a whole.
 """
@@ -16,17 +18,22 @@ from aioidem._protocol.messages import printable
 from aioidem._protocol.produce import PartitionAnswer
 from aioidem._protocol.topic_limit import MESSAGE_BYTES
 
-__all__ = ["culprits", "refusal_error", "too_large"]
+__all__ = ["GRANTS", "culprits", "refusal_error", "too_large", "with_advice"]
 
 _NAMES_RECORDS = frozenset({ErrorCode.invalid_timestamp, ErrorCode.invalid_record})
 """Error codes that refuse a batch for single records; the answer may name these records."""
 
 
-_ADVICE: Final[Mapping[int, str]] = {
+GRANTS: Final[Mapping[int, str]] = {
     ErrorCode.topic_authorization_failed: "Grant this client's principal WRITE on the topic",
     ErrorCode.cluster_authorization_failed: (
         "Grant this client's principal IDEMPOTENT_WRITE on the cluster"
     ),
+}
+"""What to do where rights are missing that every request of a producer may need."""
+
+_ADVICE: Final[Mapping[int, str]] = {
+    **GRANTS,
     ErrorCode.transactional_id_authorization_failed: (
         "Grant this client's principal WRITE on the transactional id"
     ),
@@ -75,12 +82,20 @@ def refusal_error(
         detail = f"{detail} ({named})" if detail else named
     records = "1 record" if count == 1 else f"{count} records"
     text = f"{where}: {broker} refused a batch of {records} in attempt {attempts}"
-    return _with_advice(answer.error_code, f"{text}: {printable(detail)}" if detail else text)
+    return with_advice(
+        answer.error_code, f"{text}: {printable(detail)}" if detail else text, _ADVICE
+    )
 
 
-def _with_advice(code: int, text: str) -> errors.KafkaError:
-    """Return the error of a refusal, whose text ends with what to do about it."""
-    return errors.broker_error(code, f"{text.rstrip('.')}. {_ADVICE.get(code, _OTHER_ADVICE)}")
+def with_advice(code: int, text: str, advice: Mapping[int, str]) -> errors.KafkaError:
+    """Return the error of a refusal, whose text ends with what to do about it.
+
+    Args:
+        code: the broker's error code.
+        text: what was refused, and by whom.
+        advice: what to do, by error code.
+    """
+    return errors.broker_error(code, f"{text.rstrip('.')}. {advice.get(code, _OTHER_ADVICE)}")
 
 
 def culprits(
@@ -103,10 +118,11 @@ def culprits(
     # before an error object is made for each.
     named = {index: text for index, text in answer.record_errors if 0 <= index < count}
     return {
-        index: _with_advice(
+        index: with_advice(
             answer.error_code,
             f"{where}: {broker} refused record {index} of its batch of {count} in attempt "
             f"{attempts}: {text or answer.error_message or 'it does not say why'}",
+            _ADVICE,
         )
         for index, text in sorted(named.items(), key=lambda each: each[0])
     }

@@ -299,13 +299,13 @@ async def test_a_throttled_client(log: Log) -> None:
     log.check()
 
 
+def too_few_replicas(seen: RequestSeen) -> Action | None:
+    return Refuse(ErrorCode.not_enough_replicas) if seen.api_key == PRODUCE else None
+
+
 @bounded(500)
 async def test_a_buffer_that_is_full(log: Log) -> None:
     """A caller that waits for room is a warning that says which partition is the reason."""
-
-    def too_few_replicas(seen: RequestSeen) -> Action | None:
-        return Refuse(ErrorCode.not_enough_replicas) if seen.api_key == PRODUCE else None
-
     async with running(buffer_memory=1200) as (cluster, producer):
         cluster.intercept(too_few_replicas)
         first = producer.send_nowait("orders", bytes(300), partition=1)
@@ -325,10 +325,6 @@ async def test_a_buffer_that_is_full(log: Log) -> None:
 @bounded(500)
 async def test_a_buffer_that_only_send_nowait_finds_full(log: Log) -> None:
     """Calls that do not wait are the same incident, if none finds room for a second."""
-
-    def too_few_replicas(seen: RequestSeen) -> Action | None:
-        return Refuse(ErrorCode.not_enough_replicas) if seen.api_key == PRODUCE else None
-
     async with running(buffer_memory=1200) as (cluster, producer):
         cluster.intercept(too_few_replicas)
         first = producer.send_nowait("orders", bytes(300), partition=1)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from aioidem._config import ProducerConfig
 from aioidem.testing import Anomaly, Violation
 
+from .progress import JITTER
+
 __all__ = ["Freshness"]
 
-_JITTER = 1.2  # a back-off is at most this much longer than its limit (KIP-580)
 # To the answer that makes room for the request, and to the answer to the request.
 _ROUND_TRIPS = 2
 
@@ -30,7 +31,7 @@ class Freshness:
     def __init__(
         self, config: ProducerConfig, rtt: float, report: Callable[[Violation], None]
     ) -> None:
-        backoff = config.retry_backoff_max * _JITTER
+        backoff = config.retry_backoff_max * JITTER
         self._max_age = config.metadata_max_age
         self._bound = backoff + _ROUND_TRIPS * rtt
         # What a fault has swallowed is asked for again after the request timeout and a back-off.

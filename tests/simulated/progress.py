@@ -17,9 +17,9 @@ from aioidem.testing import Anomaly, Row, Violation
 
 from .schedule import Schedule
 
-__all__ = ["Progress"]
+__all__ = ["JITTER", "Progress"]
 
-_JITTER = 1.2  # a back-off is at most this much longer than its limit (KIP-580)
+JITTER = 1.2  # a back-off is at most this much longer than its limit (KIP-580)
 _PASSES = 2
 # Round trips from a lost connection to a resend: TCP, ApiVersions, the cluster id, Metadata, a
 # connection to the leader (TCP, ApiVersions), its configs, InitProducerId, DescribeProducers, the
@@ -55,8 +55,8 @@ class Progress:
             rtt: The longest round trip, in seconds.
         """
         config = self._config
-        backoffs = (2 * config.retry_backoff_max + config.reconnect_backoff_max) * _JITTER
-        passes = _PASSES * max(rtt, config.retry_backoff_max * _JITTER)
+        backoffs = (2 * config.retry_backoff_max + config.reconnect_backoff_max) * JITTER
+        passes = _PASSES * max(rtt, config.retry_backoff_max * JITTER)
         passes += (_PASSES - 1) * config.request_timeout
         trips = _SETTING_OUT + (1 + _PASSES) * records
         threads = records * max(self._schedule.threads[1])
