@@ -990,6 +990,8 @@ class PartitionState:
         match self.recovery.rung:
             case Rung.REFUSED if not doubt:
                 self._lose("the leader refuses the sequence after those it acknowledged", now, out)
+            case Rung.REFUSED if self.suspicion.suspect and self._resend:
+                self._resend_renumbered(now, out)
             case Rung.REFUSED | Rung.ASKING | Rung.PROBING if self.suspicion.suspect:
                 self.recovery.move(RecoveryEvent.RESTART)
             case Rung.REFUSED:
@@ -1038,6 +1040,18 @@ class PartitionState:
                 lost = errors.OutOfOrderSequenceNumber(f"{self.where}: {reason}")
                 self._give_up(batch, refusal or lost, out)
         self._give_up_numbers(out, reason)
+        self.recovery.move(RecoveryEvent.RESOLVED)
+
+    def _resend_renumbered(self, now: float, out: Effects) -> None:
+        """Have the batches in doubt resent under another epoch (`in_doubt="resend"`).
+
+        The leader has refused the oldest one by OUT_OF_ORDER, and would refuse it again. Probes
+        would prove nothing, because the leader may forget the producer between them (KIP-854).
+        """
+        self._back_off(now)
+        for batch in [b for b in self.unresolved if b.in_doubt]:
+            batch.forsake()
+        self._give_up_numbers(out, "the leader refuses a batch in doubt, and may forget its state")
         self.recovery.move(RecoveryEvent.RESOLVED)
 
     # -- asking the leader, instead of resending ---------------------------------------------------

@@ -677,6 +677,26 @@ def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
     rig.assert_drained()
 
 
+def test_resend_mode_takes_a_new_epoch_where_the_leader_refuses_and_may_have_forgotten() -> None:
+    """A batch in doubt that a suspect leader refuses is resent once, and then under a new epoch.
+
+    It would be refused in each round trip until its deadline otherwise, and no probe proves
+    anything about a leader that may forget the producer at any time.
+    """
+    rig, _ = doubted(in_doubt="resend")
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    first = len(rig.everything) - 1
+    rig.settle_down()
+    written = [value for request in rig.everything[first:] for value in request.only.values]
+    assert written == sorted(written, key=lambda value: value or b"")
+    assert len(written) == 3
+    assert rig.statuses == [ACKED] * 4
+    assert rig.core.counters.data_loss_events == 0
+    rig.assert_drained()
+
+
 def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
     """With in_doubt="resend" batches that no probe has found are sent again under a new epoch.
 
