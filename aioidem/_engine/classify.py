@@ -54,7 +54,6 @@ RETRIABLE_TOPIC_ERRORS = frozenset(
 class Action(enum.Enum):
     """What the engine does with a batch that got an answer."""
 
-    ACK = "ack"
     RETRY = "retry"
     SPLIT = "split"
     FAIL = "fail"
@@ -91,7 +90,6 @@ _TABLE: dict[int, _Row] = {
     # The broker met an exception, perhaps after the append. Java fails the batch; here the batch is
     # resent, which does no harm and shows whether it was appended.
     ErrorCode.unknown_server_error: _Row(Action.RETRY, precedes_append=False, refresh=True),
-    ErrorCode.none: _Row(Action.ACK, precedes_append=False),
     ErrorCode.corrupt_message: _Row(Action.RETRY),  # damaged in transit; Java retries it too
     ErrorCode.unknown_topic_or_partition: _Row(Action.RETRY, refresh=True, two_faced=True),
     ErrorCode.leader_not_available: _Row(Action.RETRY, refresh=True),

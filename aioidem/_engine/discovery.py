@@ -130,9 +130,6 @@ DISCOVERY_TRANSITIONS: dict[tuple[DiscoveryState, DiscoveryEvent], DiscoveryStat
     (_S.ASKING_AGAIN, _E.LOST): _S.APART,
     (_S.HELD_BACK, _E.OPENED): _S.HELD_BACK,
     (_S.HELD_BACK, _E.OPENED_WITHOUT): _S.ABSENT,
-    # Answers to requests that were sent in v14 before another one was refused.
-    (_S.HELD_BACK, _E.ANSWERED): _S.HELD_BACK,
-    (_S.HELD_BACK, _E.REFUSED): _S.HELD_BACK,
     (_S.HELD_BACK, _E.ASK): _S.ASKING_AGAIN,
     (_S.HELD_BACK, _E.SPEAK): _S.SPEAKING,
     (_S.HELD_BACK, _E.LOST): _S.HELD_BACK,

@@ -81,7 +81,6 @@ _R, _E = Rung, RecoveryEvent
 
 RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
     (_R.CLEAR, _E.HEAD_REFUSED): _R.REFUSED,
-    (_R.CLEAR, _E.PROVED): _R.CLEAR,
     (_R.CLEAR, _E.STATE_LOST): _R.SALVAGE,
     (_R.CLEAR, _E.RESOLVED): _R.CLEAR,
     (_R.CLEAR, _E.RESTART): _R.CLEAR,
@@ -163,6 +162,7 @@ class Recovery:
             self._hinted = None
             self._probed.clear()
             self._pass_began = None
+            self.salvaged.clear()
         self.rung = rung
 
     def ask(self) -> None:

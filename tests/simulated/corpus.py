@@ -2,10 +2,11 @@
 
 Usage: `python -m tests.simulated.corpus --seeds N [--from K] [--branches]`. It runs N seeds of the
 profiles, of the swarm and of the transactions, and of the seeds in `corpus.json`; chooses the few
-seeds that reach all that the others reach; and writes `corpus.json`. "Reach" means rows of the
-engine's tables and pairs (`rows`); with `--branches` also the engine's branches, which takes some
-ten times as long. What the seeds of the swarm draw changes with its list of features. Then this
-has to be run again, and `test_corpus` says so if rows are lost.
+seeds that reach all that the others reach; and writes `corpus.json`. In `corpus_rows.json` it
+writes a seed for each row that is taken; `--rows` writes only that, from the corpus as it is.
+"Reach" means rows of the engine's tables and pairs (`rows`); with `--branches` also the engine's
+branches, which takes some ten times as long. What the seeds of the swarm draw changes with its list
+of features. Then this has to be run again, and `test_corpus` says so if rows are lost.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from typing import Any, NamedTuple
 
 from aioidem._engine import core
 
-from .rows import Rows
+from .rows import Rows, all_rows
 from .soak import MIXES, PROCESSES, quiet, run_transactional
 from .world import Result
 
-__all__ = ["CORPUS", "RUNS", "Reached", "chosen", "main", "reached", "seeds_of"]
+__all__ = ["CORPUS", "RUNS", "Reached", "chosen", "main", "reached", "rows_of_corpus", "seeds_of"]
 
 CORPUS = Path(__file__).with_name("corpus.json")
+CORPUS_ROWS = Path(__file__).with_name("corpus_rows.json")
 RUNS: dict[str, Callable[[int], Result]] = {**MIXES, "transactions": run_transactional}
 _ENGINE = str(Path(core.__file__).parent)
 _CHUNK = 20
@@ -48,6 +50,23 @@ def seeds_of(path: Path = CORPUS) -> list[tuple[str, int]]:
     """Return (mix, seed) of all seeds of the corpus."""
     kept: dict[str, list[int]] = json.loads(path.read_text()) if path.exists() else {}
     return [(mix, seed) for mix, seeds in kept.items() for seed in seeds]
+
+
+def rows_of_corpus() -> dict[str, tuple[str, int]]:
+    """Return the rows that the corpus takes, each with (mix, seed) of the first seed that does."""
+    kept: dict[str, list[Any]] = json.loads(CORPUS_ROWS.read_text())
+    return {row: (mix, seed) for row, (mix, seed) in kept.items()}
+
+
+def _write_rows(runs: list[Reached]) -> None:
+    rows = [f"{table}: {row}" for table, names in all_rows().items() for row in names]
+    taken: dict[str, tuple[str, int]] = {}
+    for row in rows:
+        by = next((run for run in runs if row in run.what), None)
+        if by is not None:
+            taken[row] = by.mix, by.seed
+    lines = json.dumps(taken, indent=1).replace("[\n  ", "[").replace(",\n  ", ", ")
+    CORPUS_ROWS.write_text(lines.replace("\n ]", "]") + "\n")
 
 
 @contextmanager
@@ -113,7 +132,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=600)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--branches", action="store_true")
+    parser.add_argument("--rows", action="store_true")
     asked = parser.parse_args()
+    if asked.rows:
+        _write_rows([reached(mix, seed) for mix, seed in seeds_of()])
+        return 0
     wanted = range(asked.first, asked.first + asked.seeds)
     plan = sorted({*seeds_of(), *((mix, seed) for seed in wanted for mix in RUNS)})
     chunks = [plan[at : at + _CHUNK] for at in range(0, len(plan), _CHUNK)]
@@ -129,6 +152,7 @@ def main() -> int:
     everything = set().union(*(run.what for run in kept))
     by_mix = {mix: sorted(run.seed for run in kept if run.mix == mix) for mix in RUNS}
     CORPUS.write_text(json.dumps(by_mix, indent=1).replace(",\n  ", ", ") + "\n")
+    _write_rows(kept)
     rows = Rows()
     rows.taken.update(everything)
     for line in rows.lines():

@@ -18,14 +18,25 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from aioidem._engine import batch, discovery, idempotence, produce, recovery, transactions
+from aioidem._engine import (
+    batch,
+    discovery,
+    idempotence,
+    incidents,
+    links,
+    produce,
+    recovery,
+    transactions,
+)
 from aioidem._engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
 from aioidem._engine.classify import _TABLE as _PRODUCE_CODES
 from aioidem._engine.classify import Disposition, classify
 from aioidem._engine.coordinator import _BY_KIND, _COMMON, CallKind, Verdict, classify_call
 from aioidem._engine.discovery import DISCOVERY_TRANSITIONS
 from aioidem._engine.idempotence import IDENTITY_TRANSITIONS
+from aioidem._engine.incidents import INCIDENT_TRANSITIONS
 from aioidem._engine.lifecycle import transition
+from aioidem._engine.links import LINK_TRANSITIONS
 from aioidem._engine.recovery import RECOVERY_TRANSITIONS, Recovery, RecoveryEvent
 from aioidem._engine.transactions import TRANSACTION_TRANSITIONS
 
@@ -40,9 +51,11 @@ _TABLES: dict[str, Mapping[Any, Any]] = {
     "discovery": DISCOVERY_TRANSITIONS,
     "identity": IDENTITY_TRANSITIONS,
     "transaction": TRANSACTION_TRANSITIONS,
+    "link": LINK_TRANSITIONS,
+    "incident": INCIDENT_TRANSITIONS,
 }
 _PAIRED = frozenset({"ladder", "persistence", "identity", "transaction"})
-_MODULES = (batch, discovery, idempotence, recovery, transactions)
+_MODULES = (batch, discovery, idempotence, incidents, links, recovery, transactions)
 
 
 def all_rows() -> dict[str, list[str]]:
