@@ -4,7 +4,7 @@
     python benchmarks/spark_audit.py --records 10000000 --heap 1g --broker
 
 Spark generates topic and ledgers while they are read: eight producers, four partitions, values of a
-hundred bytes as a load writes them, with some anomalies among them. Parsing, checking, pairing,
+hundred bytes as a load writes them, and one anomaly of each kind. Parsing, checking, pairing,
 ordering and summing up are measured.
 
 With `--broker` reading is measured, too: the records are first written to one real broker, the
@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,106 +40,146 @@ from aioidem._spark.session import (
     open_session,
     require_one_spark,
 )
+from aioidem._testing.history import ValueId, make_value
 from aioidem.spark import register
+from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PRODUCERS, PARTITIONS, TOPIC = 8, 4, "load"
-LOST, TORN, DUPLICATES = 7, 5, 11
-PLANTED = {Finding.LOST: LOST + TORN, Finding.DUPLICATE: DUPLICATES, Finding.TORN: TORN}
+PLANTED = {kind: 1 for kind in Finding if kind is not Finding.ABORTED}
+"""One of each kind, but for the one that needs a transaction."""
 
+_SIZE = 100
+_PRODUCER = "load-5-0000"
+_ACKED, _NOT_WRITTEN = DeliveryStatus.ACKED.value, DeliveryStatus.NOT_WRITTEN.value
 _BODY = (
     "concat(X'FFFFFFFF', unhex(lpad(hex(call), 16, '0')),"
     f" unhex(lpad(hex(length(producer)), 4, '0')), unhex(lpad(hex({len(TOPIC)}), 4, '0')),"
     f" encode(producer, 'UTF-8'), encode('{TOPIC}', 'UTF-8'),"
     " unhex(repeat(lpad(hex(call % 256), 2, '0'), 64)))"
 )
+_VALUE = "concat(X'61697631', unhex(lpad(hex(crc32(body)), 8, '0')), body)"
 
 
-def calls(spark: SparkSession, records: int) -> DataFrame:
-    """Return every call of the load, with its partition and offset in the topic."""
-    ids = spark.range(0, records, 1, 16)
-    return ids.select(
-        "id",
-        F.concat(F.lit("load-5-0000"), (F.col("id") % PRODUCERS).cast("string")).alias("producer"),
-        F.floor(F.col("id") / PRODUCERS).alias("call"),
-    ).select(
-        "id",
-        "producer",
-        "call",
-        (F.col("call") % PARTITIONS).cast("int").alias("partition"),
-        (F.floor(F.col("call") / PARTITIONS) * PRODUCERS + F.col("id") % PRODUCERS).alias("offset"),
+def calls(spark: SparkSession, records: int, partition: int, slices: int = 4) -> DataFrame:
+    """Return the calls of the load whose records are in a partition, in the order of the log."""
+    offset = F.col("offset")
+    return spark.range(0, records // PARTITIONS, 1, slices).select(
+        F.col("id").alias("offset"),
+        F.lit(partition).alias("partition"),
+        F.concat(F.lit(_PRODUCER), (offset % PRODUCERS).cast("string")).alias("producer"),
+        (F.floor(offset / PRODUCERS) * PARTITIONS + partition).alias("call"),
     )
+
+
+def log(spark: SparkSession, records: int, partition: int, slices: int = 4) -> DataFrame:
+    """Return the records of a partition, without those that are planted."""
+    bodies = calls(spark, records, partition, slices).withColumn("body", F.expr(_BODY))
+    return bodies.select(F.expr(_VALUE).alias("value"), "partition", "offset")
 
 
 def ledger(spark: SparkSession, records: int) -> DataFrame:
-    """Return the ledger, in which each call was acknowledged after 1 to 100 ms."""
-    sent = F.timestamp_micros(F.lit(1_700_000_000_000_000) + F.col("id") * 20)
-    ended = F.timestamp_micros(
-        F.lit(1_700_000_000_001_000) + F.col("id") * 20 + (F.col("id") * 7919) % 99_000
+    """Return the ledger, in which each call was acknowledged after 1 to 100 ms, and the planted."""
+    number = F.col("offset") * PARTITIONS + F.col("partition")
+    sent, start = number * 20, 1_700_000_000_000_000
+    parts = [calls(spark, records, partition) for partition in range(PARTITIONS)]
+    times = {
+        "sent_at": F.timestamp_micros(F.lit(start) + sent),
+        "ended_at": F.timestamp_micros(F.lit(start + 1000) + sent + (number * 7919) % 99_000),
+    }
+    known = {"topic": F.lit(TOPIC), "in_flight": F.lit(5)}
+    rows = reduce(_united, parts).withColumn("status", F.lit(_ACKED))
+    planted = spark.createDataFrame(
+        Planted(records).entries(),
+        "producer string, call long, status string, partition int, offset long",
     )
-    return (
-        calls(spark, records)
-        .withColumns(
-            {
-                "topic": F.lit(TOPIC),
-                "in_flight": F.lit(5),
-                "status": F.lit("acked"),
-                "sent_at": sent,
-                "ended_at": ended,
-            }
-        )
-        .select(*LEDGER_COLUMNS)
-    )
+    rows = rows.select(*planted.columns).unionByName(planted)
+    return rows.withColumns({**known, **times}).select(*LEDGER_COLUMNS)
 
 
 def topic(spark: SparkSession, records: int) -> DataFrame:
-    """Return the topic's records, some of them with an anomaly."""
-    spot, where = records // 30, F.col("id")
-    body = calls(spark, records).withColumn("body", F.expr(_BODY))
-    value = F.expr("concat(X'61697631', unhex(lpad(hex(crc32(body)), 8, '0')), body)")
-    torn = (where % spot == 3) & (where < spot * 5)
-    whole = body.select(
-        "id",
-        F.when(torn, F.expr("substring(body, 5)")).otherwise(value).alias("value"),
-        "partition",
-        "offset",
-    )
-    kept = whole.filter(~((where % spot == 5) & (where < spot * LOST)))
-    again = whole.filter((where % spot == 7) & (where < spot * DUPLICATES))
-    return kept.unionByName(again.withColumn("offset", F.col("offset") + 10**9))
+    """Return all records of the topic, as Spark would read them."""
+    parts = [log(spark, records, partition) for partition in range(PARTITIONS)]
+    return _united(reduce(_united, parts), planted_log(spark, records))
 
 
-def ledger_of_log(spark: SparkSession, records: int) -> DataFrame:
-    """Return the ledger of a log without gaps: a lost record lowers the offsets after it."""
-    spot, row = (
-        records // 30,
-        F.col("call") * PRODUCERS + F.substring("producer", -1, 1).cast("int"),
-    )
-    before = [
-        F.when((row > lost) & (F.col("partition") == lost // PRODUCERS % PARTITIONS), 1).otherwise(
-            0
-        )
-        for lost in (spot * number + 5 for number in range(LOST))
-    ]
-    return ledger(spark, records).withColumn("offset", F.col("offset") - reduce(add, before))
+def planted_log(spark: SparkSession, records: int) -> DataFrame:
+    """Return the records that are planted: the last ones of partition 0."""
+    first = records // PARTITIONS
+    rows = [(value, 0, first + place) for place, value in enumerate(Planted(records).values())]
+    frame = spark.createDataFrame(rows, "value binary, partition int, offset long")
+    return frame.coalesce(1).sortWithinPartitions("offset")
+
+
+def _united(some: DataFrame, more: DataFrame) -> DataFrame:
+    return some.unionByName(more)
+
+
+class Planted:
+    """One anomaly of each kind, at the end of a partition: what its log has, and its ledger.
+
+    Args:
+        records: how many records there are without them.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._first = records // PARTITIONS
+        self._call = records // PRODUCERS
+
+    def values(self) -> list[bytes]:
+        """Return the values at the end of the log of partition 0."""
+        return [
+            self._value(0),
+            self._value(0),  # a duplicate
+            self._value(2),
+            self._value(1),  # reordered
+            self._value(3),
+            self._value(4),
+            self._value(5),
+            self._value(6),
+            self._value(7),  # foreign
+            self._value(8, partition=1),  # misplaced
+            self._value(9)[:-1] + b"?",  # torn
+        ]
+
+    def entries(self) -> list[tuple[str, int, str, int, int]]:
+        """Return the rows of the ledger: producer, call, status, partition and offset."""
+        return [
+            self._entry(0, 0),
+            self._entry(1, 3),
+            self._entry(2, 2),
+            self._entry(3, 1000),  # a wrong offset
+            self._entry(4, -1, _NOT_WRITTEN),  # not absent
+            self._entry(5, -1, "sent"),  # unsettled
+            self._entry(6, 7),
+            self._entry(6, 7),  # entered twice
+            self._entry(10, 11),  # lost
+        ]
+
+    def _value(self, number: int, *, partition: int = -1) -> bytes:
+        name = ValueId(f"{_PRODUCER}0", TOPIC, partition, self._call + number)
+        return make_value(name, _SIZE)
+
+    def _entry(
+        self, number: int, place: int, status: str = _ACKED
+    ) -> tuple[str, int, str, int, int]:
+        offset = -1 if place < 0 else self._first + place
+        return f"{_PRODUCER}0", self._call + number, status, 0, offset
 
 
 def write_all(spark: SparkSession, records: int, servers: str, folder: str) -> None:
     """Write the topic's records to a broker, in the order of their offsets, and the ledger."""
     register(spark)
-    ledger_of_log(spark, records).write.parquet(folder)
-    parts = [
-        topic(spark, records).filter(F.col("partition") == number) for number in range(PARTITIONS)
-    ]
-    # The records that are there again have the highest offsets, and so are written last.
-    for again in (False, True):
-        ours = [each.filter((F.col("offset") >= 10**9) == again).coalesce(1) for each in parts]
-        rows = reduce(lambda some, more: some.unionByName(more), ours).select("value", "partition")
-        writer = rows.write.format("aioidem").mode("append").option("topic", TOPIC)
-        writer.option("kafka.bootstrap.servers", servers).save()
+    ledger(spark, records).write.parquet(folder)
+    # One task for each partition; and the planted records when the others are in the log.
+    parts = [log(spark, records, partition, slices=1) for partition in range(PARTITIONS)]
+    for rows in (reduce(_united, parts), planted_log(spark, records)):
+        writer = rows.select("value", "partition").write.format("aioidem").mode("append")
+        writer = writer.option("topic", TOPIC).option("kafka.bootstrap.servers", servers)
+        writer.save()
 
 
 def main_with_broker(records: int, heap: str) -> int:
@@ -211,6 +250,7 @@ def main() -> int:
     parser.add_argument("--heap", default="1g", help="spark.driver.memory")
     parser.add_argument("--broker", action="store_true", help="read from a real broker")
     options = parser.parse_args()
+    options.records -= options.records % (PARTITIONS * PRODUCERS)
     if options.broker:
         return main_with_broker(options.records, options.heap)
     settings = {"spark.driver.memory": options.heap}
