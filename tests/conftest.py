@@ -25,6 +25,7 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
 
+from tests.ci import CI
 from tests.fake_maven import FakeMaven
 from tests.ground import foreign
 from tests.markers import markers_of
@@ -40,8 +41,6 @@ for _name in [name for name in os.environ if foreign(name)]:
 # Servers of tests listen on loopback, which an HTTP proxy cannot reach.
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
-
-CI = os.environ.get("CI", "").lower() == "true"
 
 _LONG_SECONDS = 300
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeGuard
 
 from kio.schema.errors import ErrorCode
 
@@ -39,9 +39,14 @@ def _code(code: int) -> str:
     return f"{error_for_code(code).message} (error code {code})"
 
 
+def _refused(code: int | None) -> TypeGuard[int]:
+    """Return whether a broker answered, and with an error that does not pass."""
+    return not (code is None or code == ErrorCode.none or code in _RETRIABLE)
+
+
 def _producer_id(facts: Facts) -> Iterator[Finding]:
     code = facts.producer_id_error
-    if code is None or code == ErrorCode.none or code in _RETRIABLE:
+    if not _refused(code):
         return
     yield Finding(
         _N.PRODUCER_ID_REFUSED,
@@ -55,7 +60,7 @@ def _producer_id(facts: Facts) -> Iterator[Finding]:
 
 def _transactional_id(facts: Facts) -> Iterator[Finding]:
     code = facts.transactional_error
-    if code is None or code == ErrorCode.none or code in _RETRIABLE:
+    if not _refused(code):
         return
     yield Finding(
         _N.TRANSACTIONAL_ID_REFUSED,

@@ -76,7 +76,7 @@ __all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
 _ACKED = DeliveryStatus.ACKED  # a member's name is looked up slowly in Python 3.11, see `Named`
 _ENDED_NOT_WRITTEN = "a batch ended NOT_WRITTEN"
 _UNANSWERED = "an attempt got no answer"
-_UNWRITTEN = "a connection ended before an attempt was written"
+_UNWRITTEN = "a connection ended before all of an attempt was written"
 _STATE_GONE = "the leader refused the producer id or its epoch"
 
 SEQUENCE_CAP = 1 << 30

@@ -83,15 +83,9 @@ def _sum(
     name: str, what: str, unit: str, sensor: Callable[[_S], Sensor]
 ) -> tuple[Metric[_S], Metric[_S]]:
     """Return the rate and the total of the numbers that a sensor has recorded."""
-    return (
-        Metric(
-            f"{name}-rate",
-            MetricKind.GAUGE,
-            f"{what}, per second",
-            f"{unit}/s",
-            lambda thing, now: sensor(thing).rate(now),
-        ),
+    return _rated(
         _counter(f"{name}-total", what, unit, lambda thing: sensor(thing).total),
+        lambda thing, now: sensor(thing).rate(now),
     )
 
 
@@ -99,16 +93,17 @@ def _count(
     name: str, what: str, unit: str, sensor: Callable[[_S], Sensor]
 ) -> tuple[Metric[_S], Metric[_S]]:
     """Return the rate and the total of how many numbers a sensor has recorded."""
-    return (
-        Metric(
-            f"{name}-rate",
-            MetricKind.GAUGE,
-            f"{what}, per second",
-            f"{unit}/s",
-            lambda thing, now: sensor(thing).frequency(now),
-        ),
+    return _rated(
         _counter(f"{name}-total", what, unit, lambda thing: sensor(thing).count),
+        lambda thing, now: sensor(thing).frequency(now),
     )
+
+
+def _rated(total: Metric[_S], rate: Callable[[_S, float], float]) -> tuple[Metric[_S], Metric[_S]]:
+    """Return a total whose name ends in `-total`, behind its rate per second."""
+    name = total.name.removesuffix("total") + "rate"
+    text, unit = f"{total.text}, per second", f"{total.unit}/s"
+    return Metric(name, MetricKind.GAUGE, text, unit, rate), total
 
 
 def _average(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from aioidem._hot import columns, encoding, fields, hashing, queueing, record, settling
+from tests.ci import CI
 
 # This object has only the names in `__all__`. Hypothesis prints it, and the modules' other names
 # include long tables.
@@ -38,7 +39,7 @@ def compiled() -> Any:
         return importlib.import_module("aioidem._hot._compiled")
     except ImportError as error:
         reason = f"{error}: `pip install --editable .` builds it"
-        if os.environ.get("CI", "").lower() == "true" and compiler() is not None:
+        if CI and compiler() is not None:
             pytest.fail(reason)
         pytest.skip(reason)
 

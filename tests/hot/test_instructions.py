@@ -6,13 +6,14 @@ valgrind counts the instructions. Where it is not installed, these tests are ski
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.ci import lacking
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,10 +36,7 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def valgrind(guard: Any) -> None:
     if guard.valgrind() is None:
-        reason = "valgrind is not installed: apt-get install valgrind"
-        if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        lacking("valgrind is not installed: apt-get install valgrind")
 
 
 @pytest.mark.usefixtures("valgrind")

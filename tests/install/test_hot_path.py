@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.ci import CI
 from tests.hot.conftest import compiler
 
 from .tools import ROOT, Environment, copy_tree, run
 
 _NO_COMPILER = pytest.mark.skipif(compiler() is None, reason="no C compiler here")
-_CI = os.environ.get("CI", "").lower() == "true"
 
 
 def _wheel(tree: Path, tmp_path: Path, **environment: str) -> Path:
@@ -79,7 +79,7 @@ def test_wheels_are_configured_for_each_python_and_platform(
     """Every supported CPython, and the free-threaded build, has a wheel for each platform."""
     command = shutil.which("cibuildwheel", path=str(Path(sys.executable).parent))
     if command is None:
-        assert not _CI, "cibuildwheel is not installed"
+        assert not CI, "cibuildwheel is not installed"
         pytest.skip("cibuildwheel is not installed")
     done = subprocess.run(
         [command, "--print-build-identifiers", "--platform", platform, str(ROOT)],

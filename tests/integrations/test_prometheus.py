@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -29,6 +28,7 @@ from aioidem import Producer, errors
 from aioidem._producer.metric_table import GROUPS, MetricKind
 from aioidem.broker import EmbeddedCluster
 from aioidem.integrations.prometheus import ProducerCollector, metric_name
+from tests.ci import CI
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 def needs(program: str) -> pytest.MarkDecorator:
     """Skip a test where a program of Prometheus is missing; on CI the test runs, and fails."""
-    missing = shutil.which(program) is None and os.environ.get("CI", "").lower() != "true"
+    missing = shutil.which(program) is None and not CI
     return pytest.mark.skipif(missing, reason=f"needs {program}: Debian's package prometheus")
 
 

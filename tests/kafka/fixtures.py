@@ -10,12 +10,12 @@ Invariant: where Kafka cannot run, a test is skipped with the reason, but fails 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
 from aioidem._testing.kafka_install import KafkaInstallError, install_kafka
+from tests.ci import CI
 
 from .tools import STOCK
 
@@ -35,7 +35,7 @@ def kafka_installed() -> None:
         for version in STOCK:
             install_kafka(version)
     except KafkaInstallError as error:
-        if os.environ.get("CI", "").lower() == "true":
+        if CI:
             raise
         pytest.skip(str(error))
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aioidem._load.measure import RunLabel, RunResult, Tally
+from tests.ci import CI
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("plotly") is None and os.environ.get("CI", "").lower() != "true",
+    importlib.util.find_spec("plotly") is None and not CI,
     reason="plotly is not installed: pip install aioidem[report]",
 )
 

@@ -11,7 +11,6 @@ Invariant: a test whose event loop is not installed is skipped with a reason, bu
 from __future__ import annotations
 
 import importlib.util
-import os
 from typing import Any, Literal
 
 import anyio
@@ -22,6 +21,7 @@ from aioidem import errors
 from aioidem._engine.steps import Compress
 from aioidem._producer.compressing import CompressionThreads, compressed
 from aioidem._records import BatchBody
+from tests.ci import CI
 
 _REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "asyncio": ("asyncio", {"use_uvloop": False}),
@@ -47,7 +47,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
         patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
         patch.setattr(CompressionThreads, "compress", _without_thread)
         return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
-    if importlib.util.find_spec(world) is None and os.environ.get("CI", "").lower() != "true":
+    if importlib.util.find_spec(world) is None and not CI:
         pytest.skip(f"{world} is not installed")
     return _REAL[world]
 

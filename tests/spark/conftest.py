@@ -8,7 +8,6 @@ Invariant: where Spark cannot run, a test is skipped with the reason; on CI it f
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from aioidem._spark.session import SparkUnavailableError, open_session
 from aioidem.broker import EmbeddedCluster
+from tests.ci import CI
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         )
         session = opened.__enter__()
     except SparkUnavailableError as error:
-        if os.environ.get("CI", "").lower() == "true":
+        if CI:
             raise
         pytest.skip(str(error))
     # PySpark's callback server opens its port here, once for all tests: if it opened the port in a

@@ -338,7 +338,9 @@ def test_what_is_wrong_beside_a_named_value_is_found_on_the_driver(
 @pytest.mark.parametrize(
     "mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI"]
 )
-def test_a_login_configuration_may_be_named(mechanism: str) -> None:
+def test_a_login_configuration_may_be_named(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An option may name a login configuration (JAAS) instead of containing it."""
     given = {
         "kafka.security.protocol": "SASL_SSL",
@@ -347,8 +349,9 @@ def test_a_login_configuration_may_be_named(mechanism: str) -> None:
     }
     if mechanism == "OAUTHBEARER":
         given["kafka.sasl.oauthbearer.token.endpoint.url"] = "https://h/"
-    if mechanism == "GSSAPI":
-        pytest.importorskip("gssapi")
+    if mechanism == "GSSAPI":  # the driver asks only whether the package is there
+        tmp_path.joinpath("gssapi.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
     assert "/run/jaas" not in repr(SinkOptions.read({**PLACE, **given}))
 
 

@@ -23,6 +23,7 @@ import pytest
 
 from aioidem._testing.kafka_dump import DumpedBatch, DumpedRecord
 from aioidem.testing import FrameHook, FrameSeen, Inspect
+from tests.ci import CI
 
 ROOT = Path(__file__).parents[3]
 BENCHMARKS = ROOT / "benchmarks"
@@ -59,7 +60,7 @@ def rows_of_faults(where: Path, faults: Sequence[str], *flags: str) -> list[dict
         if not row["sent"] and any(each in row["note"] for each in MISSING)
     }
     assert "aioidem" not in missing
-    assert not (missing and on_ci()), missing
+    assert not (missing and CI), missing
     return [row for row in rows if row["client"] not in missing]
 
 
@@ -75,10 +76,6 @@ def really_ran(rows: Sequence[dict[str, Any]]) -> None:
     missing = CLIENTS - {row["client"] for row in rows}
     if missing:
         pytest.skip(f"all is well, but without {', '.join(sorted(missing))}")
-
-
-def on_ci() -> bool:
-    return os.environ.get("CI", "").lower() == "true"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +101,7 @@ def test_long_link(tmp_path: Path) -> None:
     late = "aioidem, sealing late"
     others = {("aiokafka", 1), ("aiokafka-defaults", 1), ("confluent-kafka", 5)}
     others |= {("kafka-python", 5), ("Java", 5)}
-    without = set() if on_ci() else others - rows.keys()
+    without = set() if CI else others - rows.keys()
     assert rows.keys() | without == others | {
         ("aioidem", 5),
         ("aioidem", 20),
@@ -232,7 +229,7 @@ def test_short_link(tmp_path: Path) -> None:
         for row in table["rows"]:
             blocks = table["scenario"]["way"] == "await" and "aio" not in row["client"]
             missing = any(each in row["cannot"] for each in ("not installed", "needs"))
-            if missing and not on_ci():
+            if missing and not CI:
                 without.add(row["client"])
             elif blocks:
                 assert "cannot be awaited" in row["cannot"], row
