@@ -6,8 +6,9 @@ brokers that are also controllers (KRaft) in a temporary directory, and waits un
 every byte of a client crosses it. Brokers speak to one another without the proxies, and so does
 `KafkaCluster` to the brokers.
 
-This module starts and ends the brokers. `kafka_setup` has what they are started with, `kafka_admin`
-has topics and leaders, and `kafka_tools` Kafka's command line tools.
+This module starts and ends the brokers. `kafka_setup` has what they are started with,
+`kafka_storage` formats their storage, `kafka_admin` has topics and leaders, and `kafka_tools`
+Kafka's command line tools.
 
 Invariants
     Every wait has a bound. At the end of the ``async with`` the processes are killed and the
@@ -46,6 +47,7 @@ from aioidem._testing.kafka_questions import POLL_SECONDS
 from aioidem._testing.kafka_retention import RetentionFace
 from aioidem._testing.kafka_security import KafkaSecurity
 from aioidem._testing.kafka_setup import KafkaSetup, by_broker, new_cluster_id
+from aioidem._testing.kafka_storage import format_storage
 from aioidem._testing.kafka_tools import KafkaJava, KafkaToolError, KafkaTools
 from aioidem.errors import KafkaError
 
@@ -396,21 +398,16 @@ class KafkaCluster:
         return folder
 
     async def _format(self) -> None:
-        failures: list[KafkaToolError] = []
-        async with anyio.create_task_group() as tasks:
-            for broker in self._brokers:
-                tasks.start_soon(self._format_one, broker, failures)
-        if failures:
-            raise KafkaStartError(f"the storage could not be formatted: {failures[0].args[0]}")
-
-    async def _format_one(self, broker: KafkaBroker, failures: list[KafkaToolError]) -> None:
-        arguments = self._setup.format_arguments(self._folder, broker.node_id)
         try:
-            await self._running_tools().run_tool(
-                "kafka.tools.StorageTool", *arguments, timeout=self._start_timeout
+            await format_storage(
+                self._running_tools(),
+                self._setup,
+                self._brokers,
+                self._folder,
+                self._start_timeout,
             )
         except KafkaToolError as error:
-            failures.append(error)
+            raise KafkaStartError(f"the storage could not be formatted: {error.args[0]}") from None
 
     async def _until_ready(self, broker: KafkaBroker, brokers: int) -> None:
         """Return when a broker answers and knows ``brokers`` brokers, itself among them."""

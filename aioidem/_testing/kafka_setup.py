@@ -7,6 +7,7 @@ caller makes and removes.
 from __future__ import annotations
 
 import base64
+import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,16 @@ class KafkaSetup:
         users = [] if self.security is None else self.security.format_arguments()
         levels = [word for f in self.features.items() for word in ("--feature", f"{f[0]}={f[1]}")]
         return ("format", "-t", self.cluster_id, "-c", file, *users, *levels)
+
+    def storage_kind(self, version: str) -> bytes | None:
+        """Return a digest of what decides how a broker's storage is formatted; None with security.
+
+        It is a digest because properties may contain passwords.
+        """
+        if self.security is not None:
+            return None
+        decisive = version, sorted(self.properties.items()), sorted(self.features.items())
+        return hashlib.sha256(repr(decisive).encode()).digest()
 
     def _settings(
         self, folder: Path, node_id: int, ports: Sequence[BrokerPorts], proxy: FaultProxy

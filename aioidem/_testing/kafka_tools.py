@@ -67,7 +67,7 @@ class KafkaTools:
     def __init__(
         self, version: str, java: KafkaJava, brokers: Sequence[KafkaBroker], admin: KafkaAdmin
     ) -> None:
-        self._version = version
+        self.version = version
         self._java = java
         self._brokers = brokers
         self._admin = admin
@@ -204,7 +204,7 @@ class KafkaTools:
 
     def _is_kafka_4(self) -> bool:
         """Return whether the tools are those of Kafka 4, which renamed some tools and options."""
-        return int(self._version.split(".", 1)[0]) >= 4
+        return int(self.version.split(".", 1)[0]) >= 4
 
 
 async def _read_all(stream: ByteReceiveStream | None, chunks: list[bytes]) -> None:
