@@ -3,11 +3,13 @@
     python benchmarks/spark_sink.py --rows 32000,1000000 --tasks 2,8,32 --rounds 5
     python benchmarks/spark_sink.py --rows 10000000 --tasks 8 --rounds 1 --heap 1g --sinks a,e
     python benchmarks/spark_sink.py --rows 320 --tasks 2,32 --rounds 1 --requests
+    python benchmarks/spark_sink.py --rows 32000 --tasks 2,32 --rounds 3 --sinks a,e,s,n
 
 Each measurement is one batch write of rows of 100 bytes by `--cores` tasks at once, in one Spark
 session, to a new topic of one broker. The sinks take turns, and a different one is the first in
 each round. A first write of each sink, which is not measured, starts Python's workers and warms up
-the JVM. The table has the medians over the rounds:
+the JVM. The sink `n` takes the rows in Python and does nothing with them: no sink in Python can
+cost less. The table has the medians over the rounds:
 
 - the CPU time per row of Spark, which is the JVM (driver and executors) with its Python workers,
   and beside it that of all other processes, the broker and this one. (Linux only; elsewhere it is
@@ -31,27 +33,29 @@ over them are compared.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyspark
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 import aioidem.spark
 from aioidem._protocol.versions import ApiKey
+from aioidem._spark.python_worker import make_next_task_cheap
 from aioidem._spark.session import open_session
 from aioidem._spark.topic_source import topic_format
 from aioidem.testing import Action, FrameSeen, KafkaCluster
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _OFFSET_FETCH: Final = 9
@@ -65,7 +69,9 @@ _COORDINATORS: Final = {
     _OFFSET_FETCH,
 }
 _OWN: Final = "Spark's own"
-_SINKS: Final = {"a": "at-least-once", "e": "exactly-once", "s": _OWN}
+_NOTHING: Final = "nothing, in Python"
+_SINKS: Final = {"a": "at-least-once", "e": "exactly-once", "s": _OWN, "n": _NOTHING}
+_FORMATS: Final = {_OWN: "kafka", _NOTHING: "nothing"}
 _PARTITIONS: Final = 8
 _WARM_ROWS: Final = 32_000
 _SUMS: Final = (
@@ -74,6 +80,31 @@ _SUMS: Final = (
     "sum(shiftrightunsigned(xxhash64(key), 32)) AS hashes",
 )
 """Two different sets of keys have the same sums with a probability of about one in 2^32."""
+
+
+class NothingSource(DataSource):
+    """A data source in Python whose sink does nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return _FORMATS[_NOTHING]
+
+    def writer(self, schema: object, overwrite: bool) -> NothingWriter:  # noqa: ARG002 - Spark's
+        """Make the writer."""
+        make_next_task_cheap()
+        return NothingWriter()
+
+
+class NothingWriter(DataSourceArrowWriter):
+    """Takes the rows of a task, and does nothing with them."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Take all rows; called in the task."""
+        for _ in iterator:
+            pass
+        make_next_task_cheap()
+        return WriterCommitMessage()
 
 
 class Watch:
@@ -154,7 +185,7 @@ def rows_of(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
 
 def write(frame: DataFrame, servers: str, topic: str, sink: str) -> None:
     """Write all rows in one batch write."""
-    writer = frame.write.format("kafka" if sink == _OWN else "aioidem").mode("append")
+    writer = frame.write.format(_FORMATS.get(sink, "aioidem")).mode("append")
     writer = writer.option("kafka.bootstrap.servers", servers).option("topic", topic)
     if sink == "exactly-once":
         writer = writer.option("identity", secrets.token_hex(4)).option("adaptive", "allow")
@@ -210,7 +241,7 @@ class Comparison:
 
     def _show(self, watches: list[Watch]) -> None:
         own = self._took.get(_OWN)
-        theirs = median(each.elapsed for each in own) if own else math.nan
+        theirs = median(each.elapsed for each in own) if own else None
         for place, (sink, rounds) in enumerate(self._took.items()):
             took = [each.elapsed for each in rounds]
             middle = median(took)
@@ -221,7 +252,8 @@ class Comparison:
             print(
                 f"| {self._rows:,} | {self._tasks} | {sink} |"
                 f" {middle:.2f} ({min(took):.2f}-{max(took):.2f}) | {self._rows / middle:,.0f} |"
-                f" {theirs / middle:.2f} | {spark:.1f} | {others:.1f} |",
+                f" {'-' if theirs is None else f'{theirs / middle:.2f}'} |"
+                f" {spark:.1f} | {others:.1f} |",
                 *(f"{count} |" for count in counted),
                 flush=True,
             )
@@ -247,7 +279,10 @@ class Comparison:
     def _measured(self, sink: str) -> bool:
         topic, took = self._write(sink, self._rows, self._kafka.inner_servers)
         self._took[sink].append(took)
-        return sums_of(in_topic(self._spark, self._kafka.inner_servers, topic)) == self._expected
+        return (
+            sink == _NOTHING
+            or sums_of(in_topic(self._spark, self._kafka.inner_servers, topic)) == self._expected
+        )
 
 
 def main() -> int:
@@ -273,6 +308,7 @@ def main() -> int:
         master = f"local[{options.cores}]"
         with open_session("sinks", master=master, kafka=True, settings=settings) as spark:
             aioidem.spark.register(spark)
+            spark.dataSource.register(NothingSource)
             jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
             processes = Processes(jvm.java.lang.ProcessHandle.current().pid())
             for rows in map(int, options.rows.split(",")):
