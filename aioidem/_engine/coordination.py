@@ -98,6 +98,15 @@ class Coordination:
         self._transactions.init()
         self._identity_request.report(None)
 
+    def change_id(self, transactional_id: str) -> None:
+        """Request an identity under another transactional id, between two transactions.
+
+        Raises:
+            KafkaError: for the reasons that `Transactions.change_id` names.
+        """
+        self._transactions.change_id(transactional_id)
+        self._identity_request.report(None)
+
     def begin(self) -> None:
         """Begin a transaction, in the protocol version that the cluster has finalised.
 

@@ -14,7 +14,7 @@ producer id, in three cases:
 - The producer moves to another cluster, where the id may belong to another producer.
 
 A transactional producer gets each of its identities from the coordinator, and never raises an epoch
-by itself.
+by itself. It goes back to ABSENT when it changes its transactional id.
 
 Rejected: one "transaction manager" for transactions and idempotence. An idempotent producer without
 transactions has no use for such a manager. Clients that have one find out whether idempotence is on
@@ -127,7 +127,11 @@ class IdentityLedger:
         self.current = ProducerIdentity(producer_id, epoch)
 
     def disown(self) -> None:
-        """Give up the producer id: another producer uses it, or may use it in the new cluster."""
+        """Give up the producer id.
+
+        Another producer uses it, or may use it in the new cluster; or this producer changes its
+        transactional id.
+        """
         self.bumps += self.current is not None
         self._move(IdentityEvent.DISOWN)
         self.current = None

@@ -231,7 +231,7 @@ class ProduceRequests:
                 version,
                 config.acks,
                 self._timeout_ms,
-                config.transactional_id,
+                self._transactions.transactional_id or None,
                 list(topics.values()),
                 records,
             )

@@ -94,6 +94,7 @@ class TransactionEvent(Named):
     FAIL = "fail"
     END = "end"
     RENEW = "renew"
+    CHANGE_ID = "change id"
     DIE = "die"
 
 
@@ -117,6 +118,7 @@ TRANSACTION_TRANSITIONS: dict[tuple[TransactionState, TransactionEvent], Transac
     (_S.ABORTING, _E.END): _S.READY,
     (_S.READY, _E.RENEW): _S.RENEWING,
     (_S.RENEWING, _E.GRANT): _S.READY,
+    (_S.READY, _E.CHANGE_ID): _S.INITIALISING,
     **{(state, _E.DIE): _S.FATAL for state in _S if state is not _S.FATAL},
 }
 
@@ -244,6 +246,32 @@ class Transactions:
         if self.state is TransactionState.UNINITIALISED:
             self.cause = None
             self._move(TransactionEvent.INIT)
+
+    @property
+    def may_change_id(self) -> bool:
+        """Whether nothing of this transactional id is open or still to be sent."""
+        return self.state is TransactionState.READY and not self._renew and self._calling is None
+
+    def change_id(self, transactional_id: str) -> None:
+        """Request an identity under another transactional id, as a new producer would.
+
+        It is requested without the present identity, so that the coordinator fences whoever has the
+        id, and ends that producer's transaction. Nothing is said to the coordinator of the id that
+        is left: the transaction is over, and whoever takes that id next fences this producer.
+
+        Raises:
+            IllegalStateError: a transaction is open or being ended, or there is no identity.
+            KafkaError: the error that `check` raises.
+        """
+        self._need("change the transactional id", TransactionState.READY)
+        if not self.may_change_id:
+            raise errors.IllegalStateError("cannot change the transactional id: an epoch is due")
+        self._move(TransactionEvent.CHANGE_ID)
+        self._identity.disown()
+        self.transactional_id = transactional_id
+        self.coordinator = Coordinator(CoordinatorKey.TRANSACTION, transactional_id)
+        self.coordinators.clear()
+        self._rotated = False
 
     def begin(self, version: int) -> None:
         """Begin a transaction.

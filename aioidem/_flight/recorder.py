@@ -249,6 +249,10 @@ class FlightRecorder:
         offsets = None if commit is None else (commit.group, dict(commit.offsets))
         self.note(("transaction", call, offsets))
 
+    def changed_id(self, transactional_id: str) -> None:
+        """Note that another transactional id is used from now on."""
+        self.note(("transaction", "id", transactional_id))
+
     # -- the batches that were sent ----------------------------------------------------------------
 
     def observe(self) -> None:

@@ -318,7 +318,7 @@ class Replay:
         codec = Codec.from_name(self.record.config.compression_type)
         return BatchBody(bytes(length), codec, count, first_ms, latest_ms, uncompressed)
 
-    def _transaction(self, call: str, offsets: Any) -> None:
+    def _transaction(self, call: str, given: Any) -> None:
         coordination, transactions = self.core.coordination, self.core.transactions
         match call:
             case "init":
@@ -330,7 +330,9 @@ class Replay:
             case "abort":
                 coordination.abort()
             case "offsets":
-                transactions.commit_offsets(OffsetCommit(*offsets))
+                transactions.commit_offsets(OffsetCommit(*given))
+            case "id" if isinstance(given, str):
+                coordination.change_id(given)
             case "told":
                 transactions.outcome.told = True
 

@@ -22,7 +22,7 @@ import os
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
@@ -723,6 +723,10 @@ class Internals(NamedTuple):
     topics: TopicLookup
     check_transaction: Callable[[], None]
     """Raises if records and offsets may not be sent now: no transaction is open, or it failed."""
+    change_id: Callable[[str, float], Awaitable[None]]
+    """Makes the producer use another transactional id, between two transactions."""
+    may_change_id: Callable[[], bool]
+    """Whether the last transaction is over, and nothing of its transactional id is to be sent."""
     readings: Callable[[], Future[list[Reading]]]
     """Has all metrics read on the producer's event loop, from any thread."""
     counters: Counters
@@ -736,6 +740,8 @@ def internals(producer: Producer) -> Internals:
         producer._intake,  # noqa: SLF001
         producer._topics,  # noqa: SLF001
         producer._check_transaction,  # noqa: SLF001
+        producer._change_id,  # noqa: SLF001
+        producer._may_change_id,  # noqa: SLF001
         producer._readings,  # noqa: SLF001
         producer._core.counters,  # noqa: SLF001
     )

@@ -246,6 +246,32 @@ class TransactionCalls:
                 "the transaction was aborted before the offsets were in it"
             )
 
+    async def _change_id(self, transactional_id: str, timeout: float) -> None:
+        """Use another transactional id from now on, as if the producer had been started with it.
+
+        Registering it fences an older producer with the same id and aborts its open transaction, as
+        `start` does. Connections, metadata and the options stay; `config` still has the first id.
+
+        Args:
+            transactional_id: The other id.
+            timeout: How many seconds to wait until it is registered.
+
+        Raises:
+            IllegalStateError: A transaction is open or being ended.
+            KafkaTimeoutError: The coordinator has not granted the id within `timeout`.
+            KafkaError: As for `init_transactions`.
+        """
+        self._transactional()
+        self._coordination.change_id(transactional_id)
+        if self._flight is not None:
+            self._flight.changed_id(transactional_id)
+        await self.init_transactions(timeout)
+
+    def _may_change_id(self) -> bool:
+        """Return whether the last transaction is over, and nothing of its id is to be sent."""
+        transactions = self._core.transactions
+        return not self._life.ended and transactions.may_change_id
+
     def _check_transaction(self) -> None:
         """Raise an error unless records and offsets may be sent now.
 

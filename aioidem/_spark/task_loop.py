@@ -1,22 +1,30 @@
 """The event loop of a Python worker, and the connections that it keeps between tasks.
 
 Spark's Python workers run one task after another. The loop runs in a thread of its own, so that
-answers are read and deadlines are kept while Spark computes the next rows. With at-least-once the
-producer of a task that succeeded is kept, with its connections and metadata, for the next task with
-the same properties: all of its records are acknowledged, so that it has nothing of the earlier task
-any more. A write with `topic.options` has a producer for each set of properties, and all of them
-are kept. With exactly-once the connections are kept on which a task asks for its marker; they have
-no state of a transaction or a group.
+answers are read and deadlines are kept while Spark computes the next rows. The producer of a task
+that succeeded is kept, with its connections and metadata, for the next task with the same
+properties: all of its records are acknowledged, and its transaction is over, so that it has nothing
+of the earlier task any more. A write with `topic.options` has a producer for each set of
+properties, and all of them are kept.
+
+With exactly-once each task has a transactional id of its own. A kept producer takes that id by the
+same request as a new one, InitProducerId without an identity, which fences every other attempt; the
+identity of the earlier task is forgotten before (`Transactions.change_id`). If that does not
+succeed, the producer is closed, and a new one is started. The connections are kept, too, on which a
+task asks for its marker; they have no state of a transaction or a group.
 
 Invariants:
 
 - A task that fails leaves no producer and no connection behind.
 - The producers of one write are kept at most: one for each set of properties. They are closed when
-  a task comes with others, and so are the connections.
+  a task comes with others, and so are the connections. Credentials are properties.
+- A producer is kept only if nothing is left to be sent under its transactional id
+  (`may_change_id`): a request that comes later would fence the next attempt.
 - The thread ends with the process: Spark ends workers that are idle for a minute.
 
-Rejected: keeping the producer of a transaction (each task has a transactional id of its own, and
-the fence that protects its rows is the request with which a new producer takes that id).
+Rejected: a pool of connections and a view of the cluster below new producers (connections would
+have to change hands in the middle of their reading, and each task would still start and end a
+producer).
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -35,10 +43,17 @@ from aioidem._admin.kept_connections import KeptConnections
 from aioidem._producer.native import Producer, internals
 from aioidem.errors import InternalError
 
-__all__ = ["TaskLoop"]
+__all__ = ["ProducerKind", "TaskLoop"]
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
+
+
+class ProducerKind(NamedTuple):
+    """What producers have in common of which one can take the place of another."""
+
+    properties: Mapping[str, str]
+    transactional: bool = False
 
 
 class TaskLoop:
@@ -48,7 +63,7 @@ class TaskLoop:
         self._portal: BlockingPortal | None = None
         self._thread: threading.Thread | None = None
         self._tasks: TaskGroup | None = None
-        self._kept: list[tuple[Mapping[str, str], Producer]] = []
+        self._kept: list[tuple[ProducerKind, Producer]] = []
         self._connections: tuple[Mapping[str, str], KeptConnections] | None = None
 
     def call(self, work: Callable[[Unpack[_Ts]], Awaitable[_T]], *arguments: *_Ts) -> _T:
@@ -71,27 +86,27 @@ class TaskLoop:
             self._thread.join()
             self._portal = self._thread = self._tasks = None
 
-    async def keep_only(self, wanted: Collection[Mapping[str, str]]) -> None:
-        """Close the producers that are kept with other properties than these."""
-        for properties, producer in list(self._kept):
-            if properties not in wanted:
-                self._kept.remove((properties, producer))
+    async def keep_only(self, wanted: Collection[ProducerKind]) -> None:
+        """Close the producers that are kept and are of other kinds than these."""
+        for kind, producer in list(self._kept):
+            if kind not in wanted:
+                self._kept.remove((kind, producer))
                 await producer.close(0)
 
-    async def take(self, properties: Mapping[str, str]) -> Producer | None:
-        """Return the producer that is kept with these properties, and keep it no longer."""
+    async def take(self, kind: ProducerKind) -> Producer | None:
+        """Return the producer of this kind that is kept, and keep it no longer."""
         for each in list(self._kept):
             known, producer = each
-            if known == properties:
+            if known == kind:
                 self._kept.remove(each)
                 if not internals(producer).life.ended:
                     return producer
                 await producer.close(0)
         return None
 
-    def keep(self, properties: Mapping[str, str], producer: Producer) -> None:
+    def keep(self, kind: ProducerKind, producer: Producer) -> None:
         """Keep a producer, which has no records any more, for the next task."""
-        self._kept.append((properties, producer))
+        self._kept.append((kind, producer))
 
     def connections(self, properties: Mapping[str, str]) -> KeptConnections:
         """Return the connections that are kept for these properties; call this in the loop."""

@@ -2,9 +2,9 @@
 
 `TaskWriter` has the steps of a task:
 
-1. `open` starts the producer, once the first rows are computed or there turn out to be no rows. For
-   exactly-once this fences all other attempts at these rows, and ends a transaction that one of
-   them left open.
+1. `open` starts the producer, or takes that of an earlier task, once the first rows are computed or
+   there turn out to be no rows. For exactly-once this takes the task's transactional id, which
+   fences all other attempts at these rows, and ends a transaction that one of them left open.
 2. `begin` returns True if the rows must be written, False if an earlier attempt has written them.
    For exactly-once it reads the marker, a committed offset that says which rows are written
    (`marker.py`). The marker is final, because step 1 has fenced the earlier attempts.
@@ -65,7 +65,7 @@ from aioidem._spark.marker import (
     decide,
 )
 from aioidem._spark.options import SinkOptions
-from aioidem._spark.task_loop import TaskLoop
+from aioidem._spark.task_loop import ProducerKind, TaskLoop
 from aioidem.errors import (
     GroupAuthorizationFailedError,
     KafkaError,
@@ -103,8 +103,8 @@ _ACLS: Final[Mapping[type[KafkaError], str]] = {
 """The ACLs that the mode exactly-once needs, by the error of a client that lacks them."""
 
 
-Kept = tuple[Mapping[str, str], Producer]
-"""A producer that a later task with the same properties can use, and these properties."""
+Kept = tuple[ProducerKind, Producer]
+"""A producer that a later task can use if it wants one of this kind."""
 
 
 class SinkTaskError(KafkaError):
@@ -162,16 +162,18 @@ class TaskWriter:
         kept: Producer | None = None,
     ) -> None:
         self._started = kept is not None
-        self._producer = kept or Producer(config=options.config(transactional_id))
-        self._properties = options.properties
+        self._kind = ProducerKind(options.properties, transactional_id is not None)
         self._topic = options.topic
-        self._intake = internals(self._producer).intake
         self._acked = 0
         """How many rows were acknowledged of those that are not in `_open` any more."""
         self._opened = time.monotonic()
-        self._counters = internals(self._producer).counters
-        self._before = self._counted()
         self._open: list[BulkDeliveries] = []
+        self._use(kept or Producer(config=options.config(transactional_id)))
+
+    def _use(self, producer: Producer) -> None:
+        parts = internals(producer)
+        self._producer, self._intake, self._counters = producer, parts.intake, parts.counters
+        self._before = self._counted()
 
     async def open(self) -> None:
         """Start the producer, unless it runs; raise what `Producer.start` raises."""
@@ -274,7 +276,7 @@ class TaskWriter:
     async def close(self, *, failed: bool) -> list[Kept]:
         """Close the producer at once if the task has failed; else return it for another task."""
         if not failed:
-            return [(self._properties, self._producer)]
+            return [(self._kind, self._producer)]
         await self._producer.close(0)
         return []
 
@@ -320,7 +322,7 @@ class TopicsWriter:
         for properties, writer in self._writers:
             if properties == options.properties:
                 return writer
-        made = TaskWriter(options, kept=await self._loop.take(options.properties))
+        made = TaskWriter(options, kept=await self._loop.take(ProducerKind(options.properties)))
         self._writers.append((options.properties, made))
         await made.open()
         return made
@@ -352,10 +354,17 @@ class ExactlyOnceWriter(TaskWriter):
         options: the options of the sink, in the mode exactly-once.
         task: the identity of the rows.
         asking: sends the requests for the marker; by default each on a connection of its own.
+        kept: the producer of an earlier task, whose transaction is over; it is used again.
     """
 
-    def __init__(self, options: SinkOptions, task: TaskIdentity, asking: Ask = ask) -> None:
-        super().__init__(options, task.name)
+    def __init__(
+        self,
+        options: SinkOptions,
+        task: TaskIdentity,
+        asking: Ask = ask,
+        kept: Producer | None = None,
+    ) -> None:
+        super().__init__(options, task.name, kept)
         self._asking = asking
         self._options = options
         self._task = task
@@ -363,6 +372,24 @@ class ExactlyOnceWriter(TaskWriter):
         self._sum = RowSum()
         self._done: Marker | None = None
         self._began = time.monotonic()
+
+    async def open(self) -> None:
+        """Take the task's transactional id, with the kept producer, or else with a new one.
+
+        If the kept one does not get the id, a new producer finds out why, as in a new process.
+
+        Raises:
+            KafkaError: as `Producer.start`.
+        """
+        if self._started:
+            took = internals(self._producer).change_id
+            try:
+                await took(self._task.name, self._producer.config.request_timeout)
+            except KafkaError:
+                await self._producer.close(0)
+                self._started = False
+                self._use(Producer(config=self._options.config(self._task.name)))
+        await super().open()
 
     async def begin(self) -> bool:
         """Read the marker and return whether the rows must be written.
@@ -458,7 +485,12 @@ class ExactlyOnceWriter(TaskWriter):
             raise
 
     async def close(self, *, failed: bool) -> list[Kept]:
-        """Close the producer; an open transaction is aborted, now or by the next attempt."""
+        """Close the producer if the task has failed; else return it for another task.
+
+        An open transaction is aborted, now or by the next attempt.
+        """
+        if not failed and internals(self._producer).may_change_id():
+            return [(self._kind, self._producer)]
         await self._producer.close(_ABORT_SECONDS if failed else None)
         return []
 
@@ -596,13 +628,15 @@ def _begun(chunks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 async def _writer(
     options: SinkOptions, task: TaskIdentity | None, loop: TaskLoop
 ) -> TaskWriter | TopicsWriter:
+    kind = ProducerKind(options.properties, task is not None)
+    own = [ProducerKind(options.of_topic(topic).properties) for topic in options.topics]
+    await loop.keep_only([kind, *own])
     if task is not None:
-        return ExactlyOnceWriter(options, task, loop.connections(options.properties).ask)
-    own = [options.of_topic(topic).properties for topic in options.topics]
-    await loop.keep_only([options.properties, *own])
+        asking = loop.connections(options.properties).ask
+        return ExactlyOnceWriter(options, task, asking, await loop.take(kind))
     if own:
         return TopicsWriter(options, loop)
-    return TaskWriter(options, kept=await loop.take(options.properties))
+    return TaskWriter(options, kept=await loop.take(kind))
 
 
 async def _opened(

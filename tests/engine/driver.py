@@ -826,6 +826,12 @@ class Rig:
         self.poll()
         return outcome
 
+    def change_id(self, transactional_id: str) -> Rig:
+        """Take another transactional id."""
+        self.core.coordination.change_id(transactional_id)
+        self.poll()
+        return self
+
     def offsets(self, offset: int = 1, *, group: str = "g", partitions: int = 1) -> OffsetCommit:
         """Add a consumer group's offsets to the transaction."""
         wanted = {("in", index): TxnOffset(offset) for index in range(partitions)}
@@ -903,7 +909,7 @@ class Rig:
             assert not any(state.in_doubt for state in self.core.partitions.values())
 
     def _check_transactional(self, step: steps.SendProduce, transactions: Transactions) -> None:
-        assert step.transactional_id == self.config.transactional_id
+        assert step.transactional_id == self.transactions.transactional_id
         assert transactions.may_send
         assert (step.version >= 12) is (transactions.version == 2)
         for topic in step.topics:

@@ -1526,3 +1526,83 @@ def test_a_refusal_names_the_broker_and_what_to_do(code: ErrorCode, advice: str)
     error = coordinator_error(code, "EndTxn of transactional id 'payments'", 2)
     assert "EndTxn of transactional id 'payments', refused by broker 2. " in str(error)
     assert advice in str(error)
+
+
+# -- another transactional id
+
+
+@BOTH
+def test_another_transactional_id_is_taken_as_by_a_new_producer(version: int) -> None:
+    """InitProducerId has the other id and no identity; what follows is under the other id only."""
+    rig = opened(version, 2)
+    rig.offsets()
+    assert rig.commit().committed is True
+    before = len(rig.asked)
+    rig.change_id("y")
+    assert calls(rig, before) == ["FindCoordinator", "InitTransactions"]
+    (find,) = [step for step in rig.asked[before:] if isinstance(step, FIND)]
+    (init,) = [step for step in rig.asked[before:] if isinstance(step, INIT)]
+    assert (find.key, init.transactional_id, init.existing) == ("y", "y", None)
+    assert rig.identity == (4002, 0)
+    rig.begin()
+    rig.hold = (END,)
+    rig.send()
+    (request,) = rig.outstanding()
+    assert (request.step.transactional_id, request.epoch, request.sequence) == ("y", 0, 0)
+    rig.ack_all()
+    rig.offsets()
+    rig.commit()
+    assert rig.called(END).who == TransactionalIdentity("y", 4002, 0)
+    assert [step.key for step in rig.asked[before:] if isinstance(step, FIND)] == ["y", "g"]
+    (sent,) = [step for step in rig.asked[before:] if isinstance(step, COMMIT_OFFSETS)]
+    assert sent.who == TransactionalIdentity("y", 4002, 0)
+    rig.answer_call(rig.called(END))
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_the_transactional_id_is_not_changed_before_the_transaction_is_over(version: int) -> None:
+    """A producer that owes its transactional id something keeps it, and its transaction goes on."""
+    rigs = [starting(version, hold=INIT), opened(version, 1), deciding(version), opened(version)]
+    rigs[3].transactions.fail(errors.KafkaError("failed"))
+    for rig in rigs:
+        state = rig.txn
+        assert not rig.transactions.may_change_id
+        with pytest.raises((errors.IllegalStateError, errors.AbortableTransactionError)):
+            rig.change_id("y")
+        assert (rig.txn, rig.transactions.transactional_id) == (state, "x")
+        rig.answer_call(rig.called(rig.hold[0])) if rig.hold else None
+    assert rigs[2].transactions.may_change_id
+
+
+@BOTH
+def test_the_transactional_id_is_not_changed_while_an_epoch_is_due(version: int) -> None:
+    """A producer that is to request another epoch of its transactional id keeps that id."""
+    rig = opened(version, 1)
+    rig.commit()
+    rig.transactions.renew()
+    assert not rig.transactions.may_change_id
+    with pytest.raises(errors.IllegalStateError, match="an epoch is due"):
+        rig.change_id("y")
+    assert rig.identity == (4001, 0 if version == V1 else 1)
+
+
+@BOTH
+def test_a_refused_change_of_the_transactional_id_can_be_repeated(version: int) -> None:
+    """A producer that is refused the other id has no identity, and may ask for it again."""
+    rig = opened(version, 1)
+    rig.commit()
+    rig.hold = (INIT,)
+    rig.change_id("y")
+    held = rig.called(INIT)
+    assert held.existing is None
+    rig.answer_call(held, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert rig.txn is TransactionState.UNINITIALISED
+    assert isinstance(rig.transactions.cause, errors.TransactionalIdAuthorizationFailed)
+    with pytest.raises(errors.IllegalStateError):
+        rig.begin()
+    rig.hold = ()
+    rig.core.coordination.init()
+    rig.poll()
+    assert rig.txn is READY
+    a_whole_transaction(rig)

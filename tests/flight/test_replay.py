@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal
+
 import pytest
 
+from aioidem import Producer
 from aioidem._flight.record import FlightRecord
 from aioidem._flight.replay import Replay
+from aioidem._producer.native import internals
+from aioidem.broker import EmbeddedCluster
 from aioidem.errors import FlightRecordError
 from aioidem.testing import Anomaly
 from tests.simulated.mutants import MUTANTS, applied
@@ -74,6 +80,27 @@ def test_a_planted_bug_replays_to_the_same_violation(
     assert any(said in each.text for each in broken.violations)
     assert mended.violations == []
     assert mended.diverged
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # its clock tells all events apart
+@pytest.mark.parametrize("version", [0, 2])
+async def test_another_transactional_id_is_replayed(version: Literal[0, 2], tmp_path: Path) -> None:
+    """A producer that has changed its transactional id replays to the same calls."""
+    path = tmp_path / "ids.flight.gz"
+    async with EmbeddedCluster(transaction_version=version) as cluster:
+        cluster.create_topic("t")
+        servers = cluster.bootstrap_servers
+        async with Producer(servers, transactional_id="x", flight_recorder=1_000_000) as producer:
+            for name in ("y", "z"):
+                async with producer.transaction():
+                    await producer.send("t", name.encode())
+                await internals(producer).change_id(name, 30.0)
+            await producer.dump_flight_record(path)
+    content = path.read_bytes()
+    called = [each[1:] for each in FlightRecord.decode(content).events if each[0] == "transaction"]
+    assert [given for call, given in called if call == "id"] == ["y", "z"]
+    assert [str(each) for each in replayed(content).differences] == []
 
 
 def test_a_replay_is_run_once() -> None:

@@ -1,10 +1,15 @@
-"""An exactly-once task, tested without Spark, survives repeated, concurrent and fenced attempts."""
+"""An exactly-once task, tested without Spark, survives repeated, concurrent and fenced attempts.
+
+Each test that writes runs twice: every task in a new Python worker, with a new producer; and all
+tasks in one worker, which has kept the producer of an earlier task.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -22,19 +27,21 @@ from aioidem._spark.marker import (
     TaskIdentity,
 )
 from aioidem._spark.options import SinkOptions
+from aioidem._spark.task_loop import TaskLoop
 from aioidem._spark.writing import (
     ExactlyOnceWriter,
     SinkTaskError,
     Written,
     check_identity,
-    write_rows,
 )
+from aioidem._spark.writing import write_rows as write_in_worker
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import ConfigError, InvalidTransactionTimeout, KafkaError
 
 from .tools import record_batch
 
 InLoop = Callable[..., Any]
+Write = Callable[..., Written]
 PRODUCE, FETCH_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 26, 28
 
 
@@ -60,6 +67,21 @@ def options(cluster: EmbeddedCluster, topic: str, **more: str) -> SinkOptions:
         },
         streaming=True,
     )
+
+
+@pytest.fixture(params=["a new worker", "a worker that has kept a producer"])
+def write_rows(
+    request: pytest.FixtureRequest, cluster: EmbeddedCluster, topic: str
+) -> Iterator[Write]:
+    """Return the function that runs a task, in a new Python worker or in one that was used."""
+    if request.param == "a new worker":
+        yield write_in_worker
+        return
+    loop = TaskLoop()
+    earlier = TaskIdentity(secrets.token_hex(4), 0, 0)
+    write_in_worker(options(cluster, topic), [], earlier, loop)
+    yield partial(write_in_worker, loop=loop)
+    loop.stop()
 
 
 def numbered(topic: str, count: int, first: int = 0) -> pa.RecordBatch:
@@ -96,7 +118,7 @@ def committed(cluster: EmbeddedCluster, topic: str) -> list[int]:
 
 
 def test_a_task_tried_again_after_its_commit_skips(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """A task that is tried again after its commit writes nothing."""
     sink = options(cluster, topic)
@@ -110,7 +132,7 @@ def test_a_task_tried_again_after_its_commit_skips(
 
 
 def test_the_marker_is_sent_while_rows_are_still_written(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """The marker joins the transaction without waiting for the answers about the last rows."""
     seen: list[int] = []
@@ -129,7 +151,7 @@ def test_the_marker_is_sent_while_rows_are_still_written(
 
 
 def test_other_rows_for_a_written_batch_fail(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """A task fails if an earlier attempt has committed other rows for the same batch."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
@@ -146,7 +168,7 @@ def test_other_rows_for_a_written_batch_fail(
 
 
 def test_a_task_that_fails_halfway_leaves_nothing(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """The rows of a task that fails are aborted."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
@@ -163,7 +185,7 @@ def test_a_task_that_fails_halfway_leaves_nothing(
 
 
 def test_an_attempt_whose_rows_cannot_be_computed_fences_no_other(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """An attempt whose rows cannot be computed does not fence one that is writing meanwhile."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
@@ -182,7 +204,9 @@ def test_an_attempt_whose_rows_cannot_be_computed_fences_no_other(
     assert committed(cluster, topic) == list(range(10))
 
 
-def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, query: str) -> None:
+def test_a_task_without_rows_has_a_marker(
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
+) -> None:
     """A task without rows commits a marker, too, so that the next attempt skips the task."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     assert write_rows(sink, [], task) == Written(0)
@@ -190,7 +214,7 @@ def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, 
 
 
 def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
-    cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
+    cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop, write_rows: Write
 ) -> None:
     """An attempt that reads the marker after another attempt has committed writes nothing."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
@@ -211,7 +235,7 @@ def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
 
 
 def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
-    cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
+    cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop, write_rows: Write
 ) -> None:
     """An attempt of a task cannot commit after another attempt has committed, and fails.
 
@@ -240,7 +264,7 @@ def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
 
 
 def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """If the answer to a commit is lost, the next attempt finds the marker and writes nothing.
 
@@ -259,7 +283,7 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
 
 
 def test_the_marker_is_read_after_the_twin_is_fenced_and_before_a_row_is_sent(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """A task first fences other attempts, then reads its marker, and then sends its rows."""
     seen: list[int] = []
@@ -270,7 +294,7 @@ def test_the_marker_is_read_after_the_twin_is_fenced_and_before_a_row_is_sent(
 
 
 def test_what_is_missing_or_ahead_fails_loudly(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """A task fails if its marker (the number of its next batch) is missing, or too high."""
     sink, rows = options(cluster, topic), [numbered(topic, 3)]
@@ -286,7 +310,7 @@ def test_what_is_missing_or_ahead_fails_loudly(
 
 
 def test_a_group_of_somebody_else_is_left_alone(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """A task fails if another program committed an offset in the group of the task's marker."""
     task = TaskIdentity(query, 0, 0)
@@ -299,7 +323,9 @@ def test_a_group_of_somebody_else_is_left_alone(
         write_rows(options(cluster, topic), [numbered(topic, 3)], task)
 
 
-def test_an_identity_is_used_once(cluster: EmbeddedCluster, topic: str, query: str) -> None:
+def test_an_identity_is_used_once(
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
+) -> None:
     """A second batch write with the same identity fails."""
     sink = SinkOptions.read(
         {
@@ -321,7 +347,7 @@ def test_an_identity_is_used_once(cluster: EmbeddedCluster, topic: str, query: s
 
 
 def test_a_task_that_takes_too_long_says_what_to_do(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """A transaction that times out commits nothing, and the error names the option to raise."""
     sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "1500"})
@@ -336,7 +362,7 @@ def test_a_task_that_takes_too_long_says_what_to_do(
 
 
 def test_a_timeout_that_the_cluster_does_not_allow_is_named(
-    cluster: EmbeddedCluster, topic: str, query: str
+    cluster: EmbeddedCluster, topic: str, query: str, write_rows: Write
 ) -> None:
     """A transaction timeout above the cluster's maximum raises InvalidTransactionTimeout."""
     sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "999000000"})
