@@ -72,7 +72,7 @@ def committed(cluster: EmbeddedCluster) -> list[bytes | None]:
     replica = partition.leader_replica
     assert replica is not None
     seen, left_open = committed_records("t", 0, replica.log.batches)
-    assert left_open == []
+    assert not left_open
     return [record.value for record in seen]
 
 

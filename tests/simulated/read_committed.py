@@ -10,13 +10,17 @@ The judge gives each record its transaction's outcome, and runs `check_history` 
 view. A committed transaction's records must all be visible, once, in order, at their offsets. A
 transaction that was not committed shows none of them. A transaction with an unknown outcome shows
 all or none. The same holds for the group offsets that a transaction commits.
+
+A record is "gone" if its topic was deleted while its transaction was open: the log that held it got
+no marker. Such a record may be visible or not, since the producer may have written it to the new
+topic as well. The others of its transaction are still all visible, or none of them.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aioidem._broker.batch import StoredBatch
@@ -76,8 +80,8 @@ class Attempt:
 
 def committed_records(
     topic: str, partition: int, batches: Iterable[StoredBatch]
-) -> tuple[list[LogRecord], list[int]]:
-    """Return a partition's committed records, and the producer ids with open transactions."""
+) -> tuple[list[LogRecord], dict[int, list[LogRecord]]]:
+    """Return a partition's committed records, and by producer id those of open transactions."""
     seen: list[LogRecord] = []
     pending: dict[int, list[LogRecord]] = {}
     for batch in batches:
@@ -97,7 +101,7 @@ def committed_records(
             pending.setdefault(producer, []).extend(records)
         else:
             seen += records
-    return sorted(seen, key=lambda record: record.offset), list(pending)
+    return sorted(seen, key=lambda record: record.offset), pending
 
 
 def visible_at_brokers(
@@ -144,12 +148,14 @@ def judge(
     attempts: Sequence[Attempt],
     visible: Sequence[LogRecord],
     offsets: Mapping[str, Mapping[tuple[str, int], int]],
+    gone: Collection[ValueId | None] = frozenset(),
 ) -> list[Violation]:
     """Return the violations in the visible records and in the offsets of the groups.
 
     `offsets` maps each group to its committed offsets, by topic and partition. Transaction n
     commits two offsets: n + 1 for the partition ("src", 0), which all transactions share, and a
-    number of its own for ("src", n + 1), which shows whether this transaction was committed.
+    number of its own for ("src", n + 1), which shows whether this transaction was committed. `gone`
+    are the records that were deleted with their topic while their transactions were open.
     """
     rows = []
     for attempt in attempts:
@@ -160,11 +166,14 @@ def judge(
         if attempt.verdict is Verdict.COMMITTED:
             for row in attempt.unsure:
                 row.outcome = Outcome.UNKNOWN
+    for row in rows:
+        if row.value in gone and row.outcome is Outcome.ACKED:
+            row.outcome = Outcome.UNKNOWN
     wrong = check_history(rows, visible)
     there = {parse_value(record.value) for record in visible}
     newest: dict[str, int] = {}
     for attempt in attempts:
-        wrong += _check_whole(attempt, there, offsets, newest)
+        wrong += _check_whole(attempt, there, offsets, newest, gone)
     for group, number in newest.items():
         found = offsets.get(group, {}).get(("src", 0))
         if found != number + 1:
@@ -177,8 +186,10 @@ def _check_whole(
     there: set[ValueId | None],
     offsets: Mapping[str, Mapping[tuple[str, int], int]],
     newest: dict[str, int],
+    gone: Collection[ValueId | None],
 ) -> Iterator[Violation]:
-    parts = {str(row.value): row.value in there for row in attempt.rows}
+    left = [row.value for row in attempt.rows if row.value not in gone]
+    parts = {str(value): value in there for value in left}
     for group, own in attempt.groups.items():
         found = offsets.get(group, {}).get(("src", attempt.number + 1))
         parts[f"offsets of {group}"] = found is not None

@@ -220,7 +220,7 @@ def test_the_reader_sees_what_was_committed_in_the_order_of_the_log() -> None:
         (3, b"plain"),
         (4, b"c"),
     ]
-    assert left_open == [2]
+    assert [(each, len(records)) for each, records in left_open.items()] == [(2, 1)]
     told = visible_at_brokers("t", 0, log.batches, 7, [(2, 2, 5)])
     assert told == seen
 
@@ -267,6 +267,25 @@ def test_the_judge(
 ) -> None:
     made = attempt(verdict, 0, 0, groups=("g",))
     found = judge([made], seen_of(made, *indexes), offsets)
+    assert {violation.anomaly for violation in found} == anomalies
+
+
+@pytest.mark.parametrize(
+    ("verdict", "indexes", "anomalies"),
+    [
+        (Verdict.COMMITTED, (1,), set()),
+        (Verdict.COMMITTED, (0, 1), set()),
+        (Verdict.COMMITTED, (0,), {Anomaly.LOST, Anomaly.HALF}),
+        (Verdict.UNKNOWN, (1,), set()),
+        (Verdict.UNKNOWN, (), {Anomaly.HALF}),
+        (Verdict.NOT_COMMITTED, (0,), {Anomaly.NOT_ABSENT, Anomaly.HALF}),
+    ],
+)
+def test_only_what_a_deleted_log_held_may_be_missing(
+    verdict: Verdict, indexes: tuple[int, ...], anomalies: set[Anomaly]
+) -> None:
+    made = attempt(verdict, 0, 0, groups=("g",))
+    found = judge([made], seen_of(made, *indexes), _ALL, {made.rows[0].value})
     assert {violation.anomaly for violation in found} == anomalies
 
 

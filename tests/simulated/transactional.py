@@ -6,8 +6,8 @@ coordinators that fail, load and move; answers of coordinators that are lost, la
 that are delayed; a twin (a second producer with the same transactional id); a producer that is
 killed and replaced; transactions that time out.
 
-Faults that lose acknowledged data (unclean elections, recreated topics) were rejected: under them
-nothing is promised about a transaction.
+Faults that lose acknowledged data (unclean elections) were rejected: under them nothing is promised
+about a transaction. Topics are recreated only by `transactional_swarm`.
 """
 
 from __future__ import annotations

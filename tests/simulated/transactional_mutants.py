@@ -22,7 +22,10 @@ from aioidem._engine.transactions import (
 )
 
 from .mutation import Patch, mutant
+from .perform import perform
 from .soak import run_transactional
+from .transactional_swarm import draw_transactional_swarm
+from .world import Result
 
 __all__ = ["rule"]
 
@@ -275,3 +278,19 @@ def calls_overtake_each_other(patch: Patch) -> None:
         return call
 
     patch(Transactions, "next_call", naive)
+
+
+# -- recreated topics -----------------------------------------------------------------------------
+
+
+def _recreating(seed: int) -> Result:
+    """Run a seed of the swarm, if a topic is recreated in it; most seeds have no such fault."""
+    schedule = draw_transactional_swarm(seed)
+    if any(fault.kind == "recreate" for fault in schedule.faults):
+        return perform(schedule)
+    return Result(schedule)
+
+
+@mutant("a transaction that wrote to a topic that was recreated is not committed", _recreating)
+def recreated_topics_doom_no_transaction(patch: Patch) -> None:
+    patch(Transactions, "on_topic_recreated", lambda self, _topic: self.renew())

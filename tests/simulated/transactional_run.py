@@ -24,6 +24,7 @@ import anyio
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
+from aioidem._broker.batch import StoredBatch
 from aioidem._broker.entities import Entity
 from aioidem._broker.intercept import (
     Action,
@@ -33,7 +34,9 @@ from aioidem._broker.intercept import (
     RequestSeen,
     Rewrite,
 )
+from aioidem._broker.partition import Topic
 from aioidem._config import ProducerConfig
+from aioidem._engine import steps
 from aioidem._engine.settlement import Settlement
 from aioidem._network.transport import Connector
 from aioidem._producer.delivery import Delivery
@@ -115,6 +118,12 @@ class _Injector(WholeInjector):
         embedded = self._whole.embedded
         embedded.set_marker_delay(delay)
         self._later(seconds, lambda: embedded.set_marker_delay(0.0))
+
+    def _do_recreate(self, name: str) -> None:
+        topic = self._topic(name)
+        if topic is not None:
+            self._whole.keep_logs(topic)
+        super()._do_recreate(name)
 
     def _do_twin(self, records: int, end: str) -> None:
         self._whole.start_twin(records, end)
@@ -327,7 +336,11 @@ class _Seat:
             max_in_flight=whole.schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=whole.schedule.options.get("trust_base_offset", True),
         )
-        self.watch = FrameWatch(self.monitor, [], heard=self.heard)
+        self.watch = FrameWatch(self.monitor, [], self.note_recreated, self.heard)
+        # The transaction that may not be committed any more: an answer has shown that a topic was
+        # recreated in which it has acknowledged records. And the one whose commit was requested.
+        self._doomed: Attempt | None = None
+        self._decided: Attempt | None = None
 
     def _outcome(self, value: ValueId) -> Outcome:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
@@ -337,6 +350,30 @@ class _Seat:
         for settlement in settlements:
             if settlement.outcome.status is DeliveryStatus.ACKED:
                 self._acked.update(parse_value(record.value) for record in settlement.records)
+
+    def _latest(self) -> Attempt | None:
+        attempts = reversed(self._whole.attempts)
+        return next((each for each in attempts if each.producer == self.name), None)
+
+    def note_recreated(self, topic: str) -> None:
+        """Note that an answer has shown this producer that a topic was recreated."""
+        attempt = self._latest()
+        if attempt is None:
+            return
+        written = any(row.topic == topic and row.value in self._acked for row in attempt.rows)
+        if written and attempt is not self._decided:
+            self._doomed = attempt
+
+    def trace_step(self, step: steps.Step) -> None:
+        """Trace what the engine does, and report a commit of which it knows that a part is gone."""
+        self._whole.trace_step(step)
+        if isinstance(step, steps.EndTransaction) and step.commit:
+            attempt = self._latest()
+            self._decided = attempt
+            if attempt is not None and attempt is self._doomed:
+                self._whole.report(
+                    Anomaly.HALF, f"{attempt} is committed, and a topic of it was recreated"
+                )
 
     def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
         """Note a Produce answer that has reached this producer."""
@@ -379,6 +416,8 @@ class Transactional(Whole):
         self._twins: list[anyio.Event] = []
         self._current: tuple[_Seat, TapProducer] | None = None
         self.healed = False
+        # For each partition that was deleted with its topic: the name, the index and the batches.
+        self._deleted: list[tuple[str, int, list[StoredBatch]]] = []
 
     # -- what the injector asks for ----------------------------------------------------------------
 
@@ -387,6 +426,12 @@ class Transactional(Whole):
         if seen.client_id != self._holder:
             self._holder = seen.client_id or ""
             self.reasons.append(f"{seen.client_id} {_TOOK}")
+
+    def keep_logs(self, topic: Topic) -> None:
+        """Keep the logs of a topic that is about to be deleted."""
+        for partition in topic.partitions:
+            leader = partition.leader_replica or partition.replicas[partition.isr[0]]
+            self._deleted.append((topic.name, partition.index, list(leader.log.batches)))
 
     def crash(self) -> None:
         """Kill the application's process, so that no further byte leaves it."""
@@ -524,7 +569,10 @@ class Transactional(Whole):
         work = Work(calls, ("g",), block=False)
         # With transactions v1, a leader that verified a late request refuses higher sequences of
         # the request's epoch until its batch is appended. So one attempt to commit can fail.
+        # And a producer may not have noticed yet that a topic was recreated: the first batch of it
+        # is refused then, or stored at an offset that was acknowledged before.
         excused = bool(self.late) and not self.schedule.transaction_version
+        excused = excused or bool(self._deleted)
         for _ in range(_LAST_TRIES):
             application = await self._continue(application)
             try:
@@ -549,14 +597,19 @@ class Transactional(Whole):
 
     def _judge_all(self) -> None:
         result = self.result
-        visible, offsets = [], {}
+        visible, offsets, gone = [], {}, set()
+        for number, (name, index, batches) in enumerate(self._deleted):
+            seen, left_open = committed_records(name, index, batches)
+            visible += [record._replace(log=number) for record in seen]
+            gone |= {parse_value(each.value) for some in left_open.values() for each in some}
         for name, partitions in self.schedule.topics:
             for index in range(partitions):
-                visible += self._read(name, index)
+                seen = self._read(name, index)
+                visible += [record._replace(log=len(self._deleted)) for record in seen]
         for group in ("g", "h"):
             known = self.cluster.groups.committed(group)
             offsets[group] = {where: each.offset for where, each in known.items()}
-        result.violations += judge(self.attempts, visible, offsets)
+        result.violations += judge(self.attempts, visible, offsets, gone)
         for attempt in self.attempts:
             for row in (*attempt.rows, *attempt.unsure):
                 result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
@@ -578,7 +631,7 @@ class Transactional(Whole):
         batches = log.log.batches
         seen, left_open = committed_records(name, index, batches)
         if left_open:
-            self.report(Anomaly.HANGING, f"{name}-{index}: of producer ids {left_open}")
+            self.report(Anomaly.HANGING, f"{name}-{index}: of producer ids {list(left_open)}")
         stable = partition.last_stable_offset
         aborted = log.producers.transactions.aborted(0, stable)
         told = visible_at_brokers(name, index, batches, stable, aborted)

@@ -5,8 +5,9 @@ the swarm that a transactional producer can have, and those that only transactio
 coordinators that are lost, late or refused, coordinators that fail and move, markers that are late,
 twins, killed processes, transactions that outlive their timeout.
 
-Not drawn are the faults that lose acknowledged data: under them nothing is promised about a
-transaction (`transactional`).
+A topic may be recreated, also inside a transaction: what of the transaction was in the deleted log
+is gone, and the rest is committed as a whole or not at all. Not drawn are the other faults that
+lose acknowledged data (unclean elections): under them nothing is promised about a transaction.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
             for _ in range(1 if once else self.rate):
                 if len(self.faults) + len(self.glitches) + len(self.coordination) < _MOST_FAULTS:
                     add(self)
-        return dataclasses.replace(self._schedule(ONLY_HERE), features=tuple(self.features))
+        return dataclasses.replace(
+            self._schedule({*ONLY_HERE, "recreate"}), features=tuple(self.features)
+        )
 
     def _chosen(self) -> list[str]:
         r = self.r
@@ -126,6 +129,12 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
         """Draw a transactional id with few epochs left."""
         self.values["used_epochs"] = 32766 - self.r.randint(0, 6)
 
+    def recreate(self) -> None:
+        """Delete a topic, and create it again."""
+        # A Metadata request must not create the topic meanwhile, with fewer partitions.
+        self.values["broker_configs"]["auto.create.topics.enable"] = "false"
+        super().recreate()
+
 
 _D = _Drawer
 OWN_FEATURES: dict[str, Callable[[Any], None]] = {
@@ -143,6 +152,7 @@ OWN_FEATURES: dict[str, Callable[[Any], None]] = {
     "transactional code": _D.transactional_code,
     "short timeout": _D.short_timeout,
     "few epochs": _D.few_epochs,
+    "recreate": _D.recreate,
 }
 """The features that only schedules of transactions have, with what adds each."""
 
