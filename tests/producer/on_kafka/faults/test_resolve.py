@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from aioidem import Delivery, DeliveryStatus, Producer
@@ -74,14 +75,31 @@ async def doubtful(producer: Producer, topic: str) -> list[Delivery]:
     return sent
 
 
-async def offsets(cluster: KafkaCluster, topic: str, partition: int) -> list[int]:
-    """Return the offsets of the doubtful record in the log, as Kafka's tool reads it."""
+async def offsets(cluster: KafkaCluster, topic: str) -> list[list[int]]:
+    """Return the doubtful record's offsets in each partition's log, as Kafka's tool reads it."""
+    logs = await cluster.dump_topic(topic)
     return [
-        record.offset
-        for batch in await cluster.dump_log(topic, partition)
-        for record in batch.records
-        if record.payload == "doubtful"
+        [
+            record.offset
+            for batch in logs[partition]
+            for record in batch.records
+            if record.payload == "doubtful"
+        ]
+        for partition in range(PARTITIONS)
     ]
+
+
+async def each_resolved(sent: list[Delivery], timeout: float) -> list[Resolution]:
+    """Ask for each delivery by itself, but for all of them at once."""
+    found: dict[int, Resolution] = {}
+
+    async def ask(number: int) -> None:
+        found[number] = await sent[number].resolve(timeout)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(len(sent)):
+            tasks.start_soon(ask, number)
+    return [found[number] for number in range(len(sent))]
 
 
 def judged(found: Resolution, there: list[int]) -> bool:
@@ -120,11 +138,11 @@ async def test_the_log_says_what_became_of_each_record(
             sent = await doubtful(producer, topic)
         finally:
             heal()
-        early = [await each.resolve(timeout=3.0) for each in sent]
+        early = await each_resolved(sent, timeout=3.0)
         after = [producer.send_nowait(topic, b"after", partition=n) for n in range(PARTITIONS)]
         assert set(await outcomes(after)) == {DeliveryStatus.ACKED}
         late = await producer.resolve(sent, timeout=30.0)
-    there = [await offsets(cluster, topic, number) for number in range(PARTITIONS)]
+    there = await offsets(cluster, topic)
     assert all(map(judged, early, there))
     assert all(map(judged, late, there))
     assert {each.verdict for each in late} <= {Verdict.WRITTEN, Verdict.ABSENT}
