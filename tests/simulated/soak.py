@@ -223,7 +223,8 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _run_chunk(seeds: range, run_one: Callable[[int], Result]) -> Tally:
+def run_chunk(seeds: range, run_one: Callable[[int], Result]) -> Tally:
+    """Run some seeds in this process."""
     tally = Tally()
     with quiet():
         for seed in seeds:
@@ -246,7 +247,7 @@ def soak(
     total = Tally()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
-        for done in as_completed([pool.submit(_run_chunk, chunk, run_one) for chunk in chunks]):
+        for done in as_completed([pool.submit(run_chunk, chunk, run_one) for chunk in chunks]):
             total.merge(done.result())
             if progress is not None:
                 progress(total)

@@ -10,9 +10,9 @@ import pytest
 from . import mutants
 from .perform import perform
 from .run import main as command_line
-from .soak import quiet
+from .soak import quiet, run_swarm
 from .swarm import FEATURES, ONLY_HERE, draw_swarm, kind_of
-from .test_soak import kinds_drawn, kinds_known, nothing_is_wrong
+from .test_soak import kinds_drawn, kinds_known, nothing_is_wrong, seeds_are_right
 from .whole import WholeInjector
 
 EVERYDAY = 60  # how many of the 1000 seeds `make check` runs; `make test` runs all of them
@@ -21,9 +21,9 @@ EVERYDAY = 60  # how many of the 1000 seeds `make check` runs; `make test` runs 
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 
-@pytest.mark.timeout(600)
-def test_the_first_seeds_of_the_swarm_show_nothing_wrong() -> None:
-    nothing_is_wrong(EVERYDAY, "--mix", "swarm")
+@pytest.mark.parametrize("first", range(0, EVERYDAY, 20))
+def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
+    seeds_are_right(range(first, first + 20), run_swarm)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from .run import main as command_line
 from .schedule import Call, Work
 from .shrink import shrink
 from .soak import quiet, run_transactional
-from .test_soak import nothing_is_wrong
+from .test_soak import nothing_is_wrong, seeds_are_right
 from .transactional import PROFILES, draw_transactional, kind_of
 from .transactional_run import Transactional
 
@@ -31,10 +31,10 @@ EVERYDAY = 30  # how many of the 240 seeds `make check` runs; `make test` runs a
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 
-@pytest.mark.timeout(300)
-def test_seeds_of_transactions_show_nothing_wrong() -> None:
+@pytest.mark.parametrize("first", range(0, EVERYDAY, 15))
+def test_seeds_of_transactions_show_nothing_wrong(first: int) -> None:
     """The first seeds of the soak of transactions show no violation."""
-    nothing_is_wrong(EVERYDAY, "--transactions")
+    seeds_are_right(range(first, first + 15), run_transactional)
 
 
 @pytest.mark.slow
