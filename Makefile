@@ -12,7 +12,7 @@ SAMPLE ?= 60
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-LONG := tests/simulated tests/spark
+LONG := tests/simulated tests/spark tests/exploration
 KAFKA := $(wildcard tests/*/on_kafka)
 BIGGER := $(wildcard tests/*/on_kafka/three_nodes) tests/spark/on_kafka
 
@@ -116,9 +116,10 @@ fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUT
 	@nice $(BIN)/python -m tests.hostile.fuzz --inputs $(INPUTS)
 
 # Most of these tests spend their time waiting, so five workers suit two cores. Each worker imports
-# all folders that it is given, so folders without everyday tests are left out.
+# all folders that it is given, so folders without everyday tests are left out. A worker that has
+# nothing left takes tests from the one with the most, so that none of them waits at the end.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 5
+	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 5 --dist worksteal
 
 # `everyday` tests the compiled hot loops, which the installation builds where there is a C compiler.
 # This tests the pure ones; `measured` runs the tests of the engine with them as well. The guards of
