@@ -40,6 +40,7 @@ import anyio.to_thread
 
 from aioidem._testing.fault_proxy import FaultProxy
 from aioidem._testing.kafka_admin import KafkaAdmin
+from aioidem._testing.kafka_archive import find_archive
 from aioidem._testing.kafka_broker import HOST, KafkaBroker
 from aioidem._testing.kafka_install import KafkaInstall, KafkaInstallError, install_kafka
 from aioidem._testing.kafka_process import ProcessGuard
@@ -51,13 +52,13 @@ from aioidem._testing.kafka_storage import format_storage
 from aioidem._testing.kafka_tools import KafkaJava, KafkaToolError, KafkaTools
 from aioidem.errors import KafkaError
 
-__all__ = ["KafkaCluster", "KafkaStartError"]
+__all__ = ["JVM_OPTIONS", "KafkaCluster", "KafkaStartError"]
 
 _DOWNLOAD_SECONDS: Final = 300.0
 
 # A small JVM that starts quickly. The JVM's second compiler (C2) is off, because it needs more time
 # than a short test lasts.
-_JVM_OPTIONS: Final = (
+JVM_OPTIONS: Final = (
     "-Xms64m",
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -141,7 +142,7 @@ class KafkaCluster:
         security: KafkaSecurity | None = None,
         properties: Mapping[str, str | int] | None = None,
         features: Mapping[str, int] | None = None,
-        jvm_options: Sequence[str] = _JVM_OPTIONS,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
         rtt: float = 0.0,
         bandwidth: float | None = None,
         seed: int = 0,
@@ -339,7 +340,8 @@ class KafkaCluster:
         install = await self._installed()
         self._guard = await anyio.to_thread.run_sync(ProcessGuard)
         self._folder = await anyio.to_thread.run_sync(self._make_folder, self._guard)
-        java = KafkaJava(install, self._jvm_options, self._folder, self._guard)
+        archive = await anyio.to_thread.run_sync(find_archive, install, self._jvm_options)
+        java = KafkaJava(install, self._jvm_options, self._folder, self._guard, archive)
         self._tools = KafkaTools(self.version, java, self._brokers, self._admin)
         ports = await anyio.to_thread.run_sync(self._setup.reserve_ports)
         for node_id, own in enumerate(ports):

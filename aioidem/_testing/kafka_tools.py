@@ -13,6 +13,7 @@ import anyio.to_thread
 from anyio.abc import ByteReceiveStream
 
 from aioidem._testing.kafka_admin import KafkaAdmin
+from aioidem._testing.kafka_archive import using
 from aioidem._testing.kafka_broker import HOST, KafkaBroker
 from aioidem._testing.kafka_dump import DumpedBatch, parse_dump, split_dumps
 from aioidem._testing.kafka_install import KafkaInstall, java_environment
@@ -38,12 +39,14 @@ class KafkaJava:
         options: Options of the JVM.
         folder: Directory for temporary files.
         guard: Ends the processes if this process ends first.
+        archive: Archive of classes (see `kafka_archive`); None: start without one.
     """
 
     install: KafkaInstall
     options: tuple[str, ...]
     folder: Path
     guard: ProcessGuard
+    archive: Path | None = None
 
     def command(self, *ahead: Path) -> list[str]:
         """Return the command up to the main class; ``ahead`` comes first in the class path."""
@@ -51,7 +54,9 @@ class KafkaJava:
         # files there. So this directory is the cluster's folder, which the guard removes.
         scratch = f"-Djava.io.tmpdir={self.folder}"
         class_path = self.install.class_path(*ahead)
-        return [str(self.install.java), *self.options, scratch, "-cp", class_path]
+        # An archive fits only the class path that it was written with.
+        sharing = () if ahead or self.archive is None else using(self.archive)
+        return [str(self.install.java), *self.options, *sharing, scratch, "-cp", class_path]
 
 
 class KafkaTools:

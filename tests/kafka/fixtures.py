@@ -1,9 +1,11 @@
 """Fixtures for tests on real Kafka, which are in the folders named ``on_kafka``.
 
-The tests need Java 17 or newer, and Maven Central the first time. Brokers take seconds to start, so
-one cluster serves a module or a folder, in one event loop. Most tests spend their time waiting, so
-`pytest -n 3 --dist loadgroup` runs three processes, and tests that share a cluster run in the same
-process (see tests/markers.py).
+The tests need Java 17 or newer, and Maven Central the first time. The first test also writes an
+archive of classes, which makes each later start of a broker cheaper (`archive.py`).
+
+Brokers take seconds to start, so one cluster serves a module or a folder, in one event loop. Most
+tests spend their time waiting, so `pytest -n 3 --dist loadgroup` runs three processes, and tests
+that share a cluster run in the same process (see tests/markers.py).
 
 Invariant: where Kafka cannot run, a test is skipped with the reason, but fails on CI.
 """
@@ -17,6 +19,7 @@ import pytest
 from aioidem._testing.kafka_install import KafkaInstallError, install_kafka
 from tests.ci import CI
 
+from .archive import make_archive
 from .tools import STOCK
 
 __all__ = ["anyio_backend", "kafka_installed"]
@@ -33,7 +36,7 @@ def kafka_installed() -> None:
     """Make the Kafka versions of the tests available; outside CI, skip the tests if that fails."""
     try:
         for version in STOCK:
-            install_kafka(version)
+            make_archive(install_kafka(version))
     except KafkaInstallError as error:
         if CI:
             raise
