@@ -72,10 +72,10 @@ test-newest: ## The same as `make test`, with the newest versions that resolve
 
 check: static declared everyday everyday-pure ## The quick part of it: what to run before each commit
 
-# Tests and brokers wait for one another, so three workers with one broker each suit two cores, but
+# Tests and brokers wait for one another, so four workers with one broker each suit two cores, but
 # only two workers with more: a cluster of three nodes, or Spark and a broker.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
-	$(BIN)/python -m pytest $(KAFKA) $(BIGGER:%=--ignore %) -n 3 --dist loadgroup
+	$(BIN)/python -m pytest $(KAFKA) $(BIGGER:%=--ignore %) -n 4 --dist loadgroup
 	$(BIN)/python -m pytest $(BIGGER) -n 2 --dist loadgroup
 
 # Fails if the advisory database cannot be reached, because then nothing was checked.

@@ -4,7 +4,7 @@ The tests need Java 17 or newer, and Maven Central the first time. The first tes
 archive of classes, which makes each later start of a broker cheaper (`archive.py`).
 
 Brokers take seconds to start, so one cluster serves a module or a folder, in one event loop. Most
-tests spend their time waiting, so `pytest -n 3 --dist loadgroup` runs three processes, and tests
+tests spend their time waiting, so `pytest -n 4 --dist loadgroup` runs four processes, and tests
 that share a cluster run in the same process (see tests/markers.py).
 
 Invariant: where Kafka cannot run, a test is skipped with the reason, but fails on CI.
