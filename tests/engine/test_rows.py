@@ -341,6 +341,16 @@ def test_another_cluster_ends_a_producer_between_two_transactions() -> None:
         rig.transactions.check()
 
 
+@takes("transaction: ready + change id")
+def test_a_producer_takes_another_transactional_id_between_two_transactions() -> None:
+    rig = transactional().start()
+    before = rig.identity
+    rig.change_id("y")
+    rig.tick(1.0)
+    assert rig.txn is TransactionState.READY
+    assert rig.identity[0] != before[0]
+
+
 # -- error codes
 
 ENDS = {Action.SPLIT: NOT_WRITTEN, Action.FAIL: NOT_WRITTEN, Action.FATAL: NOT_WRITTEN}
