@@ -1,7 +1,8 @@
 """Kills: which broken rules of the engine the exploration notices, and in which space.
 
 The changes that break a rule are those of `tests.simulated.mutants`, which were written for another
-judge. A mutant is killed if a space that is fine without it shows a violation with it.
+judge, and those of `read_back_mutants`. A mutant is killed if a space that is fine without it shows
+a violation with it.
 
 No space asks for the rules about what is not in the model: offsets of groups in transactions,
 callers that are cancelled, drafts, blocks of records, sizes that a topic does not tell, single
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from tests.simulated.mutants import MUTANTS
 from tests.simulated.mutation import applied
 
+from . import read_back_mutants as _read_back_mutants  # noqa: F401 - registers mutants
 from .search import Found, explore
 from .spaces import SPACES
 
@@ -75,7 +77,9 @@ _BY_SPACE = {
         "blind resend where suspect",
         "expiry by idleness",
         "newest stamp instead of the last",
+        "first page taken for the log",
     ),
+    "old records of two epochs": ("read back whatever the epoch",),
     "another cluster": ("identity kept in another cluster", "doubt carried to another cluster"),
     "a stranger's broker": ("cluster taken for granted",),
     "unclean elections": ("no data loss event", "gap not reported"),

@@ -55,6 +55,8 @@ class Space:
     """How old the records' timestamps are, in seconds, when the caller queues them."""
     readable: bool = True
     """Whether the engine may read the log."""
+    page: int = 0
+    """How many batches an answer to Fetch has at most; 0: all that there are."""
     holds: frozenset[str] = EXACTLY_ONCE
     """What must hold in every state, or at the end."""
     timed: bool = False

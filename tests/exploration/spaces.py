@@ -172,6 +172,20 @@ _ALL = [
         timed=True,
         # More than half of the day for which a leader remembers a producer by default.
         age=50_000.0,
+        page=1,
+        holds=frozenset({"once", "acked", "not written"}),
+    ),
+    Space(
+        "old records of two epochs",
+        "is a batch in the log told from one of another epoch that has the same sequence?",
+        frozenset({"cut"}),
+        records=2,
+        in_flight=1,
+        # On the wire the sequence is 0, with which the next epoch begins again.
+        next_sequence=2**31,
+        timed=True,
+        age=50_000.0,
+        page=1,
         holds=frozenset({"once", "acked", "not written"}),
     ),
     Space(

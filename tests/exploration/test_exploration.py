@@ -45,6 +45,8 @@ KILLS = {
     "lost commit taken for failed": 1,
     "epoch of the end ignored": 1,
     "end refused taken for done": 1,
+    "first page taken for the log": 1,
+    "read back whatever the epoch": 2,
 }
 
 # The spaces that take more than a second or two with one fault: `make measured` explores them.

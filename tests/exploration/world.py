@@ -145,6 +145,9 @@ class World:
         self.ids_granted = 0
         # A text for each thing that the engine did wrong on the wire; empty as long as all is well.
         self.complaints: list[str] = []
+        # Records without an outcome that are in the log from where the engine has begun to read it;
+        # empty but while the engine runs.
+        self.readable: set[int] = set()
         self._begin()
 
     def _log(self) -> PartitionLog:
@@ -487,6 +490,12 @@ class World:
                 self._perform(step)
         else:
             self.complaints.append("the engine never comes to rest")
+        self.complaints += [
+            f"record {number} is in the log that the engine has read, and ends UNKNOWN"
+            for number in sorted(self.readable)
+            if self.outcomes[number][0] == "unknown"
+        ]
+        self.readable.clear()
 
     def _take_outcomes(self, polled: Polled) -> None:
         for status, base_offset, numbers in polled.outcomes:
@@ -565,14 +574,14 @@ class World:
         )
 
     def _read(self, log: PartitionLog, offset: int) -> ReadBackAnswer:
-        """Answer Fetch: all committed batches from an offset on, which are the engine's own."""
+        """Answer Fetch: the committed batches from an offset on, which are the engine's own."""
         if not self.space.readable:
             return ReadBackAnswer(_NOT_GRANTED, -1, b"")
-        found = [
-            struct.pack(">q", at) + self.bytes[batch][8:]
-            for at, batch in log.entries
-            if offset <= at < log.committed
-        ]
+        there = [(at, batch) for at, batch in log.entries if offset <= at < log.committed]
+        waiting = [number for _, batch in there for number in batch.numbers]
+        self.readable |= {each for each in waiting if self.outcomes[each] == _PENDING}
+        page = there[: self.space.page] if self.space.page else there
+        found = [struct.pack(">q", at) + self.bytes[batch][8:] for at, batch in page]
         return ReadBackAnswer(0, log.committed, b"".join(found))
 
     def _write(self, step: steps.SendProduce) -> None:
