@@ -15,7 +15,7 @@ Rejected: using a consumer for this (aiokafka's does not ask for stable offsets)
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -30,6 +30,7 @@ from aioidem._protocol.find_coordinator import (
     coordinator_request,
 )
 from aioidem._protocol.messages import request_type
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.versions import ApiKey
 from aioidem.structs import OffsetAndMetadata, TopicPartition
 
@@ -42,6 +43,7 @@ async def committed_offsets(
     partitions: Collection[TopicPartition],
     timeout: float,
     asking: Ask = ask,
+    found: Callable[[BrokerAddress], None] | None = None,
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """Read a group's committed offsets, once no transaction can change them any more.
 
@@ -51,6 +53,7 @@ async def committed_offsets(
         partitions: the partitions to read.
         timeout: seconds for all requests together.
         asking: sends the requests; by default each on a connection of its own.
+        found: called with the group's coordinator, if that has answered.
 
     Returns:
         The offsets, without those partitions for which none is committed.
@@ -64,12 +67,18 @@ async def committed_offsets(
 
     async def find(server: Place) -> Mapping[TopicPartition, OffsetAndMetadata]:
         coordinator = await _coordinator(config, server, group, asking)
-        return await _fetch(config, coordinator, group, partitions, asking)
+        place = Place(coordinator.host, coordinator.port)
+        offsets = await _fetch(config, place, group, partitions, asking)
+        if found is not None:
+            found(coordinator)
+        return offsets
 
     return await until_known(config, f"the committed offsets of {group}", timeout, find)
 
 
-async def _coordinator(config: ProducerConfig, server: Place, group: str, asking: Ask) -> Place:
+async def _coordinator(
+    config: ProducerConfig, server: Place, group: str, asking: Ask
+) -> BrokerAddress:
     def make(connection: Connection) -> Any:
         version = connection.versions.choose(ApiKey.FIND_COORDINATOR)
         return coordinator_request(version, group, CoordinatorKey.GROUP)
@@ -77,7 +86,7 @@ async def _coordinator(config: ProducerConfig, server: Place, group: str, asking
     answer = coordinator_answer(await asking(config, server, ApiKey.FIND_COORDINATOR, make), group)
     if answer.error_code:
         raise errors.broker_error(answer.error_code, f"the coordinator of {group}")
-    return Place(answer.host, answer.port)
+    return BrokerAddress(answer.node_id, answer.host, answer.port)
 
 
 async def _fetch(

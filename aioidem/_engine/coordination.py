@@ -116,6 +116,15 @@ class Coordination:
         self._transactions.begin(self._finalised)
         self._partitions.begin_transaction(gated=self._transactions.gated)
 
+    def learn_coordinator(self, group: str, broker: BrokerAddress) -> None:
+        """Note which broker coordinates a group; the caller has asked for it just now.
+
+        If another broker coordinates it by the time of the call, this one answers NOT_COORDINATOR,
+        and FindCoordinator is sent.
+        """
+        self._connections.learn([*self._cluster.brokers.values(), broker])
+        self._transactions.learn_coordinator(group, broker.node_id)
+
     def commit(self) -> Outcome:
         """Begin to commit: first deliver the queued records, then end the transaction.
 

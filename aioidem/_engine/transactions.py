@@ -379,6 +379,11 @@ class Transactions:
                 )
             )
 
+    def learn_coordinator(self, group: str, node_id: int) -> None:
+        """Note which broker coordinates a group, so that FindCoordinator is not sent for it."""
+        coordinator = Coordinator(CoordinatorKey.GROUP, group)
+        self.coordinators.setdefault(group, coordinator).node_id = node_id
+
     def need_open(self) -> None:
         """Check that a record may be appended.
 

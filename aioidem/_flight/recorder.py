@@ -34,6 +34,7 @@ from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import CloseLink, Compress, OpenLink, SendProduce
 from aioidem._engine.transactions import OffsetCommit
 from aioidem._hot import total_size
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import BatchBody
 from aioidem.structs import DeliveryStatus
@@ -252,6 +253,10 @@ class FlightRecorder:
     def changed_id(self, transactional_id: str) -> None:
         """Note that another transactional id is used from now on."""
         self.note(("transaction", "id", transactional_id))
+
+    def learned_coordinator(self, group: str, broker: BrokerAddress) -> None:
+        """Note that the producer was told which broker coordinates a group."""
+        self.note(("transaction", "coordinator", (group, *broker)))
 
     # -- the batches that were sent ----------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from aioidem._flight.record import FlightRecord, SentBatch
 from aioidem._flight.recorder import MOST_PARTITIONS, Draws, FlightRecorder
 from aioidem._flight.rules import WireRules
 from aioidem._flight.stand_ins import Load, Together, stand_in_body, stand_ins
-from aioidem._protocol.metadata import MetadataUpdate
+from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import BatchBody, Codec
 from aioidem.errors import FlightRecordError
@@ -333,6 +333,9 @@ class Replay:
                 transactions.commit_offsets(OffsetCommit(*given))
             case "id" if isinstance(given, str):
                 coordination.change_id(given)
+            case "coordinator":
+                group, *broker = given
+                coordination.learn_coordinator(group, BrokerAddress(*broker))
             case "told":
                 transactions.outcome.told = True
 

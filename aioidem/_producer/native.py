@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from aioidem._flight.dump import Dump
     from aioidem._producer.metric_table import Reading
     from aioidem._producer.metrics import ProducerStatistics
+    from aioidem._protocol.metadata import BrokerAddress
     from aioidem.resolution import Resolution
 
 __all__ = ["Internals", "Producer", "internals"]
@@ -727,6 +728,8 @@ class Internals(NamedTuple):
     """Makes the producer use another transactional id, between two transactions."""
     may_change_id: Callable[[], bool]
     """Whether the last transaction is over, and nothing of its transactional id is to be sent."""
+    learn_coordinator: Callable[[str, BrokerAddress], None]
+    """Makes the producer take a broker for the coordinator of a group."""
     readings: Callable[[], Future[list[Reading]]]
     """Has all metrics read on the producer's event loop, from any thread."""
     counters: Counters
@@ -742,6 +745,7 @@ def internals(producer: Producer) -> Internals:
         producer._check_transaction,  # noqa: SLF001
         producer._change_id,  # noqa: SLF001
         producer._may_change_id,  # noqa: SLF001
+        producer._learn_coordinator,  # noqa: SLF001
         producer._readings,  # noqa: SLF001
         producer._core.counters,  # noqa: SLF001
     )

@@ -34,6 +34,7 @@ from aioidem._flight.recorder import FlightRecorder
 from aioidem._producer.arguments import check_partition
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset
 from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -266,6 +267,17 @@ class TransactionCalls:
         if self._flight is not None:
             self._flight.changed_id(transactional_id)
         await self.init_transactions(timeout)
+
+    def _learn_coordinator(self, group: str, broker: BrokerAddress) -> None:
+        """Take a broker for a group's coordinator, without sending FindCoordinator.
+
+        Raises:
+            ProducerClosed: The producer is closed.
+        """
+        self._transactional()
+        self._coordination.learn_coordinator(group, broker)
+        if self._flight is not None:
+            self._flight.learned_coordinator(group, broker)
 
     def _may_change_id(self) -> bool:
         """Return whether the last transaction is over, and nothing of its id is to be sent."""

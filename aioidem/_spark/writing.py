@@ -40,8 +40,9 @@ outcomes, and nothing would be in flight while Spark makes the next record batch
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +77,8 @@ from aioidem.structs import DeliveryStatus, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from aioidem._protocol.metadata import BrokerAddress
 
 __all__ = [
     "Effort",
@@ -422,7 +425,9 @@ class ExactlyOnceWriter(TaskWriter):
     async def _marker(self, task: TaskIdentity) -> Marker | None:
         config = self._producer.config
         timeout = config.transaction_timeout
-        return await read_marker(config, task, self._place, timeout, self._asking)
+        # The marker will be sent to the same coordinator.
+        found = partial(internals(self._producer).learn_coordinator, task.name)
+        return await read_marker(config, task, self._place, timeout, self._asking, found)
 
     def look_at(self, rows: pa.RecordBatch) -> None:
         """Add the rows to the digest that the task's marker contains."""
@@ -501,14 +506,17 @@ async def read_marker(
     place: TopicPartition,
     timeout: float,
     asking: Ask = ask,
+    found: Callable[[BrokerAddress], None] | None = None,
 ) -> Marker | None:
     """Return a task's marker (the offset that says which rows it wrote); None without a marker.
+
+    `found` is called with the broker that has the marker.
 
     Raises:
         MarkerError: the group's offset is not a marker.
         KafkaError: the offset cannot be read, see `committed_offsets`.
     """
-    offsets = await committed_offsets(config, task.name, [place], timeout, asking)
+    offsets = await committed_offsets(config, task.name, [place], timeout, asking, found)
     committed = offsets.get(place)
     return None if committed is None else Marker.read(*committed)
 

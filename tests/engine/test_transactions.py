@@ -1606,3 +1606,21 @@ def test_a_refused_change_of_the_transactional_id_can_be_repeated(version: int) 
     rig.poll()
     assert rig.txn is READY
     a_whole_transaction(rig)
+
+
+@BOTH
+def test_a_coordinator_that_was_told_is_not_asked_for(version: int) -> None:
+    """Offsets go to the broker that was named; if that is not the coordinator, it is sought."""
+    rig = opened(version)
+    rig.core.coordination.learn_coordinator("g", rig.brokers[rig.coordinator])
+    before = len(rig.asked)
+    assert not rig.offsets(7).left
+    assert "FindCoordinator" not in calls(rig, before)
+    rig.hold = (COMMIT_OFFSETS,)
+    pending = rig.offsets(8)
+    rig.hold = ()
+    rig.answer_call(rig.called(COMMIT_OFFSETS), NOT_COORDINATOR)
+    wait_until(rig, lambda: not pending.left, 5.0)
+    assert calls(rig, before).count("FindCoordinator") == 1
+    assert rig.commit().committed is True
+    a_whole_transaction(rig)

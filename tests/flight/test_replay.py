@@ -7,10 +7,11 @@ from typing import Literal
 
 import pytest
 
-from aioidem import Producer
+from aioidem import Producer, TopicPartition
 from aioidem._flight.record import FlightRecord
 from aioidem._flight.replay import Replay
 from aioidem._producer.native import internals
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import FlightRecordError
 from aioidem.testing import Anomaly
@@ -86,15 +87,21 @@ def test_a_planted_bug_replays_to_the_same_violation(
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # its clock tells all events apart
 @pytest.mark.parametrize("version", [0, 2])
 async def test_another_transactional_id_is_replayed(version: Literal[0, 2], tmp_path: Path) -> None:
-    """A producer that has changed its transactional id replays to the same calls."""
+    """A producer that has changed its transactional id replays to the same calls.
+
+    So does one that was told the coordinator of a group.
+    """
     path = tmp_path / "ids.flight.gz"
     async with EmbeddedCluster(transaction_version=version) as cluster:
         cluster.create_topic("t")
         servers = cluster.bootstrap_servers
+        where = servers.split(":")[0], int(servers.split(":")[1])
         async with Producer(servers, transactional_id="x", flight_recorder=1_000_000) as producer:
             for name in ("y", "z"):
                 async with producer.transaction():
                     await producer.send("t", name.encode())
+                    internals(producer).learn_coordinator("g", BrokerAddress(0, *where))
+                    await producer.send_offsets_to_transaction({TopicPartition("t", 0): 1}, "g")
                 await internals(producer).change_id(name, 30.0)
             await producer.dump_flight_record(path)
     content = path.read_bytes()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,6 +22,15 @@ from aioidem.errors import TransactionalIdAuthorizationFailed
 from .tools import record_batch
 
 PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN = 0, 3, 22, 26
+COORDINATION = {
+    9: "OffsetFetch",
+    10: "FindCoordinator",
+    22: "InitProducerId",
+    24: "AddPartitionsToTxn",
+    25: "AddOffsetsToTxn",
+    26: "EndTxn",
+    28: "TxnOffsetCommit",
+}
 
 
 class Asked(NamedTuple):
@@ -92,6 +102,44 @@ def test_a_producer_takes_the_transactional_id_of_one_task_after_another(
     assert len({each.connection for each in asked if each.api == PRODUCE}) == 1
     first = [each.api for each in asked].index(PRODUCE)
     assert METADATA not in [each.api for each in asked[first:]]
+
+
+def counted(cluster: EmbeddedCluster, run: Callable[[], Written]) -> dict[str, int]:
+    """Run a task, and return how often it has asked coordinators for what."""
+    seen: Counter[str] = Counter()
+
+    def note(each: RequestSeen) -> None:
+        if each.api_key in COORDINATION:
+            seen[COORDINATION[each.api_key]] += 1
+
+    cluster.intercept(note)
+    run()
+    cluster.intercept(None)
+    return dict(seen)
+
+
+def test_a_task_asks_coordinators_as_often_as_the_page_says(
+    cluster: EmbeddedCluster, topic: str, loop: TaskLoop
+) -> None:
+    """The table in docs/spark.md has the requests of each task, with transactions v2."""
+    options, rows = sink(cluster, topic), [record_batch(topic, [b"1"])]
+    first, second, third = tasks(3)
+    written = {
+        "FindCoordinator": 2,
+        "InitProducerId": 1,
+        "OffsetFetch": 1,
+        "TxnOffsetCommit": 1,
+        "EndTxn": 1,
+    }
+    for task in (first, second):
+        assert counted(cluster, lambda: write_rows(options, rows, task, loop)) == written  # noqa: B023
+    skipped = {"FindCoordinator": 2, "InitProducerId": 1, "OffsetFetch": 1}
+    assert counted(cluster, lambda: write_rows(options, rows, first, loop)) == skipped
+    later = TaskIdentity(first.query, 1, 0)
+    assert counted(cluster, lambda: write_rows(options, rows, later, loop)) == written
+    new = TaskIdentity(first.query, 1, third.task)
+    more = {**written, "FindCoordinator": 3, "OffsetFetch": 2}
+    assert counted(cluster, lambda: write_rows(options, rows, new, loop)) == more
 
 
 def test_a_task_that_fails_and_other_properties_leave_no_producer(
