@@ -29,6 +29,7 @@ from tests.spark.test_exactly_once import (
     test_an_identity_is_used_once,
     test_other_rows_for_a_written_batch_fail,
     test_what_is_missing_or_ahead_fails_loudly,
+    write_rows,
 )
 from tests.spark.test_killed_driver import END_TXN, kill, restart
 
@@ -52,6 +53,7 @@ __all__ = [
     "test_an_identity_is_used_once",
     "test_other_rows_for_a_written_batch_fail",
     "test_what_is_missing_or_ahead_fails_loudly",
+    "write_rows",
 ]
 
 pytestmark = pytest.mark.filterwarnings(*PYSPARK_FORGETS)
