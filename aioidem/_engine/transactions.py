@@ -272,6 +272,8 @@ class Transactions:
         self.coordinator = Coordinator(CoordinatorKey.TRANSACTION, transactional_id)
         self.coordinators.clear()
         self._rotated = False
+        self.last_refusal = None
+        self._backoff.reset()
 
     def begin(self, version: int) -> None:
         """Begin a transaction.

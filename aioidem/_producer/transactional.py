@@ -93,6 +93,8 @@ class TransactionCalls:
             )
         if transactions.state is TransactionState.UNINITIALISED and transactions.cause is not None:
             raise transactions.cause
+        if transactions.state is TransactionState.FATAL:
+            transactions.check()
 
     async def begin_transaction(self) -> None:
         """Begin a transaction; every record sent after this call belongs to it.

@@ -32,7 +32,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import NamedTuple, TypeVar, TypeVarTuple, Unpack
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -49,10 +50,11 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-class ProducerKind(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProducerKind:
     """What producers have in common of which one can take the place of another."""
 
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = field(repr=False)  # may contain passwords
     transactional: bool = False
 
 

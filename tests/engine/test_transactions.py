@@ -1624,3 +1624,17 @@ def test_a_coordinator_that_was_told_is_not_asked_for(version: int) -> None:
     assert calls(rig, before).count("FindCoordinator") == 1
     assert rig.commit().committed is True
     a_whole_transaction(rig)
+
+
+def test_a_refusal_under_the_former_id_is_not_told_of_the_other_one() -> None:
+    """Who waits in vain for the other id hears of no refusal that came before."""
+    rig = opened(V2)
+    rig.hold = (FIND,)
+    rig.offsets()
+    rig.answer_call(rig.called(FIND), GROUP_AUTHORIZATION_FAILED)
+    rig.abort()
+    assert rig.txn is READY
+    assert rig.transactions.last_refusal is not None
+    rig.hold = (INIT, FIND)
+    rig.change_id("y")
+    assert rig.transactions.last_refusal is None
