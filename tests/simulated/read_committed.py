@@ -64,6 +64,10 @@ class Attempt:
         groups: for each group whose offsets the transaction commits, the offset that it commits
             for the partition ("src", number + 1), which no other transaction uses.
         verdict: what the producer reported.
+        transactional_id: the id under which the transaction began.
+        identity: the producer id and epoch with which it began.
+        decided: whether the coordinator has decided to commit it: to an EndTxn of that id, producer
+            id and epoch.
     """
 
     number: int
@@ -73,9 +77,13 @@ class Attempt:
     unsure: list[Row] = field(default_factory=list)
     groups: dict[str, int] = field(default_factory=dict)
     verdict: Verdict = Verdict.NOT_COMMITTED
+    transactional_id: str = "tx"
+    identity: tuple[int, int] | None = None
+    decided: bool = False
 
     def __str__(self) -> str:
-        return f"transaction {self.number} of {self.producer}, {self.verdict.value}"
+        who = f"{self.producer} as {self.transactional_id}"
+        return f"transaction {self.number} of {who}, {self.verdict.value}"
 
 
 def committed_records(

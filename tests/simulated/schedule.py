@@ -90,6 +90,8 @@ class Work:
     """
     restless: bool = False
     """Whether the application's calls are cancelled now and then."""
+    transactional_id: str = "tx"
+    """The id of the transaction; a producer that has another one changes it before."""
 
 
 @dataclass(frozen=True, slots=True)

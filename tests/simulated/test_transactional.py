@@ -163,9 +163,10 @@ def test_planted_transaction_that_is_never_ended(monkeypatch: pytest.MonkeyPatch
     The last producer begins the transaction and vanishes.
     """
 
-    async def leave(self: Transactional, application: Any) -> None:
-        last = await self._continue(application)
-        await last.leave_open(Work((Call(0.0, "t", 0, None, 60),)))
+    async def leave(self: Transactional, application: Any, _name: str) -> None:
+        work = Work((Call(0.0, "t", 0, None, 60),))
+        last = await self._continue(application, work)
+        await last.leave_open(work)
         await last.close(0)
 
     monkeypatch.setattr(Transactional, "_last_transaction", leave)

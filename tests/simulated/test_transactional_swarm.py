@@ -16,6 +16,7 @@ from .mutation import applied
 from .perform import perform
 from .run import main as command_line
 from .schedule import Call, Fault, Schedule, Work
+from .soak import quiet
 from .swarm import FEATURES
 from .test_soak import nothing_is_wrong
 from .transactional import draw_transactional
@@ -30,6 +31,21 @@ pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 @pytest.mark.timeout(600)
 def test_the_first_seeds_show_nothing_wrong() -> None:
     nothing_is_wrong(EVERYDAY, "--transactions", "--mix", "swarm")
+
+
+def test_the_first_seeds_in_which_the_id_changes_show_nothing_wrong() -> None:
+    with quiet():
+        results = [perform(draw_transactional_swarm(seed, other_ids=True)) for seed in range(4)]
+    assert [each.violations for each in results] == [[]] * 4
+    ids = [{work.transactional_id for work in each.schedule.work} for each in results]
+    assert max(map(len, ids)) > 1
+
+
+def test_an_identity_that_is_used_under_another_id_is_noticed() -> None:
+    broken = mutants.MUTANTS["another id asked for with the old identity"]
+    with applied(broken), quiet():
+        found = broken.run_one(0).violations
+    assert Anomaly.FOREIGN in {each.anomaly for each in found}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from aioidem._engine import coordinator as coordinator_module
 from aioidem._engine import transactions as transactions_module
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.coordinator import CallKind, Verdict
-from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.transactions import (
@@ -294,3 +294,96 @@ def _recreating(seed: int) -> Result:
 @mutant("a transaction that wrote to a topic that was recreated is not committed", _recreating)
 def recreated_topics_doom_no_transaction(patch: Patch) -> None:
     patch(Transactions, "on_topic_recreated", lambda self, _topic: self.renew())
+
+
+# -- other transactional ids --------------------------------------------------------------------
+
+
+def _changing(seed: int) -> Result:
+    """Run a seed of the swarm in which the producer changes its transactional id."""
+    return perform(draw_transactional_swarm(seed, other_ids=True))
+
+
+@mutant("another id is taken without the identity of the former one", _changing)
+def another_id_asked_for_with_the_old_identity(patch: Patch) -> None:
+    change_id = Transactions.change_id
+
+    def naive(self: Transactions, transactional_id: str) -> None:
+        before = self._identity.current
+        change_id(self, transactional_id)
+        self._identity.current = before
+
+    patch(Transactions, "change_id", naive)
+
+
+@mutant("another id has another coordinator", _changing)
+def another_id_with_the_old_coordinator(patch: Patch) -> None:
+    change_id = Transactions.change_id
+
+    def naive(self: Transactions, transactional_id: str) -> None:
+        before = self.coordinator
+        change_id(self, transactional_id)
+        self.coordinator = before
+
+    patch(Transactions, "change_id", naive)
+
+
+@mutant("another id is not taken while an epoch of the former one is requested", _changing)
+def another_id_before_the_epoch_of_the_old_one(patch: Patch) -> None:
+    change_id = Transactions.change_id
+
+    def naive(self: Transactions, transactional_id: str) -> None:
+        if self.state is TransactionState.RENEWING:
+            self.state, self._renew, self._calling = TransactionState.READY, False, None
+        change_id(self, transactional_id)
+
+    may = (TransactionState.READY, TransactionState.RENEWING)
+    patch(Transactions, "change_id", naive)
+    patch(Transactions, "may_change_id", property(lambda self: self.state in may))
+
+
+@mutant("an id that the producer has had before is taken anew, too", _changing)
+def former_id_without_a_fence(patch: Patch) -> None:
+    change_id = Transactions.change_id
+    had: dict[tuple[Transactions, str], Any] = {}
+
+    def naive(self: Transactions, transactional_id: str) -> None:
+        had[self, self.transactional_id] = self._identity.current
+        change_id(self, transactional_id)
+        former = had.get((self, transactional_id))
+        if former is not None:
+            self._identity.renew(*former)
+            self.state = TransactionState.READY
+
+    patch(Transactions, "change_id", naive)
+
+
+@mutant("sequences begin at 0 under another producer id", _changing)
+def sequences_of_the_old_producer_id_go_on(patch: Patch) -> None:
+    adopt = SequenceLedger.adopt
+
+    def naive(self: SequenceLedger, identity: ProducerIdentity) -> None:
+        before, number = self.identity, self.next
+        adopt(self, identity)
+        if before is not None and before.producer_id != identity.producer_id:
+            self.next = number
+
+    patch(SequenceLedger, "adopt", naive)
+
+
+@mutant("the records of a transaction go under its id", _changing)
+def records_under_the_first_id(patch: Patch) -> None:
+    send = Transactions.admits
+    change_id = Transactions.change_id
+    first: dict[Transactions, str] = {}
+
+    def renamed(self: Transactions, transactional_id: str) -> None:
+        first.setdefault(self, self.transactional_id)
+        change_id(self, transactional_id)
+
+    def naive(self: Transactions, topic: str, partition: int) -> bool:
+        self.transactional_id = first.get(self, self.transactional_id)
+        return send(self, topic, partition)
+
+    patch(Transactions, "change_id", renamed)
+    patch(Transactions, "admits", naive)

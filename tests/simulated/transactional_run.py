@@ -4,7 +4,9 @@ Tasks are real, time is virtual, brokers are in memory. The application does one
 the other: it begins, queues records and offsets, and commits, aborts, or leaves its transaction
 block with an exception. Some of its calls are cancelled at an await or time out; then it calls
 again, until it knows how the transaction ended. After a fatal error the application makes a new
-producer with the same transactional id, as after the crash of a process.
+producer with the same transactional id, as after the crash of a process. The transactions may have
+different transactional ids. Then the producer takes another id between two of them, as in a Python
+worker of Spark; if it does not get the id, the application makes a new producer.
 
 Invariants: every call ends within its time limit; a fatal error has a reason
 (`Transactional.reasons`); once faults are over and late requests are served, the next transaction
@@ -35,11 +37,15 @@ from aioidem._broker.intercept import (
     Rewrite,
 )
 from aioidem._broker.partition import Topic
+from aioidem._broker.topology import Broker
+from aioidem._broker.transaction import Identity
+from aioidem._broker.transaction_coordinator import TransactionCoordinator
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.settlement import Settlement
 from aioidem._network.transport import Connector
 from aioidem._producer.delivery import Delivery
+from aioidem._producer.native import internals
 from aioidem.structs import DeliveryStatus, TopicPartition
 from aioidem.testing import (
     Anomaly,
@@ -125,8 +131,8 @@ class _Injector(WholeInjector):
             self._whole.keep_logs(topic)
         super()._do_recreate(name)
 
-    def _do_twin(self, records: int, end: str) -> None:
-        self._whole.start_twin(records, end)
+    def _do_twin(self, records: int, end: str, transactional_id: str = _NAME) -> None:
+        self._whole.start_twin(records, end, transactional_id)
 
     def _do_crash(self) -> None:
         self._whole.crash()
@@ -186,6 +192,8 @@ class _Injector(WholeInjector):
         it can open a new transaction.
         """
         late = not self._whole.is_open(seen.connection_id)
+        if seen.api_key in _COORDINATION:
+            self._whole.check_identity(seen)
         if seen.api_key == 22:
             self._whole.note_init(seen)
         if late and seen.api_key in (22, 24, 25):
@@ -237,7 +245,6 @@ _DISOWNED = (
     ErrorCode.invalid_producer_epoch,
     ErrorCode.unknown_producer_id,
 )
-_TOOK = "took the id"
 _LATE = "a late request of its own"
 _INVALID_TXN_STATE = ErrorCode.invalid_txn_state
 _UNNAMED = 999
@@ -326,8 +333,10 @@ class _Unnamed:
 class _Seat:
     """The `Transactional` run as one producer sees it: with a monitor and streams of its own."""
 
-    def __init__(self, whole: Transactional, name: str) -> None:
+    def __init__(self, whole: Transactional, name: str, transactional_id: str) -> None:
         self.name = name
+        # The transactional id that the application wants the producer to have now.
+        self.transactional_id = transactional_id
         self._whole = whole
         self._acked: set[ValueId | None] = set()
         self.own_streams: list[Any] = []
@@ -365,8 +374,17 @@ class _Seat:
             self._doomed = attempt
 
     def trace_step(self, step: steps.Step) -> None:
-        """Trace what the engine does, and report a commit of which it knows that a part is gone."""
+        """Trace what the engine does, and report what it must not do.
+
+        That is a commit of which the engine knows that a part is gone, and a batch under another
+        transactional id than the producer's.
+        """
         self._whole.trace_step(step)
+        if isinstance(step, steps.SendProduce) and step.transactional_id != self.transactional_id:
+            self._whole.report(
+                Anomaly.FOREIGN,
+                f"{self.name} sends as {step.transactional_id}, and is {self.transactional_id}",
+            )
         if isinstance(step, steps.EndTransaction) and step.commit:
             attempt = self._latest()
             self._decided = attempt
@@ -411,8 +429,12 @@ class Transactional(Whole):
         self.attempts: list[Attempt] = []
         # The events that may cause a fatal error of a producer.
         self.reasons: list[str] = []
+        # Another one: a producer took an id from another producer. These are the two names.
+        self.takeovers: list[tuple[str, str]] = []
         self.seats: list[_Seat] = []
-        self._holder = ""
+        self._holders: dict[str, str] = {}
+        # By transactional id: the producer ids that the coordinator has granted.
+        self._granted: dict[str, set[int]] = {}
         self._twins: list[anyio.Event] = []
         self._current: tuple[_Seat, TapProducer] | None = None
         self.healed = False
@@ -422,10 +444,33 @@ class Transactional(Whole):
     # -- what the injector asks for ----------------------------------------------------------------
 
     def note_init(self, seen: RequestSeen) -> None:
-        """Note that a producer takes the transactional id, if another producer had it before."""
-        if seen.client_id != self._holder:
-            self._holder = seen.client_id or ""
-            self.reasons.append(f"{seen.client_id} {_TOOK}")
+        """Note that a producer takes a transactional id, if another producer had it before."""
+        key, client = _key_of(seen), seen.client_id or ""
+        if client != self._holders.get(key):
+            self._holders[key] = client
+            self.takeovers.append((client, key))
+
+    def check_identity(self, seen: RequestSeen) -> None:
+        """Report a request whose producer id was not granted for its transactional id."""
+        request: Any = seen.request
+        number = getattr(request, "producer_id", -1)
+        name = getattr(request, "transactional_id", None)
+        if number >= 0 and name is not None and number not in self._granted.get(str(name), ()):
+            self.report(
+                Anomaly.FOREIGN,
+                f"{seen.client_id} has producer id {number} as {name}, to which it was not granted",
+            )
+
+    def note_granted(self, transactional_id: str, identity: Identity) -> None:
+        """Note what the coordinator grants to the holder of a transactional id."""
+        self._granted.setdefault(transactional_id, set()).add(identity.producer_id)
+
+    def note_decided(self, transactional_id: str, identity: Identity) -> None:
+        """Note that the coordinator has decided to commit a transaction."""
+        for attempt in reversed(self.attempts):
+            if (attempt.transactional_id, attempt.identity) == (transactional_id, identity):
+                attempt.decided = True
+                return
 
     def keep_logs(self, topic: Topic) -> None:
         """Keep the logs of a topic that is about to be deleted."""
@@ -443,8 +488,8 @@ class Transactional(Whole):
         self.reasons.append("crashed")
         self._tasks.start_soon(producer.close, 0)
 
-    def start_twin(self, records: int, end: str) -> None:
-        """Start another process with the same transactional id, which does one transaction."""
+    def start_twin(self, records: int, end: str, transactional_id: str) -> None:
+        """Start another process with a transactional id, which does one transaction."""
         if self._tasks is None or self.healed:
             return
         done = anyio.Event()
@@ -452,12 +497,13 @@ class Transactional(Whole):
         topic, partitions = self.schedule.topics[0]
         calls = tuple(Call(0.0, topic, number % partitions, None, 60) for number in range(records))
         name = f"twin{len(self._twins)}"
-        work = Work(calls, end="abort" if end == "abort" else "commit", block=False)
-        self._tasks.start_soon(self._twin, name, work, end == "leave", done)
+        end, leaves = ("commit", True) if end == "leave" else (end, False)
+        work = Work(calls, end=end, block=False, transactional_id=transactional_id)
+        self._tasks.start_soon(self._twin, name, work, leaves, done)
 
     async def _twin(self, name: str, work: Work, leaves: bool, done: anyio.Event) -> None:
         try:
-            twin = _Application(self, name)
+            twin = _Application(self, name, work.transactional_id)
             if await twin.start():
                 with suppress(_GoneError):
                     await (twin.leave_open(work) if leaves else twin.transaction(work))
@@ -465,22 +511,21 @@ class Transactional(Whole):
         finally:
             done.set()
 
-    def new_seat(self, name: str) -> tuple[_Seat, TapProducer]:
+    def new_seat(self, name: str, transactional_id: str) -> tuple[_Seat, TapProducer]:
         """Make a producer and its seat, which holds its monitor, its trace and its streams."""
-        seat: Any = _Seat(self, name)
+        seat: Any = _Seat(self, name, transactional_id)
         self.seats.append(seat)
-        config = ProducerConfig.build(
-            self.embedded.bootstrap_servers or "embedded-0:9092",
-            client_id=name,
-            **self.schedule.options,
-        )
+        options = {**self.schedule.options, "client_id": name, "transactional_id": transactional_id}
+        servers = self.embedded.bootstrap_servers or "embedded-0:9092"
+        config = ProducerConfig.build(servers, **options)
         return seat, TapProducer(config, _Connector(seat, self.embedded.connector), seat)
 
-    def new_attempt(self, producer: str) -> Attempt:
+    def new_attempt(self, seat: _Seat, identity: tuple[int, int] | None) -> Attempt:
         """Note that a transaction begins."""
-        attempt = Attempt(len(self.attempts), producer, self.now)
+        attempt = Attempt(len(self.attempts), seat.name, self.now)
+        attempt.transactional_id, attempt.identity = seat.transactional_id, identity
         self.attempts.append(attempt)
-        self.trace(f"{producer} begins {attempt.number}")
+        self.trace(f"{seat.name} begins {attempt.number} as {seat.transactional_id}, {identity}")
         return attempt
 
     def new_row(self, attempt: Attempt, call: Call) -> tuple[Row, bytes]:
@@ -498,6 +543,7 @@ class Transactional(Whole):
         with anyio.fail_after(20_000.0):
             async with self.embedded as cluster, anyio.create_task_group() as tasks:
                 self._create_topics()
+                self._watch_coordinator()
                 if schedule.used_epochs:
                     self._use_epochs_up(schedule.used_epochs)
                 cluster.intercept(self.injector.intercept)
@@ -520,19 +566,51 @@ class Transactional(Whole):
             )
         self.embedded.create_topic("src", partitions=len(schedule.work) + 24)
 
+    def _watch_coordinator(self) -> None:
+        whole = self
+
+        class Watched(TransactionCoordinator):
+            """A coordinator that tells what it has granted and decided."""
+
+            __slots__ = ()
+
+            def init(
+                self, broker: Broker, name: str, timeout_ms: int, claimed: Identity | None
+            ) -> Identity:
+                granted = super().init(broker, name, timeout_ms, claimed)
+                whole.note_granted(name, granted)
+                return granted
+
+            def end(
+                self, broker: Broker, name: str, identity: Identity, *, commit: bool, raises: bool
+            ) -> Identity:
+                following = super().end(broker, name, identity, commit=commit, raises=raises)
+                whole.note_granted(name, following)
+                if commit:
+                    whole.note_decided(name, identity)
+                return following
+
+        self.cluster.transactions.__class__ = Watched
+
+    @property
+    def ids(self) -> list[str]:
+        """The transactional ids of the application, in the order of their first use."""
+        return list(dict.fromkeys(work.transactional_id for work in self.schedule.work)) or [_NAME]
+
     def _use_epochs_up(self, epoch: int) -> None:
         coordinator = self.cluster.transactions
         broker = self.cluster.brokers[0]
-        coordinator.init(broker, _NAME, 60_000, None)
-        known = coordinator.find(_NAME)
-        if known is not None:
-            known.epoch = epoch
+        for name in self.ids:
+            coordinator.init(broker, name, 60_000, None)
+            known = coordinator.find(name)
+            if known is not None:
+                known.epoch = epoch
 
     async def _work(self) -> None:
         application = None
         for work in self.schedule.work:
             await until(self.now + work.pause)
-            application = await self._continue(application)
+            application = await self._continue(application, work)
             try:
                 await application.transaction(work)
             except _GoneError:
@@ -546,15 +624,21 @@ class Transactional(Whole):
             if scope.cancelled_caught:
                 self.report(Anomaly.STUCK, "a twin never ends")
         await until(self.now + _LONGEST_ZOMBIE)
-        await self._last_transaction(application)
-
-    async def _continue(self, application: _Application | None) -> _Application:
-        """Return `application`, or if it is None a new one whose producer has started."""
+        for name in self.ids:
+            application = await self._last_transaction(application, name)
         if application is not None:
-            return application
+            await application.close(None)
+
+    async def _continue(self, application: _Application | None, work: Work) -> _Application:
+        """Return `application` if its producer gets the id of the work, else a new one."""
+        if application is not None:
+            with suppress(_GoneError):
+                if await application.take_id(work):
+                    return application
+            await application.close(None)
         began = self.now
         while True:
-            started = _Application(self, f"main{len(self.seats)}")
+            started = _Application(self, f"main{len(self.seats)}", work.transactional_id)
             self._current = started.seat, started.producer
             if await started.start():
                 return started
@@ -562,11 +646,13 @@ class Transactional(Whole):
             if self.now - began > _GIVES_UP:
                 raise RuntimeError("no producer comes up any more")
 
-    async def _last_transaction(self, application: _Application | None) -> None:
-        """Commit a last transaction, by a new producer if the present one was fenced."""
+    async def _last_transaction(
+        self, application: _Application | None, name: str
+    ) -> _Application | None:
+        """Commit a last transaction of an id, by a new producer if the present one was fenced."""
         topics = self.schedule.topics
         calls = tuple(Call(0.0, t, p, None, 60) for t, count in topics for p in range(count))
-        work = Work(calls, ("g",), block=False)
+        work = Work(calls, ("g",), block=False, transactional_id=name)
         # With transactions v1, a leader that verified a late request refuses higher sequences of
         # the request's epoch until its batch is appended. So one attempt to commit can fail.
         # And a producer may not have noticed yet that a topic was recreated: the first batch of it
@@ -574,7 +660,7 @@ class Transactional(Whole):
         excused = bool(self.late) and not self.schedule.transaction_version
         excused = excused or bool(self._deleted)
         for _ in range(_LAST_TRIES):
-            application = await self._continue(application)
+            application = await self._continue(application, work)
             try:
                 committed = await application.transaction(work)
             except _GoneError:
@@ -582,16 +668,14 @@ class Transactional(Whole):
                 application = None
                 continue
             if committed:
-                await application.close(None)
-                return
+                return application
             # If another producer took the transactional id (`outdone`), this producer learns that
             # only when it requests a new epoch, so the commit may fail first.
             if not (excused or application.outdone):
                 break
             excused = False
-        self.report(Anomaly.STUCK, "the transaction after all faults was not committed")
-        if application is not None:
-            await application.close(None)
+        self.report(Anomaly.STUCK, f"the transaction of {name} after all faults was not committed")
+        return application
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -610,6 +694,10 @@ class Transactional(Whole):
             known = self.cluster.groups.committed(group)
             offsets[group] = {where: each.offset for where, each in known.items()}
         result.violations += judge(self.attempts, visible, offsets, gone)
+        for attempt in self.attempts:
+            told = attempt.verdict is Verdict.COMMITTED and (attempt.rows or attempt.groups)
+            if told and not attempt.decided:
+                self.report(Anomaly.HALF, f"{attempt}: the coordinator has not decided so")
         for attempt in self.attempts:
             for row in (*attempt.rows, *attempt.unsure):
                 result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
@@ -643,10 +731,11 @@ class Transactional(Whole):
 class _Application:
     """One process of the application, with one producer."""
 
-    def __init__(self, whole: Transactional, name: str) -> None:
+    def __init__(self, whole: Transactional, name: str, transactional_id: str) -> None:
         self.whole = whole
-        self.seat, self.producer = whole.new_seat(name)
+        self.seat, self.producer = whole.new_seat(name, transactional_id)
         self._reasons_before = len(whole.reasons)
+        self._takeovers_before = len(whole.takeovers)
         self._tries = 0
         self._work = Work(())
 
@@ -680,6 +769,47 @@ class _Application:
     def _max_block(self) -> float:
         return self.producer.config.max_block
 
+    async def take_id(self, work: Work) -> bool:
+        """Take the transactional id of a transaction; return False if a new producer must do it.
+
+        An application with several ids takes each anew, as a Spark worker does for each task, even
+        if the producer has it already. With one id the producer keeps it.
+
+        Raises:
+            _GoneError: the producer can do nothing any more, or was refused the id.
+        """
+        seat, whole, parts = self.seat, self.whole, internals(self.producer)
+        if len(whole.ids) == 1:
+            return True
+        self._work = work
+        chance, began = self._chance("id"), whole.now
+        # Once faults are over, the coordinator refuses the id only while a transaction is ending.
+        patience = _GIVES_UP if not whole.healed else _GIVES_UP / 10
+        while not parts.may_change_id():
+            if chance.random() < 0.3 or self.producer.core.fatal_error is not None:
+                return False
+            self._check_patience(began, "the epoch of the former id")
+            await until(whole.now + 0.1)
+        seat.transactional_id = work.transactional_id
+        self._takeovers_before = len(whole.takeovers)
+        seat.trace(f"takes {work.transactional_id}")
+        asked = False
+
+        async def take() -> None:
+            nonlocal asked
+            if asked:
+                await self.producer.init_transactions(self._patience())
+            else:
+                asked = True
+                await parts.change_id(work.transactional_id, self._patience() or self._max_block)
+
+        while not await self._attempted("id", take, None):
+            self._check_patience(began, "another id", patience)
+            if not whole.healed and chance.random() < 0.3:
+                return False
+            await self._pause(chance)
+        return True
+
     # -- one transaction ---------------------------------------------------------------------------
 
     async def transaction(self, work: Work) -> bool:
@@ -702,12 +832,15 @@ class _Application:
     async def leave_open(self, work: Work) -> None:
         """Begin a transaction, and never end it."""
         await self._insist("begin", self.producer.begin_transaction)
-        attempt = self.whole.new_attempt(self.seat.name)
+        attempt = self._new_attempt()
         await self._fill(attempt, work)
         await until(self.whole.now + 1.0)
 
+    def _new_attempt(self) -> Attempt:
+        return self.whole.new_attempt(self.seat, self.producer.core.identity.current)
+
     async def _by_calls(self, work: Work) -> Attempt:
-        attempt = self.whole.new_attempt(self.seat.name)
+        attempt = self._new_attempt()
         deliveries = await self._fill(attempt, work)
         try:
             if work.end == "commit":
@@ -762,7 +895,7 @@ class _Application:
         async def block() -> None:
             nonlocal attempt
             async with self.producer.transaction():
-                attempt = self.whole.new_attempt(self.seat.name)
+                attempt = self._new_attempt()
                 deliveries.extend(await self._fill(attempt, work))
                 if work.end != "commit":
                     raise _ApplicationError
@@ -924,8 +1057,8 @@ class _Application:
         patience = self._work.patience
         return patience if self._chance("patience").random() < 0.5 else None
 
-    def _check_patience(self, began: float, what: str) -> None:
-        if self.whole.now - began > _GIVES_UP:
+    def _check_patience(self, began: float, what: str, seconds: float = _GIVES_UP) -> None:
+        if self.whole.now - began > seconds:
             self.whole.report(Anomaly.STUCK, f"{what} never ends")
             raise _GoneError
 
@@ -1026,19 +1159,20 @@ class _Application:
     @property
     def outdone(self) -> bool:
         """Whether another producer took the transactional id from this one."""
-        reasons = self.whole.reasons[self._reasons_before :]
-        mine = f"{self.seat.name} {_TOOK}"
-        return any(r == _LATE or (r.endswith(_TOOK) and r != mine) for r in reasons)
+        name, mine = self.seat.transactional_id, self.seat.name
+        taken = self.whole.takeovers[self._takeovers_before :]
+        late = _LATE in self.whole.reasons[self._reasons_before :]
+        return late or any(which == name and who != mine for who, which in taken)
 
     def _explained(self, attempt: Attempt | None) -> bool:
         whole = self.whole
-        mine = f"{self.seat.name} {_TOOK}"
-        if any(reason != mine for reason in whole.reasons[self._reasons_before :]):
+        if self.outdone or whole.reasons[self._reasons_before :]:
             return True
         # With transactions v1, the coordinator fences a producer whose transaction is open for
         # longer than transaction_timeout (with v2 it does not: KIP-588).
+        own = (self.seat.name, self.seat.transactional_id)
         latest = attempt or next(
-            (each for each in reversed(whole.attempts) if each.producer == self.seat.name), None
+            (a for a in reversed(whole.attempts) if (a.producer, a.transactional_id) == own), None
         )
         return (
             not whole.schedule.transaction_version

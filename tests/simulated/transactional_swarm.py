@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from .schedule import Schedule
@@ -39,8 +39,9 @@ _MOST_FAULTS = 24
 class _Drawer(TransactionalDrawer, SwarmDrawer):
     """The drawer of one schedule."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, always: Collection[str]) -> None:
         SwarmDrawer.__init__(self, seed, kind_of(seed))
+        self.always = always
         self.r = random.Random(f"transactional swarm {seed}")
         self.coordination = []
 
@@ -62,7 +63,7 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
         r = self.r
         share = r.choice((0.04, 0.08, 0.15, 0.3))
         self.rate = r.choice((1, 2, 4)) if share < 0.1 else r.choice((1, 1, 2))
-        chosen = [name for name in _FEATURES if r.random() < share]
+        chosen = [name for name in _FEATURES if r.random() < share or name in self.always]
         return chosen or [r.choice(list(_FEATURES))]
 
     # -- what only transactions have ---------------------------------------------------------------
@@ -135,6 +136,31 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
         self.values["broker_configs"]["auto.create.topics.enable"] = "false"
         super().recreate()
 
+    def other_ids(self) -> None:
+        """Change the producer's transactional id between transactions; twins have any of the ids.
+
+        This is drawn last, because it changes faults that were drawn before.
+        """
+        r, v = self.r, self.values
+        ids = ("tx", "ty", "tz")[: r.choice((2, 2, 3))]
+        v["work"] = tuple(
+            dataclasses.replace(work, transactional_id=r.choice(ids)) for work in v["work"]
+        )
+        if r.random() < 0.5:
+            self._heir()
+        if r.random() < 0.5:
+            # An InitProducerId is lost, or comes late: perhaps once the producer has left the id.
+            late = ("zombie", r.choice((4, 8, 16, 40, 100)) * v["rtt"])
+            self._fault("strike", 22, *r.choice((late, late, ("drop", True, False))))
+        for index, fault in enumerate(self.faults):
+            if fault.kind == "twin":
+                args = (*fault.args, r.choice(ids))
+            elif fault.args and fault.args[0] == "tx":
+                args = (r.choice(ids), *fault.args[1:])
+            else:
+                continue
+            self.faults[index] = dataclasses.replace(fault, args=args)
+
 
 _D = _Drawer
 OWN_FEATURES: dict[str, Callable[[Any], None]] = {
@@ -153,15 +179,23 @@ OWN_FEATURES: dict[str, Callable[[Any], None]] = {
     "short timeout": _D.short_timeout,
     "few epochs": _D.few_epochs,
     "recreate": _D.recreate,
+    "other ids": _D.other_ids,
 }
 """The features that only schedules of transactions have, with what adds each."""
 
+_ONCE = ("short timeout", "few epochs", "other ids")
+
 _FEATURES: dict[str, tuple[bool, Callable[[Any], None]]] = {
     **{name: (FEATURES[name].once, FEATURES[name].add) for name in SHARED_FEATURES},
-    **{name: (name in ("short timeout", "few epochs"), add) for name, add in OWN_FEATURES.items()},
+    **{name: (name in _ONCE, add) for name, add in OWN_FEATURES.items()},
 }
 
 
-def draw_transactional_swarm(seed: int) -> Schedule:
-    """Return the schedule that the swarm of transactions draws for a seed."""
-    return _Drawer(seed).draw()
+def draw_transactional_swarm(seed: int, *, other_ids: bool = False) -> Schedule:
+    """Return the schedule that the swarm of transactions draws for a seed.
+
+    Args:
+        seed: the seed.
+        other_ids: whether the feature "other ids" is drawn in any case.
+    """
+    return _Drawer(seed, ["other ids"] * other_ids).draw()
