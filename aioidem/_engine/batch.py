@@ -230,6 +230,7 @@ class Batch:
         "data",
         "deadline",
         "doubted_at",
+        "doubted_here",
         "draft",
         "first_attempt",
         "forsaken",
@@ -285,6 +286,9 @@ class Batch:
         # Set when the batch got a new identity although it was in doubt: a copy with the old one
         # may be in the log.
         self.renamed = False
+        # Whether an attempt under the present identity may have been appended. If not, a batch in
+        # doubt that was renamed is still missing from the sequences of that identity.
+        self.doubted_here = False
         # Set when the batch was refused for its size and was never appended: its records are sent
         # in smaller batches.
         self.oversized = False
@@ -313,6 +317,7 @@ class Batch:
             self.doubted_at = now
         if evidence in (Evidence.REFUSED, Evidence.AMBIGUOUS):
             self.forsaken = False
+            self.doubted_here = self.doubted_here or evidence is Evidence.AMBIGUOUS
 
     def send(self, attempt: Attempt) -> None:
         """Record that an attempt begins.
@@ -366,6 +371,7 @@ class Batch:
         self.learn(Evidence.FORSAKEN if self.forsaken else Evidence.RENUMBERED, 0.0)
         self.move(BatchEvent.RENUMBER)
         self.renamed = self.renamed or self.forsaken
+        self.doubted_here = False
         self.identity, self.base, self.data, self.ordinal = identity, base, data, ordinal
         self.first_attempt = None
 
@@ -383,6 +389,11 @@ class Batch:
     def in_doubt(self) -> bool:
         """Whether it is unknown if the broker appended the batch in an attempt that has ended."""
         return self.persistence is Persistence.IN_DOUBT
+
+    @property
+    def absent_here(self) -> bool:
+        """Whether the batch is in doubt only under an earlier identity (`in_doubt="resend"`)."""
+        return self.in_doubt and self.renamed and not self.doubted_here
 
     @property
     def wire_last(self) -> int:

@@ -631,7 +631,8 @@ class PartitionState:
         appended only after the accepted one, so this method ends them as NOT_WRITTEN.
         """
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
-        if not rejected and (self._skipped is None or self._skipped >= acked.base):
+        hole = rejected or any(b.absent_here and b.state is not BatchState.IN_FLIGHT for b in below)
+        if not hole and (self._skipped is None or self._skipped >= acked.base):
             return False
         if not self.log.is_explained(rejected[-1] if rejected else acked):
             out.data_loss(
@@ -841,6 +842,8 @@ class PartitionState:
             self._on_out_of_order(batch, error, out)
             self.recovery.refused_for_good(error)
         else:
+            if batch.absent_here:
+                self._skip(batch)
             self._give_up(batch, error, out)
 
     def _knows_us(self, batch: Batch) -> bool:
@@ -1263,11 +1266,14 @@ class PartitionState:
         """End a batch as NOT_WRITTEN: it was never sent, or no attempt got as far as the append."""
         batch.move(BatchEvent.REJECT)
         self.unresolved.remove(batch)
-        if self._skipped is None or batch.base < self._skipped:
-            self._skipped = batch.base
+        self._skip(batch)
         self.settle_records(
             batch.records, DeliveryStatus.NOT_WRITTEN, error, out, attempts=batch.attempts
         )
+
+    def _skip(self, batch: Batch) -> None:
+        if self._skipped is None or batch.base < self._skipped:
+            self._skipped = batch.base
 
     def drop(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         """End a batch that cannot be built, and so was never sent, as NOT_WRITTEN."""
@@ -1287,6 +1293,8 @@ class PartitionState:
         """
         if status is DeliveryStatus.UNKNOWN:
             out.doubt_ended("unknown")
+        if batch.absent_here and batch.state is not BatchState.IN_FLIGHT:
+            self._skip(batch)
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
         incident = None

@@ -697,6 +697,26 @@ def test_resend_mode_takes_a_new_epoch_where_the_leader_refuses_and_may_have_for
     rig.assert_drained()
 
 
+@pytest.mark.parametrize("code", [NOT_LEADER, INVALID_RECORD])
+def test_resend_mode_reports_a_success_above_what_was_refused_in_the_new_epoch(code: int) -> None:
+    """A batch in doubt that has a new epoch is missing there if every attempt in it was refused.
+
+    A leader that holds the producer's state would not accept a later batch of that epoch then.
+    """
+    rig, _ = doubted(in_doubt="resend")
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    rig.ack(rig.outstanding()[0])
+    second, third = rig.outstanding()
+    assert (second.epoch, second.sequence, third.sequence) == (1, 1, 2)
+    rig.fail(second, code, poll=False)
+    rig.ack(third)
+    assert rig.core.counters.data_loss_events == 1
+    rig.settle_down()
+    assert rig.core.counters.data_loss_events == 1
+    rig.assert_drained()
+
+
 def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
     """With in_doubt="resend" batches that no probe has found are sent again under a new epoch.
 
