@@ -44,6 +44,7 @@ from aioidem._config.security import (
     TokenProvider,
     security_complaints,
 )
+from aioidem._config.wording import Spelling, assigned, duration, named, spelled, unit
 from aioidem.errors import ConfigError
 from aioidem.partitioner import Partitioner
 
@@ -199,7 +200,8 @@ class ProducerConfig:
         values = read_properties(properties)
         if "bootstrap_servers" not in values:
             raise ConfigError("bootstrap.servers is required: host:port[,host:port...]")
-        return cls(**values)  # type: ignore[arg-type]
+        with spelled(Spelling.PROPERTY):
+            return cls(**values)  # type: ignore[arg-type]
 
     @classmethod
     @without_frames
@@ -215,7 +217,9 @@ class ProducerConfig:
             ConfigError: A name is not an argument, a value is illegal, or two values contradict
                 each other.
         """
-        return cls(**read_keywords(keywords))  # type: ignore[arg-type]
+        values = read_keywords(keywords)
+        with spelled(Spelling.KEYWORD):
+            return cls(**values)  # type: ignore[arg-type]
 
 
 # The arguments of the generated constructor may be passwords, which no traceback may show.
@@ -234,13 +238,14 @@ def _complaints(config: ProducerConfig) -> Iterator[str]:
 def _about_guarantees(config: ProducerConfig) -> Iterator[str]:
     if config.transactional_id is not None and not config.enable_idempotence:
         yield (
-            f"{both_names('transactional_id')}={config.transactional_id!r} needs idempotence: "
-            f"expected {both_names('enable_idempotence')} not to be False"
+            f"{named('transactional_id')}={config.transactional_id!r} needs idempotence: "
+            f"expected {named('enable_idempotence')} not to be False"
         )
     if config.enable_idempotence and config.acks != -1:
         yield (
-            f"{both_names('acks')}={config.acks}: expected 'all' with idempotence, which is on by "
-            "default; pass enable_idempotence=False to give up its guarantees"
+            f"{assigned('acks', config.acks)}: expected 'all' with "
+            f"{assigned('enable_idempotence', True)}, which is also the default; pass "
+            f"{assigned('enable_idempotence', False)} to give up its guarantees"
         )
 
 
@@ -264,13 +269,14 @@ def _about_times(config: ProducerConfig) -> Iterator[str]:
     least = config.linger + config.request_timeout
     if config.delivery_timeout < least - 1e-6:  # sums of binary fractions are not exact
         yield (
-            f"{both_names('delivery_timeout')}={config.delivery_timeout}: expected at least linger "
-            f"+ request_timeout = {config.linger} + {config.request_timeout} seconds"
+            f"{named('delivery_timeout')}={duration(config.delivery_timeout)}: expected at least "
+            f"{named('linger')} + {named('request_timeout')} = {duration(config.linger)} + "
+            f"{duration(config.request_timeout)} {unit()}"
         )
     for name in ("retry_backoff", "reconnect_backoff"):
         first, longest = getattr(config, name), getattr(config, f"{name}_max")
         if first > longest:
             yield (
-                f"{both_names(name)}={first}: expected at most {both_names(f'{name}_max')}="
-                f"{longest} (seconds)"
+                f"{named(name)}={duration(first)}: expected at most {named(f'{name}_max')}="
+                f"{duration(longest)} ({unit()})"
             )

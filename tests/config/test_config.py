@@ -385,6 +385,37 @@ def test_weak_acks_with_idempotence_are_refused_with_the_way_out(
     assert _build(acks=acks, enable_idempotence=False).acks == acks
 
 
+@pytest.mark.parametrize("idempotence", [{}, {"enable.idempotence": "true"}])
+def test_weak_acks_among_properties_are_refused_in_javas_spelling(
+    idempotence: dict[str, str],
+) -> None:
+    """The way out is a property that can be given as it is written; the default is named as such.
+
+    A property given explicitly is not called the default.
+    """
+    with pytest.raises(ConfigError) as caught:
+        _properties({"acks": "1", **idempotence})
+    assert "acks=1: expected 'all' with enable.idempotence=true, which is also the def" in str(
+        caught.value
+    )
+    assert "pass enable.idempotence=false" in str(caught.value)
+    assert _properties({"acks": "1", "enable.idempotence": "false"}).acks == 1
+
+
+def test_contradicting_times_are_shown_as_the_caller_wrote_them() -> None:
+    """Java's properties and the drop-in's arguments are named as such, in milliseconds."""
+    with pytest.raises(ConfigError, match=r" delivery\.timeout\.ms=1: .* 30000 milliseconds$"):
+        _properties({"delivery.timeout.ms": "1"})
+    with pytest.raises(ConfigError) as caught:
+        ProducerConfig.from_keywords({"bootstrap_servers": "h", "delivery_timeout_ms": 1})
+    assert str(caught.value).endswith(
+        "delivery_timeout_ms=1: expected at least linger_ms + request_timeout_ms = 0 + 30000 "
+        "milliseconds"
+    )
+    with pytest.raises(ConfigError, match=r"delivery_timeout .*=1\.0: .* seconds$"):
+        _build(delivery_timeout=1)  # the spelling does not outlast the call that set it
+
+
 def test_a_transactional_id_without_idempotence_is_refused() -> None:
     """A transactional_id with enable_idempotence=False is refused."""
     with pytest.raises(ConfigError, match=r"transactional_id .*'tx'.*enable_idempotence"):
