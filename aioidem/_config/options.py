@@ -303,7 +303,8 @@ _FLIGHT: Final = {
     "flight_record_directory": Option(
         Text(nullable=True),
         "A directory in which a flight record is written when a record ends UNKNOWN, data is lost "
-        "or the producer ends with an error: at most one a minute, and ten in all. It must exist.",
+        "or the producer ends with an error: at most one a minute, and ten in all. It must exist "
+        "and be writable when the producer is made.",
         "flight.record.directory",
         own=True,
     ),

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import reprlib
 import signal
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ from typing import Final, Literal, Self, Unpack
 
 from aioidem._config.compression import compression_complaints
 from aioidem._config.kinds import RefusedValue
-from aioidem._config.names import both_names, illegal, unknown
+from aioidem._config.names import illegal, unknown
 from aioidem._config.options import (
     OPTIONS,
     BrokerDedup,
@@ -250,19 +252,47 @@ def _about_guarantees(config: ProducerConfig) -> Iterator[str]:
 
 
 def _about_flight(config: ProducerConfig) -> Iterator[str]:
+    for name in ("flight_record_directory", "flight_record_callback", "flight_record_signal"):
+        if getattr(config, name) is not None and not config.flight_recorder:
+            yield (
+                f"{named(name)}={getattr(config, name)!r}: expected {named('flight_recorder')} "
+                "not to be 0, which records nothing"
+            )
+    yield from _about_flight_signal(config)
+    directory = config.flight_record_directory
+    if directory is None:
+        return
+    wanted = _unmet_by_directory(directory)
+    if wanted is not None:
+        yield f"{named('flight_record_directory')}={reprlib.repr(directory)}: expected {wanted}"
+
+
+def _unmet_by_directory(path: str) -> str | None:
+    """Return what a directory for files must be and this path is not, or None.
+
+    Asks the file system, which takes microseconds unless it is remote, once for each producer.
+    """
+    from pathlib import Path  # here, because few programs set the option
+
+    if not Path(path).is_dir():
+        return "a directory that exists"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "a directory in which this process may create files"
+    return None
+
+
+def _about_flight_signal(config: ProducerConfig) -> Iterator[str]:
     name = config.flight_record_signal
     if name is None:
         return
-    given = f"{both_names('flight_record_signal')}={name!r}"
+    given = f"{named('flight_record_signal')}={name!r}"
     if not hasattr(signal, name):
         yield f"{given}: this platform has no such signal: expected None"
     if config.flight_record_directory is None and config.flight_record_callback is None:
         yield (
-            f"{given}: expected {both_names('flight_record_directory')} or "
-            f"{both_names('flight_record_callback')}, which say where to"
+            f"{given}: expected {named('flight_record_directory')} or "
+            f"{named('flight_record_callback')}, which say where to"
         )
-    if not config.flight_recorder:
-        yield f"{given}: expected {both_names('flight_recorder')} not to be 0"
 
 
 def _about_times(config: ProducerConfig) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The spelling in which an error about several options writes their names and values.
 
-A caller who gave Java's properties, or the arguments of `AIOKafkaProducer`, reads those names there,
+A caller who gave properties of Java, or arguments of `AIOKafkaProducer`, reads those names there,
 and times in milliseconds. `ProducerConfig` checks its options after they were converted, so the
 spelling is a context variable that its constructors set.
 """

@@ -7,12 +7,14 @@ import dataclasses
 import inspect
 import itertools
 import math
+import os
 import pickle
 import pydoc
 import subprocess
 import sys
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -437,6 +439,31 @@ def test_a_delivery_timeout_of_exactly_linger_plus_request_timeout_is_taken(
         request_timeout=request_ms / 1000,
         delivery_timeout=(linger_ms + request_ms) / 1000,
     )
+
+
+def test_a_directory_that_cannot_take_a_flight_record_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must exist, be a directory and be writable before the record is needed."""
+    file = tmp_path / "file"
+    file.touch()
+    for wrong in (tmp_path / "missing", file, f"{tmp_path}\0"):
+        with pytest.raises(ConfigError, match=r"flight_record_directory .*: expected a directory"):
+            _build(flight_record_directory=str(wrong))
+    with pytest.raises(ConfigError, match=r" flight\.record\.directory=.*a directory that exists"):
+        _properties({"flight.record.directory": str(file)})
+    _build(flight_record_directory=str(tmp_path))
+    # Root may write everywhere, whatever a directory's mode is.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match="in which this process may create files"):
+        _build(flight_record_directory=str(tmp_path))
+
+
+def test_a_place_for_flight_records_contradicts_a_recorder_that_is_off(tmp_path: Path) -> None:
+    """Nothing would ever be written: the error names flight_recorder."""
+    for place in ({"flight_record_directory": str(tmp_path)}, {"flight_record_callback": print}):
+        with pytest.raises(ConfigError, match=r"expected flight_recorder .*not to be 0"):
+            _build(flight_recorder=0, **place)
 
 
 @pytest.mark.parametrize("name", ["retry_backoff", "reconnect_backoff"])
