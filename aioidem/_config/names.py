@@ -42,13 +42,43 @@ _ALIKE: Final = 0.75
 A lower ratio would suggest "client.id" for "client.dns.lookup".
 """
 
+_BYTES: Final = "keys and values are bytes here: serialize them before you send, and leave it out"
+_SOCKETS: Final = "the operating system sizes the buffers of sockets: leave it out"
+
 _NEEDLESS: Final = MappingProxyType(
     {
         "retries": "records are retried until {}: set that",
         "client.dns.lookup": "every address of a host is tried already: leave it out",
+        "key.serializer": _BYTES,
+        "value.serializer": _BYTES,
+        "partitioner.class": (
+            "partitions are chosen as Java does: leave it out; for another choice make the "
+            "producer in Python, with the option partitioner"
+        ),
+        "interceptor.classes": (
+            "there are no interceptors: wrap send(), or pass Producer(observer=...) for facts "
+            "about batches"
+        ),
+        "metrics.recording.level": "every metric is always recorded: leave it out",
+        "send.buffer.bytes": _SOCKETS,
+        "receive.buffer.bytes": _SOCKETS,
+        "ssl.protocol": (
+            "the newest version that both sides know is used, TLS 1.2 or later: leave it out"
+        ),
+        "ssl.truststore.password": (
+            "the trust store is a PEM file of certificates, which has no password: leave it out"
+        ),
+        "ssl.keystore.password": (
+            "the key store is a PEM file; if its private key is encrypted, its password is {}"
+        ),
     }
 )
 """Java's properties that have no counterpart here, and what to do instead."""
+
+_NAMED_IN_ADVICE: Final = MappingProxyType(
+    {"retries": "delivery_timeout", "ssl.keystore.password": "ssl_key_password"}
+)
+"""The options that stand for {} in `_NEEDLESS`."""
 
 
 def illegal(name: str, value: object, allowed: str) -> ConfigError:
@@ -79,15 +109,23 @@ def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
         here = native if native in known else option.java
         if name in {native, option.java, option.aiokafka} and here in known:
             return ConfigError(f"unknown option {name!r}: write {here!r}, {_values(option, here)}")
-    if name in _NEEDLESS:
-        deadline = "delivery_timeout" if "delivery_timeout" in known else "delivery.timeout.ms"
-        return ConfigError(f"unknown option {name!r}: {_NEEDLESS[name].format(deadline)}")
+    needless = name.replace("_", ".")
+    if needless in _NEEDLESS:
+        instead = _NAMED_IN_ADVICE.get(needless)
+        if instead is not None and instead not in known:
+            java = OPTIONS[instead].java
+            instead = java if java in known else keyword(instead)
+        return ConfigError(f"unknown option {name!r}: {_NEEDLESS[needless].format(instead)}")
     import difflib  # only here, because few programs name options that do not exist
 
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
     if nearest:
         return ConfigError(f"unknown option {name!r}: did you mean {nearest[0]!r}?")
-    return ConfigError(f"unknown option {name!r}: expected one of {', '.join(known)}")
+    if set(known) == set(BY_KEYWORD):
+        listed = "docs/aiokafka.md and help(aioidem.AIOKafkaProducer)"
+    else:
+        listed = "docs/options.md and help(aioidem.ProducerConfig)"
+    return ConfigError(f"unknown option {name!r}: all options are listed in {listed}")
 
 
 def _values(option: Option, name: str) -> str:

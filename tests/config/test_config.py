@@ -336,12 +336,14 @@ def test_a_batch_may_be_larger_than_a_request_because_it_counts_before_compressi
         ("linger_ms", "write 'linger', a number of seconds"),
         ("linger.ms", "write 'linger', a number of seconds"),
         ("max_batch_size", "write 'batch_size', a whole number"),
-        ("zzz", "expected one of bootstrap_servers, client_id, acks"),
+        ("zzz", "all options are listed in docs/options.md and help("),
         ("retries", "records are retried until delivery_timeout: set that"),
+        ("send_buffer_bytes", "the operating system sizes the buffers of sockets"),
+        ("ssl_keystore_password", "the key store is a PEM file; if its private key is encry"),
     ],
 )
 def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
-    """The error for an unknown option says what to write instead, or lists the options."""
+    """The error for an unknown option says what to write instead, or where options are."""
     with pytest.raises(ConfigError) as caught:
         _build(**{name: 1})
     assert f"unknown option {name!r}: {hint}" in str(caught.value)
@@ -353,16 +355,37 @@ def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hi
         ("linger", "write 'linger.ms', a whole number of milliseconds"),
         ("batch_size", "write 'batch.size', a whole number"),
         ("max.in.flight.request.per.connection", "mean 'max.in.flight.requests.per.connection'?"),
-        ("zzz", "expected one of bootstrap.servers, client.id, acks"),
+        ("zzz", "all options are listed in docs/options.md and help("),
         ("retries", "records are retried until delivery.timeout.ms: set that"),
         ("client.dns.lookup", "every address of a host is tried already: leave it out"),
+        ("key.serializer", "keys and values are bytes here: serialize them before you send"),
+        ("value.serializer", "keys and values are bytes here: serialize them before you send"),
+        ("partitioner.class", "partitions are chosen as Java does: leave it out"),
+        ("interceptor.classes", "there are no interceptors: wrap send()"),
+        ("metrics.recording.level", "every metric is always recorded: leave it out"),
+        ("send.buffer.bytes", "the operating system sizes the buffers of sockets"),
+        ("receive.buffer.bytes", "the operating system sizes the buffers of sockets"),
+        ("ssl.protocol", "TLS 1.2 or later: leave it out"),
+        ("ssl.truststore.password", "a PEM file of certificates, which has no password"),
+        ("ssl.keystore.password", "is encrypted, its password is ssl.key.password"),
     ],
 )
 def test_an_unknown_property_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
-    """The error for an unknown property says what to write instead, or lists the properties."""
+    """The error for an unknown property says what to write instead, or where they are."""
     with pytest.raises(ConfigError, match=r"unknown option") as caught:
         _properties({name: "1"})
     assert hint in str(caught.value)
+
+
+def test_the_drop_ins_user_is_sent_to_the_drop_ins_arguments() -> None:
+    """The error for an unknown argument of `AIOKafkaProducer` uses and lists its names."""
+    for name, hint in (
+        ("zzz", "listed in docs/aiokafka.md and help(aioidem.AIOKafkaProducer)"),
+        ("retries", "until delivery_timeout_ms: set that"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            ProducerConfig.from_keywords({"bootstrap_servers": "h", name: 1})
+        assert str(caught.value).endswith(hint)
 
 
 @pytest.mark.parametrize("name", ["client.dns.lookup", "retries", "client.telemetry.push"])
