@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Sequence
 
 from aioidem import errors
@@ -273,6 +274,14 @@ class RecordAccumulator:
         partition that they name.
         """
         return bool(self._assigning)
+
+    @property
+    def first_queued_at(self) -> float:
+        """When the oldest record without an outcome was queued, in seconds; infinity if none is."""
+        timeout = self._config.delivery_timeout
+        placed = (state.oldest for state in self._partitions.busy)
+        unplaced = (topic.unassigned.first_queued_at(timeout) for topic in self.unplaced)
+        return min(min(placed, default=math.inf), min(unplaced, default=math.inf))
 
     def assign_known(self, now: float) -> None:
         """Assign partitions to waiting records if their topic is in the latest metadata.

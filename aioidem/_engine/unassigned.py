@@ -30,6 +30,7 @@ number is wrong, and the error should not take a minute.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import NamedTuple
 
@@ -79,9 +80,11 @@ class UnassignedRecords:
 
     def waited(self, now: float, delivery_timeout: float) -> float:
         """Return for how many seconds the first waiting record has waited; 0 if none waits."""
-        if not self._waiting:
-            return 0.0
-        return now - (self._waiting[0].record.deadline - delivery_timeout)
+        return now - self.first_queued_at(delivery_timeout) if self._waiting else 0.0
+
+    def first_queued_at(self, delivery_timeout: float) -> float:
+        """Return when the first waiting record was queued, in seconds; infinity if none waits."""
+        return self._waiting[0].record.deadline - delivery_timeout if self._waiting else math.inf
 
     def wait(self, until: float, asked: int, record: PendingRecord) -> None:
         """Let a record wait for metadata; `until` and `asked` are those of `Unassigned`."""

@@ -102,6 +102,7 @@ class OperatorWatch:
         "_outcomes",
         "_partitions",
         "_repeats",
+        "_rests",
         "due_at",
         "wakes_at",
     )
@@ -130,6 +131,8 @@ class OperatorWatch:
         self._head: MemoryWaiter | None = None
         self._head_since = 0.0
         self._full = _FullBuffer()
+        # Whether nothing waited at the last look: every record that waits now was queued since.
+        self._rests = True
         self.due_at = 0.0
         self.wakes_at: float | None = None
 
@@ -153,12 +156,23 @@ class OperatorWatch:
         for event in self._repeats.due(now):
             self._outcomes.add_event(event)
         waits = self._accumulator.unsettled or self._budget.waiting
-        if not waits and self._incidents.quiet:
+        self._rests = not waits and self._incidents.quiet
+        if self._rests:
             # The next turn looks again, so that it notices when records are queued.
             self.due_at = now
             self.wakes_at = self._repeats.due_at
             return
         self.due_at = self.wakes_at = now + (_SOON if self._incidents.suspects else _INTERVAL)
+
+    def expected_at(self) -> float | None:
+        """Return by when the driver was to run at the latest, in seconds; None if nothing waits.
+
+        A record that is queued while nothing waits wakes the driver at once.
+        """
+        if not self._rests or not self._accumulator.unsettled:
+            return self.wakes_at
+        queued = self._accumulator.first_queued_at
+        return queued if self.wakes_at is None else min(queued, self.wakes_at)
 
     def close(self, now: float) -> None:
         """Give the last lines of incidents to `Outcomes`, because the producer is closing."""

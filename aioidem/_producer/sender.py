@@ -234,9 +234,14 @@ class Sender:
         return self._meters.now if self.ended or self._tasks is None else self.clock()
 
     def _late(self) -> float:
-        """Return how many seconds ago the engine was to be polled; negative if that is to come."""
-        wake_at = self._core.wake_at
-        return -math.inf if wake_at is None else self.clock() - wake_at
+        """Return how many seconds ago this loop was to run; negative if that is to come.
+
+        While records have no outcome it is to run at least once a second, for `OperatorWatch`.
+        """
+        expected, wake_at = self._watch.expected_at(), self._core.wake_at
+        if expected is None or (wake_at is not None and wake_at < expected):
+            expected = wake_at
+        return -math.inf if expected is None else self.clock() - expected
 
     async def _catch_up(self) -> None:
         """Read arrived answers before the next poll: something has blocked the event loop.
@@ -247,8 +252,8 @@ class Sender:
         if not self.settled.pending:
             self._outcomes.event(
                 LogLine.LOOP_BLOCKED,
-                f"the event loop was blocked, or the process suspended: this producer was to run "
-                f"{self._late():.1f} s ago",
+                f"the event loop was blocked, or the process suspended, for at least "
+                f"{self._late():.1f} s",
             )
             for _ in range(_CATCH_UP_ROUNDS):
                 await anyio.lowlevel.checkpoint()

@@ -440,6 +440,35 @@ async def test_a_window_that_changes(log: Log) -> None:
 
 
 @bounded(500)
+@pytest.mark.parametrize("topic", ["orders", "another"])
+@pytest.mark.parametrize("when", ["idle", "queued", "in flight"])
+async def test_a_blocking_call(log: Log, topic: str, when: str) -> None:
+    """A block of more than two seconds is logged if a record waits, whatever is due by itself."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    async with running() as (cluster, producer):
+        cluster.create_topic("another")
+        await virtual_time(5.0)
+        if when != "idle":
+            delivery = producer.send_nowait(topic, b"x", partition=0)
+            if when == "in flight":
+                await trio.testing.wait_all_tasks_blocked()
+            clock.jump(3.0)
+            await delivery
+            [line] = log.of("loop-blocked")
+            assert "or the process suspended, for at least " in line.getMessage()
+            at_least = float(line.getMessage().split("at least ")[1].split(" s")[0])
+            assert 2.0 <= at_least <= 3.0
+            await virtual_time(60.0)
+        clock.jump(3.0)
+        await virtual_time(30.0)
+        # While no record waits, the producer need not run, and so notices no block.
+        await producer.send(topic, b"x", partition=0)
+        assert len(log.of("loop-blocked")) == (when != "idle")
+    log.check()
+
+
+@bounded(500)
 async def test_an_event_loop_that_is_blocked(log: Log) -> None:
     """A loop that is blocked past a time at which the producer was to run is logged."""
     clock = trio.lowlevel.current_clock()
