@@ -56,8 +56,8 @@ class Event(NamedTuple):
 class Condition(NamedTuple):
     """A condition that holds now."""
 
-    since: float
-    """Since when it holds, in seconds."""
+    since: float | None
+    """Since when it holds, in seconds; None if only the looks that find it tell."""
     number: int
     """How many partitions, brokers, batches or callers it concerns."""
     describe: Callable[[], str]
@@ -194,10 +194,13 @@ class Incident:
             return self._see_calm(now)
         if self.state is IncidentState.QUIET:
             self._move(IncidentEvent.APPEARED)
-            self._begun = min(condition.since, now)
+            self._begun = now if condition.since is None else min(condition.since, now)
         elif self.state is IncidentState.CALMING:
             self._move(IncidentEvent.APPEARED)
         if self.state is IncidentState.SUSPECTED:
+            if condition.since is not None and condition.since > self._begun:
+                # Between two looks the condition was over, and came back: it has not lasted.
+                self._begun = min(condition.since, now)
             return self._begin_if_due(condition, now, opened)
         if self._outlasts(now, opened):
             self._level = self.line.level

@@ -243,7 +243,7 @@ class OperatorWatch:
             nodes = [connections.nodes[link.node_id] for link in slowed]
             longest = max(link.throttle_at(now) for link in slowed)
             found[LogLine.THROTTLED] = Condition(
-                now,
+                None,
                 len(slowed),
                 lambda: (
                     f"{_named(nodes)} throttles this client (a quota): requests wait up to "

@@ -66,11 +66,30 @@ def test_the_grace_time_counts_from_when_the_condition_began() -> None:
     assert [now for now, _ in told] == [0.0]
 
 
+@pytest.mark.parametrize("line", [LogLine.NO_BROKER, LogLine.IN_DOUBT])
+def test_a_condition_that_is_new_at_each_look_does_not_last(line: LogLine) -> None:
+    """A condition that is over between two looks, and comes back, is no incident."""
+    assert run(20.0, lambda now: {line: condition(now - 0.1)}) == []
+    # It becomes one when it lasts, and its duration is that of its last beginning.
+    told = run(20.0, lambda now: {line: condition(min(now, 5.0) - 0.25)})
+    assert told[0][1].phase is Phase.BEGINS
+    assert told[0][0] >= 4.75 + 1.0
+    assert told[0][1].fields["seconds"] == told[0][0] - 4.75
+
+
+def test_a_condition_whose_beginning_nothing_tells_lasts_from_look_to_look() -> None:
+    """A condition without a beginning of its own counts from the first look that finds it."""
+    throttled = Condition(None, 1, lambda: "slow")
+    told = run(5.0, lambda _now: {LogLine.THROTTLED: throttled})
+    assert [now for now, _ in told] == [1.0]
+
+
 def test_a_condition_that_comes_and_goes_is_one_incident() -> None:
     """An incident does not end while its condition returns within the calm time."""
 
     def flapping(now: float) -> Mapping[LogLine, Condition]:
-        return {LogLine.NO_BROKER: condition(now)} if now % 2.0 < 1.5 and now < 9.0 else {}
+        begun = now - now % 2.0
+        return {LogLine.NO_BROKER: condition(begun)} if now % 2.0 < 1.5 and now < 9.0 else {}
 
     phases = [event.phase for _, event in run(20.0, flapping)]
     assert phases == [Phase.BEGINS, Phase.ENDS]
