@@ -57,6 +57,11 @@ _ADVICE: Final[Mapping[int, str]] = {
     ErrorCode.invalid_required_acks: "Set acks to 0, 1 or all",
     ErrorCode.invalid_topic_exception: "Choose another topic: this one is internal to Kafka",
     ErrorCode.corrupt_message: "Check the network and the memory of both machines",
+    ErrorCode.invalid_producer_epoch: (
+        "The producer's epoch is no longer the newest: with a transactional id, another producer "
+        "has begun with that id, or the transaction took longer than transaction_timeout; abort, "
+        "and the next begin tells. Without one, another client writes under this producer id"
+    ),
 }
 """What to do about an error code of Produce."""
 

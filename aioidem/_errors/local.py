@@ -53,7 +53,8 @@ class KafkaError(RuntimeError):
 
     Attributes:
         status: NOT_WRITTEN (not in the log) or UNKNOWN (may be in the log) if the error is a
-            record's outcome; None if it is not.
+            record's outcome, or if a call that sends raised it before the record was queued; None
+            in all other cases.
         retriable: Whether the same call may succeed later.
         invalid_metadata: Whether the error shows that the cluster's metadata is out of date.
         incident: What identifies the record's batch in the log, if the record's outcome is UNKNOWN;
@@ -92,7 +93,15 @@ class ConfigError(KafkaError, ValueError):
 
 
 class RecordError(KafkaError, ValueError):
-    """A record was not queued: its topic, partition, key, value, headers or timestamp is bad."""
+    """A record was not queued: its topic, partition, key, value, headers or timestamp is bad.
+
+    Its ``status`` is NOT_WRITTEN.
+    """
+
+    def __init__(
+        self, *args: object, status: DeliveryStatus | None = DeliveryStatus.NOT_WRITTEN
+    ) -> None:
+        super().__init__(*args, status=status)
 
 
 class KafkaTimeoutError(KafkaError, TimeoutError):

@@ -12,6 +12,7 @@ that records are queued in the order of the calls.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,13 +45,26 @@ from aioidem._producer.queued import QueuedBatch, QueuedDelivery
 from aioidem._producer.resolver import Resolver
 from aioidem._producer.sender import Sender
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
-from aioidem.structs import Record
+from aioidem.structs import DeliveryStatus, Record
 
-__all__ = ["RecordIntake"]
+__all__ = ["RecordIntake", "not_queued"]
 
 _EMPTY_RECORD = record_size_bound(None, b"", ())
 _ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
 """The payload sizes from which the varint of the length has two bytes, and from which three."""
+
+
+def not_queued(error: errors.KafkaError) -> errors.KafkaError:
+    """Return an error that ended a call before its record was queued, with the status NOT_WRITTEN.
+
+    The given error may be that of the whole producer, which is raised again and again; so it is not
+    changed.
+    """
+    if error.status is not None:
+        return error
+    told = copy.copy(error)
+    told.status = DeliveryStatus.NOT_WRITTEN
+    return told.with_traceback(error.__traceback__)
 
 
 class RecordIntake:
@@ -149,14 +163,17 @@ class RecordIntake:
             KafkaError: As for `Producer.send`; the record was not queued.
             TypeError: An argument has the wrong type; the record was not queued.
         """
-        self._life.check_open()
-        record = self.record(topic, value, key, headers, partition, timestamp_ms)
-        if may_be_cancelled():
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        charge = record.charge()
-        if not self._budget.try_take(charge):
-            block_until = await self.wait_for_bytes(charge, topic, partition, block_until)
-        self.queue(topic, record, block_until)
+        try:
+            self._life.check_open()
+            record = self.record(topic, value, key, headers, partition, timestamp_ms)
+            if may_be_cancelled():
+                await anyio.lowlevel.checkpoint_if_cancelled()
+            charge = record.charge()
+            if not self._budget.try_take(charge):
+                block_until = await self.wait_for_bytes(charge, topic, partition, block_until)
+            self.queue(topic, record, block_until)
+        except errors.KafkaError as error:
+            raise not_queued(error) from error.__cause__
         return record
 
     async def enqueue_batch(
@@ -183,6 +200,19 @@ class RecordIntake:
             KafkaError: As for `Producer.send`; none of the records was queued.
             TypeError: An argument has the wrong type; none of the records was queued.
         """
+        try:
+            return await self._enqueue_batch(topic, records, partition, size, block_until)
+        except errors.KafkaError as error:
+            raise not_queued(error) from error.__cause__
+
+    async def _enqueue_batch(
+        self,
+        topic: str,
+        records: Sequence[NewRecord],
+        partition: int,
+        size: int | None,
+        block_until: float | None,
+    ) -> QueuedBatch:
         self._life.check_open()
         group = None if size is None else RecordGroup(size)
         deliveries = QueuedBatch()

@@ -50,7 +50,7 @@ from aioidem._network.transport import Connector, TcpConnector
 from aioidem._producer.arguments import Headers, milliseconds
 from aioidem._producer.deliveries import BulkDeliveries, Deliveries
 from aioidem._producer.delivery import Delivery
-from aioidem._producer.intake import RecordIntake
+from aioidem._producer.intake import RecordIntake, not_queued
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.observer import BatchReporter, Observer
 from aioidem._producer.resolver import Resolver
@@ -399,12 +399,15 @@ class Producer(TransactionCalls):
             plain = self._intake.queue_plain(topic, value)
             if plain is not None:
                 return plain
-        self._life.check_open(False)
-        timestamp_ms = None if timestamp is None else milliseconds(timestamp)
-        record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
-        if not self._budget.try_take(record.charge()):
-            raise self._intake.no_room(topic, partition, record.charge())
-        self._intake.queue(topic, record)
+        try:
+            self._life.check_open(False)
+            timestamp_ms = None if timestamp is None else milliseconds(timestamp)
+            record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
+            if not self._budget.try_take(record.charge()):
+                raise self._intake.no_room(topic, partition, record.charge())
+            self._intake.queue(topic, record)
+        except errors.KafkaError as error:
+            raise not_queued(error) from error.__cause__
         return record
 
     async def send_many(
@@ -521,7 +524,9 @@ class Producer(TransactionCalls):
                 await self._intake.queue_piece(topic, columns, partition, deliveries)
         except (errors.KafkaError, TypeError) as error:
             if not deliveries:
-                raise
+                if isinstance(error, TypeError):
+                    raise
+                raise not_queued(error) from error.__cause__
             await deliveries.settled()
             raise errors.PartialDeliveryError(
                 f"stopped after {len(deliveries)} records: {error}", deliveries=deliveries

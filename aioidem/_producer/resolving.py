@@ -63,7 +63,9 @@ def failures_of(records: Iterable[Failed]) -> list[Failed]:
     failed = list(records)
     for each in failed:
         if each.status in (None, DeliveryStatus.PENDING):
-            raise errors.RecordError(f"there is no outcome that could be looked for: {each!r}")
+            raise errors.RecordError(
+                f"there is no outcome that could be looked for: {each!r}", status=None
+            )
     return [each for each in failed if each.status is not DeliveryStatus.ACKED]
 
 
