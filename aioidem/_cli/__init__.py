@@ -48,6 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:  # reports of bugs need it, also without the extra
+        from aioidem import build_info
+
+        print(build_info())
+        return 0
     # If a package of an extra is missing, this import fails, or an import that the command makes
     # inside `run`.
     try:
@@ -59,5 +64,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing not in _EXTRAS:
             raise
         library, extra = _EXTRAS[missing]
-        print(f"aioidem: needs {library}: pip install aioidem[{extra}]", file=sys.stderr)
+        print(f"aioidem: needs {library}: pip install 'aioidem[{extra}]'", file=sys.stderr)
         return 1

@@ -29,9 +29,13 @@ app = typer.Typer(
     name="aioidem",
     help="An idempotent Kafka producer that keeps long links full: load test and test broker.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+_ABSENT_FLAGS = ("--warmup-records", "--payload-monotonic", "--reporting-interval")
+"""The flags of Kafka 4.3's kafka-producer-perf-test that `aioidem perf` lacks."""
 
 
 def run(argv: list[str]) -> int:
@@ -41,6 +45,8 @@ def run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         name = f"aioidem {argv[0]}"
     try:
+        if argv[:1] == ["perf"]:
+            _refuse_absent_flags(argv)
         status = command.main(spread_values(argv), prog_name="aioidem", standalone_mode=False)
     except typer.TyperException as error:
         # The message may quote a password that was given with the wrong flag: remove the values.
@@ -54,6 +60,20 @@ def run(argv: list[str]) -> int:
         silence(sys.stdout)
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _refuse_absent_flags(argv: list[str]) -> None:
+    """Refuse the flags of kafka-producer-perf-test that `aioidem perf` lacks.
+
+    Raises:
+        UsageError: One of them is given.
+    """
+    for word in argv:
+        flag = word.partition("=")[0]
+        if flag in _ABSENT_FLAGS:
+            raise UsageError(
+                f"{flag}: kafka-producer-perf-test has it, aioidem perf does not; leave it out"
+            )
 
 
 def _refuse(name: str, message: str, status: int) -> int:
@@ -114,7 +134,8 @@ def perf(
 ) -> None:
     """Measure how fast records are acknowledged.
 
-    Takes the flags of kafka-producer-perf-test. Without --bootstrap-server it starts an embedded
+    Takes the flags of kafka-producer-perf-test, except for --warmup-records, --payload-monotonic
+    and --reporting-interval. Without --bootstrap-server it starts an embedded
     cluster, whose links have the round trip you choose:
 
     aioidem perf --rtt 150 --retain 20 --in-flight 1,5,20

@@ -444,7 +444,7 @@ def _check_configs(plan: PerfPlan, flag: str) -> None:
 
 def _check_report_extra(report_file: Path | None) -> None:
     if report_file is not None and importlib.util.find_spec("plotly") is None:
-        raise UsageError("--report: needs plotly: pip install aioidem[report]")
+        raise UsageError("--report: needs plotly: pip install 'aioidem[report]'")
 
 
 def _output(flag: str, path: Path | None) -> Path | None:

@@ -71,7 +71,7 @@ def require_extra() -> None:
     """
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
-            raise SparkUnavailableError(f"needs {name}: pip install aioidem[spark]")
+            raise SparkUnavailableError(f"needs {name}: pip install 'aioidem[spark]'")
 
 
 def require_java() -> Path:

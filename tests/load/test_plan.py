@@ -396,7 +396,7 @@ def test_the_missing_extra_of_the_report_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert "pip install aioidem[report]" in refused(report_file=tmp_path / "r.html")
+    assert "pip install 'aioidem[report]'" in refused(report_file=tmp_path / "r.html")
 
 
 # --- the buffer -----------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_a_missing_extra_is_one_line(library: str) -> None:
     registering, running = done.stderr.splitlines()
     for line in (registering, running):
         assert line.startswith("aioidem")
-        assert line.endswith(f": needs {library}: pip install aioidem[spark]")
+        assert line.endswith(f": needs {library}: pip install 'aioidem[spark]'")
 
 
 @pytest.mark.filterwarnings(*JGO_FORGETS)
