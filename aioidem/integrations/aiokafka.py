@@ -21,16 +21,20 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ClassVar
 
-import aiokafka
-import aiokafka.errors
-import aiokafka.structs
-
 from aioidem._admin.committed import committed_offsets
 from aioidem._aiokafka import AIOKafkaProducer as _AIOKafkaProducer
 from aioidem._aiokafka import Translation
 from aioidem._aiokafka.translation import reason_of
 from aioidem.errors import BrokerResponseError, KafkaError
+from aioidem.integrations._extras import missing_library
 from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
+
+try:
+    import aiokafka
+    import aiokafka.errors
+    import aiokafka.structs
+except ModuleNotFoundError as error:
+    raise missing_library(error, "compat") from error
 
 __all__ = ["AIOKafkaProducer", "committed", "group_metadata", "install", "installed", "uninstall"]
 

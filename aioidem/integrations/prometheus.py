@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
-
 from aioidem._producer.metric_table import GROUPS, Group, Metric, MetricKind
 from aioidem._producer.native import Producer
 from aioidem.integrations import _readings
+from aioidem.integrations._extras import missing_library
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import Metric as Family
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise missing_library(error, "prometheus") from error
 
 __all__ = ["ProducerCollector", "metric_name"]
 

@@ -30,6 +30,9 @@ def refused(capsys: Captured, *words: str) -> str:
     [
         ("perf --no-such-flag", "--no-such-flag"),
         ("perf stray", "stray"),
+        ("perf --warmup-records 5", "kafka-producer-perf-test has it, aioidem perf does not"),
+        ("perf --payload-monotonic", "kafka-producer-perf-test has it, aioidem perf does not"),
+        ("perf --reporting-interval=5", "--reporting-interval: kafka-producer-perf-test has it"),
         ("perf --num-records", "--num-records"),
         ("perf --num-records x", "--num-records"),
         ("perf --num-records 1.5", "--num-records"),
@@ -92,6 +95,45 @@ def test_help_names_every_flag_scripts_depend_on(
     assert all(flag in text for flag in ("--brokers", "--retain", "--rtt", "--port", "--topic"))
 
 
+@pytest.mark.parametrize("words", [("-h",), ("perf", "-h"), ("broker", "-h")])
+def test_h_prints_the_help_as_kafkas_own_tools_do(capsys: Captured, words: tuple[str, ...]) -> None:
+    assert main(words) == 0
+    assert "Usage: aioidem" in capsys.readouterr().out
+
+
+def test_the_version_needs_no_extra() -> None:
+    code = (
+        f"{ALONE}sys.modules['typer'] = None\n"
+        "from aioidem._cli import main\n"
+        "sys.exit(main(['--version']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.startswith(f"aioidem {__version__} (")
+
+
+@pytest.mark.parametrize(
+    ("library", "module", "extra"),
+    [
+        ("prometheus_client", "prometheus", "prometheus"),
+        ("opentelemetry", "opentelemetry", "opentelemetry"),
+        ("aiokafka", "aiokafka", "compat"),
+    ],
+)
+def test_an_integration_without_its_library_says_what_to_install(
+    library: str, module: str, extra: str
+) -> None:
+    """The error is still a ModuleNotFoundError that names the library."""
+    code = f"{ALONE}sys.modules[{library!r}] = None\nimport aioidem.integrations.{module}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stderr.endswith(
+        f"ModuleNotFoundError: this integration needs {library}: pip install 'aioidem[{extra}]'\n"
+    )
+
+
 def test_no_arguments_print_the_help(capsys: Captured) -> None:
     assert main([]) == 2
     captured = capsys.readouterr()
@@ -136,7 +178,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, ins
     )
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"aioidem: needs {install}: pip install aioidem[cli]\n"
+    assert done.stderr == f"aioidem: needs {install}: pip install 'aioidem[cli]'\n"
 
 
 def test_a_missing_module_that_is_no_extra_is_not_blamed_on_one(

@@ -11,7 +11,14 @@ configures, they do nothing.
 
 from __future__ import annotations
 
-from aioidem.integrations.opentelemetry._metrics import ProducerMetrics, instrument_name
-from aioidem.integrations.opentelemetry._tracing import TracedProducer
+from aioidem.integrations._extras import missing_library
+
+try:
+    from aioidem.integrations.opentelemetry._metrics import ProducerMetrics, instrument_name
+    from aioidem.integrations.opentelemetry._tracing import TracedProducer
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "opentelemetry":
+        raise
+    raise missing_library(error, "opentelemetry") from error
 
 __all__ = ["ProducerMetrics", "TracedProducer", "instrument_name"]
