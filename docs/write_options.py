@@ -20,8 +20,9 @@ For those who configure a producer: every option, with its legal values and defa
 keyword arguments of `aioidem.Producer` and of `ProducerConfig.build`, with times in seconds and
 sizes in bytes: `Producer("h:9092", linger=0.005)`. `ProducerConfig.from_properties` takes the names
 in the column "property", which are Java's, with values as text and times in milliseconds:
-`{"bootstrap.servers": "h:9092", "linger.ms": "5"}`. Java's producer lacks the properties marked
-with \\*. `help(aioidem.Producer)` shows the same in Python. The arguments of the drop-in
+`Producer(config=ProducerConfig.from_properties({"bootstrap.servers": "h", "linger.ms": "5"}))`.
+Java's producer lacks the properties marked with \\*.
+`help(aioidem.Producer)` shows the same in Python. The arguments of the drop-in
 `AIOKafkaProducer` are in [aiokafka.md](aiokafka.md).
 
 An unknown name, an illegal value and two options that contradict each other raise `ConfigError`

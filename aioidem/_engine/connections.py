@@ -332,6 +332,28 @@ class Connections:
         """Return why no broker can be reached, and since when; None if one can be."""
         return self.reach.failure((node.last_error for node in self.nodes.values()), now)
 
+    def bootstrap_state(self, now: float) -> str:
+        """Return the state of each bootstrap address, and since when, until one is known to answer.
+
+        Args:
+            now: seconds.
+        """
+        found = []
+        for node in self.nodes.values():
+            if node.node_id >= 0:
+                continue
+            if node.link is None:
+                error = node.last_error
+                why = "" if error is None else f": {error.args[0] if error.args else error}"
+                since = "" if node.down_since is None else f" for {now - node.down_since:.1f} s"
+                state = f"no connection{since}{why}"
+            elif node.link.state is LinkState.READY:
+                state = f"connected, no answer for {now - node.link.last_progress:.1f} s"
+            else:
+                state = f"no greeting answered for {now - node.link.last_progress:.1f} s"
+            found.append(f"{node.host}:{node.port}: {state}")
+        return "; ".join(found)
+
     def bootstrap_failure(self) -> errors.KafkaError | None:
         """Return why no broker can be reached; None until every bootstrap address has failed.
 

@@ -581,6 +581,10 @@ class ProducerCore:
         """Whether a Metadata request has been answered."""
         return self.metadata.refreshed_at is not None
 
+    def bootstrap_state(self, now: float) -> str:
+        """Return the state of each bootstrap address, and since when."""
+        return self.connections.bootstrap_state(now)
+
     def bootstrap_failure(self) -> errors.KafkaError | None:
         """Return why no broker can be reached; None until every bootstrap address has failed."""
         return None if self.knows_cluster else self.connections.bootstrap_failure()

@@ -194,6 +194,29 @@ class ProducerLife:
         error.__cause__ = obstacle
         return error
 
+    def no_metadata(self) -> errors.KafkaTimeoutError:
+        """Return the error of a call that got no metadata: the addresses' states, and what to do.
+
+        Its ``__cause__`` leads to the last error of a connection.
+        """
+        limit = self._config.max_block
+        now = self.clock()
+        text = f"no metadata within max_block ({limit:g} s)"
+        if tried := self._core.bootstrap_state(now):
+            text = f"{text}: {tried}"
+        unreachable = self._core.obstacle(now)
+        if not tried and unreachable is not None:
+            text = f"{text}: {unreachable.args[0]}"
+        advice = (
+            "Check whether Kafka listens at these addresses and can be reached from here, and "
+            "whether security_protocol is the listener's"
+        )
+        if not limit:
+            advice = "Raise max_block: with 0 there is no time in which a broker could answer"
+        error = errors.KafkaTimeoutError(f"{text}. {advice}")
+        error.__cause__ = unreachable
+        return error
+
     def usable_here(self) -> bool:
         """Return whether the running loop is the open producer's.
 

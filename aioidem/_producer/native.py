@@ -110,6 +110,10 @@ class Producer(TransactionCalls):
     ) -> None:
         if config is not None and options:
             raise errors.ConfigError("pass either config or options, not both")
+        if isinstance(bootstrap_servers, ProducerConfig):
+            raise errors.ConfigError(
+                "bootstrap_servers is a ProducerConfig: pass it as config=..., by name"
+            )
         self.config = config or ProducerConfig.build(bootstrap_servers, **options)
         draws = Draws(random.random)
         self._core = ProducerCore(self.config, random=draws.random, choice=random.random)
@@ -185,6 +189,8 @@ class Producer(TransactionCalls):
         failure = core.bootstrap_failure() or core.identity_error or core.fatal_error
         if failure is not None:
             raise failure
+        if not core.knows_cluster and not self._life.ended:
+            raise self._life.no_metadata()
         if not core.knows_cluster or not self._identified():
             what = "no producer id" if core.knows_cluster else "no metadata"
             raise self._life.timed_out(

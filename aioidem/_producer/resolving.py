@@ -58,10 +58,20 @@ def failures_of(records: Iterable[Failed]) -> list[Failed]:
     """Return the records that have failed, in the same order.
 
     Raises:
-        RecordError: The outcome of a record is not known yet, or an error is no record's outcome.
+        RecordError: The outcome of a record is not known yet, or an argument is no record's
+            outcome.
     """
-    failed = list(records)
+    try:
+        failed = list(records)
+    except TypeError:
+        raise errors.RecordError(
+            f"expected errors or deliveries, not {type(records).__name__}"
+        ) from None
     for each in failed:
+        if not hasattr(each, "status"):
+            raise errors.RecordError(
+                f"expected the error or the delivery of a record, not {type(each).__name__}"
+            )
         if each.status in (None, DeliveryStatus.PENDING):
             raise errors.RecordError(
                 f"there is no outcome that could be looked for: {each!r}", status=None

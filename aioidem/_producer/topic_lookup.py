@@ -124,9 +124,7 @@ class TopicLookup:
                 lambda: self._metadata.refreshed_at != refreshed or self._life.ended
             )
         if scope.cancelled_caught:
-            raise self._life.timed_out(
-                f"no metadata within max_block ({self._config.max_block:g} s)"
-            )
+            raise self._life.no_metadata()
 
     def expect(self, topic: str) -> None:
         """Ask for the topic with the next Metadata request; before `start` that is the first one.

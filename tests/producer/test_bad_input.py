@@ -337,7 +337,7 @@ async def stranger(greet: Greet) -> AsyncIterator[int]:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)
-        port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+        port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's  # noqa: S610 - not Django's
         yield port
         tasks.cancel_scope.cancel()
 
@@ -438,3 +438,35 @@ async def test_one_good_address_among_bad_ones_is_enough(transport: Transport) -
             async with Producer(servers, connector=cluster.connector) as producer:
                 await producer.send("t", b"x")
         assert len(stored_values(cluster)) == 3
+
+
+def test_a_config_in_the_place_of_the_addresses_is_refused_with_its_name() -> None:
+    """The error says that the argument is config=..."""
+    config: Any = ProducerConfig.build("h")
+    with pytest.raises(errors.ConfigError, match=r"is a ProducerConfig: pass it as config="):
+        Producer(config)
+    assert Producer(config=config).config is config
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", ["x", 5, None, [3], ["x"]])
+async def test_what_is_no_failed_record_cannot_be_resolved(wrong: Any) -> None:
+    """The error is a RecordError that names the type."""
+    with pytest.raises(errors.RecordError, match=r"expected .* not "):
+        await Producer("h").resolve(wrong)
+
+
+@ASYNCIO
+@pytest.mark.anyio
+@bounded(60)
+async def test_a_start_without_an_answer_names_the_addresses_and_what_to_do() -> None:
+    """A peer that accepts and never answers, and max_block=0, are told apart."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+    async with listener:
+        with pytest.raises(errors.KafkaTimeoutError) as caught:
+            await Producer(f"127.0.0.1:{port}", max_block=0.2).start()
+        assert f"(0.2 s): 127.0.0.1:{port}: no greeting answered for 0." in str(caught.value)
+        assert "Check whether Kafka listens at these addresses" in str(caught.value)
+        with pytest.raises(errors.KafkaTimeoutError, match="Raise max_block: with 0 "):
+            await Producer(f"127.0.0.1:{port}", max_block=0).start()
