@@ -17,10 +17,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final, Literal
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
+from anyio.abc import ByteStream, SocketAttribute, TaskGroup
 
 from aioidem._broker.decoding import read_request
 from aioidem._broker.entities import Entity
@@ -166,31 +167,21 @@ class ClusterServer:
         listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
             if self._tasks is not None:
-                # Wait until `_accept` runs. If it were cancelled before its first step, it would
-                # never close the listener, and `aclose` would wait for that for ever.
-                await self._tasks.start(self._accept, broker, listening)
+                # Wait until the loop runs. If it were cancelled before its first step, it would
+                # never say that it has ended, and `aclose` would wait for that for ever.
+                accept = partial(listening.accept, partial(self._accepted, broker), self._tasks)
+                await self._tasks.start(accept)
                 self._listening[broker.id] = listening
         except BaseException:
             await anyio.aclose_forcefully(listener)
             raise
 
-    async def _accept(
-        self, broker: Broker, listening: Listening, *, task_status: TaskStatus[None]
-    ) -> None:
-        async def serve(stream: ByteStream) -> None:
-            raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._serve(broker, stream)
-
-        # Connections run in the server's task group and not in the listener's, so that a broker
-        # that stops still delivers the answers that are in transit.
-        try:
-            async with listening.listener:
-                task_status.started()
-                with listening.scope:
-                    await listening.listener.serve(serve, self._tasks)
-        finally:
-            listening.done.set()
+    async def _accepted(self, broker: Broker, stream: ByteStream) -> None:
+        # This runs in the server's task group and not in the listener's, so that a broker that
+        # stops still delivers the answers that are in transit.
+        raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await self._serve(broker, stream)
 
     def _accept_in_memory(self, host: str, port: int) -> MemoryStream | None:
         for broker in self._state.running:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import anyio
-from anyio.abc import ByteStream, Listener
+from anyio.abc import ByteStream, Listener, TaskGroup, TaskStatus
 
 __all__ = ["Listening"]
 
@@ -17,7 +18,36 @@ class Listening(NamedTuple):
     scope: anyio.CancelScope
     done: anyio.Event
 
+    async def accept(
+        self,
+        serve: Callable[[ByteStream], Any],
+        connections: TaskGroup | None,
+        *,
+        task_status: TaskStatus[None],
+    ) -> None:
+        """Accept connections until `end` is called; `serve` runs for each, in `connections`.
+
+        Connections do not run in the scope of this loop, so that those that are open outlive it.
+        """
+        try:
+            async with self.listener:
+                task_status.started()
+                with self.scope:
+                    try:
+                        await self.listener.serve(serve, connections)
+                    except* anyio.ClosedResourceError:
+                        pass  # `end` has closed it
+        finally:
+            self.done.set()
+
     async def end(self) -> None:
-        """Stop accepting connections, and return when the port is free."""
+        """Stop accepting connections, and return when the port is free.
+
+        The listener is closed before the loop is cancelled: if a connection is there at the moment
+        at which asyncio's `sock_accept` is cancelled, that raises InvalidStateError in the loop and
+        leaks the connection, which anyio's listener knows how to avoid when it is closed.
+        """
+        with anyio.CancelScope(shield=True):
+            await self.listener.aclose()
         self.scope.cancel()
         await self.done.wait()

@@ -22,11 +22,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
+from anyio.abc import ByteStream, SocketAttribute, TaskGroup
 
 from aioidem._network.listening import Listening
 from aioidem._network.transport import Connector, TcpConnector
@@ -231,26 +232,14 @@ class FaultProxy:
         self.port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
         listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
-            # `Listening.end` waits until `_serve` has closed the listener, so `_serve` must have
-            # started.
-            await self._tasks.start(self._serve, listening)
+            # `Listening.end` waits until the loop has ended, so the loop must have started.
+            await self._tasks.start(partial(listening.accept, self._relay, self._tasks))
         except BaseException:
             await anyio.aclose_forcefully(listener)
             raise
         self._listening = listening
 
     # -- inside ------------------------------------------------------------------------------------
-
-    async def _serve(self, listening: Listening, *, task_status: TaskStatus[None]) -> None:
-        try:
-            async with listening.listener:
-                task_status.started()
-                with listening.scope:
-                    # Connections run in the proxy's task group and not in this scope, because
-                    # `refuse` cancels this scope and must not end open connections.
-                    await listening.listener.serve(self._relay, self._tasks)
-        finally:
-            listening.done.set()
 
     async def _relay(self, client: ByteStream) -> None:
         self._opened += 1
