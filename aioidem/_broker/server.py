@@ -14,7 +14,6 @@ Rejected
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -31,7 +30,7 @@ from aioidem._broker.security import BrokerSecurity
 from aioidem._broker.state import ClusterState
 from aioidem._broker.topology import Broker
 from aioidem._network.listening import Listening
-from aioidem._network.transport import Connector, TcpConnector
+from aioidem._network.transport import Connector, TcpConnector, no_delay
 from aioidem._protocol.frames import FrameSplitter
 from aioidem._protocol.messages import encode_response
 from aioidem._protocol.versions import ApiKey
@@ -179,8 +178,7 @@ class ClusterServer:
     async def _accepted(self, broker: Broker, stream: ByteStream) -> None:
         # This runs in the server's task group and not in the listener's, so that a broker that
         # stops still delivers the answers that are in transit.
-        raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        no_delay(stream)
         await self._serve(broker, stream)
 
     def _accept_in_memory(self, host: str, port: int) -> MemoryStream | None:

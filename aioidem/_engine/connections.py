@@ -23,7 +23,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.links import Leaving, Link, LinkEvent, LinkState, Node
-from aioidem._engine.reach import Reach
+from aioidem._engine.reach import Reach, reason_of
 from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._protocol.metadata import BrokerAddress
 
@@ -344,7 +344,7 @@ class Connections:
                 continue
             if node.link is None:
                 error = node.last_error
-                why = "" if error is None else f": {error.args[0] if error.args else error}"
+                why = "" if error is None else f": {reason_of(error)}"
                 since = "" if node.down_since is None else f" for {now - node.down_since:.1f} s"
                 state = f"no connection{since}{why}"
             elif node.link.state is LinkState.READY:
@@ -379,7 +379,7 @@ class Connections:
         Its ``__cause__`` holds the errors of the operating system.
         """
         tried = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
-        reasons = "; ".join(str(each.args[0] if each.args else each) for each in failures)
+        reasons = "; ".join(map(reason_of, failures))
         named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])
         kind = type(named) if isinstance(named, errors.KafkaError) else errors.KafkaConnectionError
         failure = kind(f"Unable to bootstrap from {tried}: {reasons}")

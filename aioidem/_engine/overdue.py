@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from aioidem import errors
 from aioidem._engine.batch import Batch, BatchState
+from aioidem._engine.reach import reason_of
 
 __all__ = [
     "LeaderStatus",
@@ -141,7 +142,7 @@ def obstacle(
 
 def _why(leader: LeaderStatus) -> str:
     error = leader.error
-    return "" if error is None else f": {error.args[0] if error.args else error}"
+    return "" if error is None else f": {reason_of(error)}"
 
 
 def _advice(leader: LeaderStatus) -> str:

@@ -9,9 +9,14 @@ from collections.abc import Iterable
 
 from aioidem import errors
 
-__all__ = ["Reach"]
+__all__ = ["Reach", "reason_of"]
 
 _NAMED = 3
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error's text without the name of its class."""
+    return str(error.args[0] if error.args else error)
 
 
 class Reach:
@@ -50,7 +55,7 @@ class Reach:
         if self.since is None:
             return None
         failed = [error for error in errors_by_address if error is not None]
-        reasons = list(dict.fromkeys(str(e.args[0] if e.args else e) for e in failed))
+        reasons = list(dict.fromkeys(map(reason_of, failed)))
         more = f"; {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""
         attempts = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         failure = errors.KafkaConnectionError(

@@ -20,6 +20,7 @@ from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.overdue import last_failure
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
+from aioidem._engine.reach import reason_of
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._log import LogLine, Phase
 
@@ -364,9 +365,7 @@ def _since(nodes: Iterable[Node]) -> float:
 
 
 def _text(error: Exception | None) -> str:
-    if error is None:
-        return "the connection was closed"
-    return str(error.args[0] if error.args else error)
+    return "the connection was closed" if error is None else reason_of(error)
 
 
 def _named(nodes: list[Node]) -> str:

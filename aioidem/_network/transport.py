@@ -22,7 +22,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from aioidem._network.eager import eager
 from aioidem.errors import KafkaConnectionError
 
-__all__ = ["Connector", "TcpConnector", "address"]
+__all__ = ["Connector", "TcpConnector", "address", "no_delay"]
 
 
 class Connector(Protocol):
@@ -59,10 +59,16 @@ class TcpConnector:
             raise KafkaConnectionError(
                 f"cannot connect to {address(host, port)}: {_reason(cause)}"
             ) from cause
+        no_delay(stream)
         raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return eager(stream)
+
+
+def no_delay(stream: ByteStream) -> None:
+    """Switch off Nagle's algorithm, so that small frames are sent at once."""
+    raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def address(host: str, port: int) -> str:

@@ -30,9 +30,9 @@ import anyio
 from anyio.abc import ByteStream, SocketAttribute, TaskGroup
 
 from aioidem._network.listening import Listening
-from aioidem._network.transport import Connector, TcpConnector
+from aioidem._network.transport import Connector, TcpConnector, no_delay
 from aioidem._testing.fault_actions import Action, FrameHook, FrameSeen
-from aioidem._testing.fault_relay import Relay, no_delay, reset_on_close
+from aioidem._testing.fault_relay import Relay, reset_on_close
 from aioidem._testing.kafka_retention import RetentionFace
 from aioidem.errors import ConfigError, KafkaConnectionError
 

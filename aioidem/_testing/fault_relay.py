@@ -57,7 +57,7 @@ from aioidem._testing.kafka_frames import (
 )
 from aioidem._testing.kafka_retention import Asked, RetentionFace
 
-__all__ = ["JitteryLane", "Relay", "RelayOwner", "no_delay", "reset_on_close"]
+__all__ = ["JitteryLane", "Relay", "RelayOwner", "reset_on_close"]
 
 _READ_BYTES: Final = 1 << 18
 _SEND_BYTES: Final = 1 << 16
@@ -461,12 +461,6 @@ class _Downward(_Direction):
             if face.reads_response(seen.api_key, seen.api_version):
                 payload = face.response(seen.api_key, seen.api_version, payload, asked.topics)
         self._act(action, payload)
-
-
-def no_delay(stream: ByteStream) -> None:
-    """Switch off Nagle's algorithm, so that small frames are sent at once."""
-    raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def reset_on_close(stream: ByteStream) -> None:
