@@ -983,6 +983,17 @@ def wait_until(rig: Rig, condition: Callable[[], bool], seconds: float = 200.0) 
         rig.tick(max(at - rig.now, 1e-6))
 
 
+def refuse_until_bumped(rig: Rig) -> None:
+    """Answer every request by OUT_OF_ORDER, at intervals, until the engine raises the epoch."""
+    for _ in range(200):
+        if rig.core.epoch_bumps:
+            break
+        for request in rig.outstanding():
+            rig.fail(request, OUT_OF_ORDER)
+        rig.tick(0.25)
+    assert rig.core.epoch_bumps == 1
+
+
 def refuse_until(rig: Rig, condition: Callable[[], bool], code: int, seconds: float = 60.0) -> None:
     """Answer every request at once with this error code, until the condition holds."""
     until = rig.now + seconds

@@ -29,6 +29,7 @@ from .driver import (
     Request,
     Rig,
     pipelined,
+    refuse_until_bumped,
     wait_until,
 )
 
@@ -127,13 +128,7 @@ def test_a_batch_in_doubt_that_expires_before_its_resend_under_another_identity_
     """
     rig, requests = pipelined(3, in_doubt="resend", delivery_timeout=60.0, request_timeout=5.0)
     rig.lose()
-    for _ in range(200):
-        if rig.core.epoch_bumps:
-            break
-        for request in rig.outstanding():
-            rig.fail(request, OUT_OF_ORDER)
-        rig.tick(0.25)
-    assert rig.core.epoch_bumps == 1
+    refuse_until_bumped(rig)
     rig.down = {1}
     rig.lose(unwritten=rig.outstanding())
     rig.tick(70.0)

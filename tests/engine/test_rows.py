@@ -39,6 +39,7 @@ from .driver import (
     T,
     pipelined,
     refuse_until,
+    refuse_until_bumped,
     topic_id,
     wait_until,
 )
@@ -181,12 +182,7 @@ def test_a_batch_that_is_sealed_again_may_still_be_in_the_log() -> None:
     """With in_doubt="resend" a batch gets another epoch, and expires before it is sent in it."""
     rig, requests = pipelined(3, in_doubt="resend", delivery_timeout=60.0, request_timeout=5.0)
     rig.lose()
-    for _ in range(200):
-        if rig.core.epoch_bumps:
-            break
-        for request in rig.outstanding():
-            rig.fail(request, OUT_OF_ORDER)
-        rig.tick(0.25)
+    refuse_until_bumped(rig)
     rig.down = {1}
     rig.lose(unwritten=rig.outstanding())
     rig.tick(70.0)

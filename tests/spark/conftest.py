@@ -17,6 +17,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from aioidem._spark.session import SparkUnavailableError, open_session
+from aioidem._spark.task_loop import TaskLoop
 from aioidem.broker import EmbeddedCluster
 from tests.ci import CI
 
@@ -105,6 +106,14 @@ def topic(cluster: EmbeddedCluster) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(name, partitions=2)
     return name
+
+
+@pytest.fixture
+def loop() -> Iterator[TaskLoop]:
+    """Start the event loop of a Python worker."""
+    running = TaskLoop()
+    yield running
+    running.stop()
 
 
 @pytest.fixture

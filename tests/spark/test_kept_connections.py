@@ -14,17 +14,9 @@ from aioidem._spark.task_loop import TaskLoop
 from aioidem._spark.writing import Written, check_identity, write_rows
 from aioidem.broker import EmbeddedCluster
 
-from .tools import record_batch
+from .tools import record_batch, streaming_sink
 
 OFFSET_FETCH = 9
-
-
-@pytest.fixture
-def loop() -> Iterator[TaskLoop]:
-    """Start the event loop of a Python worker."""
-    running = TaskLoop()
-    yield running
-    running.stop()
 
 
 @pytest.fixture
@@ -41,11 +33,6 @@ def asked(cluster: EmbeddedCluster) -> Iterator[list[int]]:
     cluster.intercept(None)
 
 
-def sink(cluster: EmbeddedCluster, topic: str, **more: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **more}
-    return SinkOptions.read(given, streaming=True)
-
-
 def test_the_tasks_of_a_worker_share_the_connections_for_markers(
     cluster: EmbeddedCluster, topic: str, loop: TaskLoop, asked: list[int]
 ) -> None:
@@ -57,10 +44,10 @@ def test_the_tasks_of_a_worker_share_the_connections_for_markers(
     rows = record_batch(topic, [b"1", b"2"])
     for number in range(3):
         task = TaskIdentity(query, 0, number)
-        assert write_rows(sink(cluster, topic), [rows], task, loop) == Written(2)
+        assert write_rows(streaming_sink(cluster, topic), [rows], task, loop) == Written(2)
     assert len(asked) == 3
     assert len(set(asked)) == 1
-    other = sink(cluster, topic, **{"kafka.linger.ms": "1"})
+    other = streaming_sink(cluster, topic, **{"kafka.linger.ms": "1"})
     write_rows(other, [rows], TaskIdentity(query, 0, 3), loop)
     assert len(set(asked)) == 2
     with pytest.raises(RowsChangedError):
@@ -86,8 +73,8 @@ def test_a_lost_connection_is_opened_again(
 
     cluster.intercept(lose)
     try:
-        write_rows(sink(cluster, topic), [rows], TaskIdentity(query, 0, 0), loop)
-        again = write_rows(sink(cluster, topic), [rows], TaskIdentity(query, 0, 0), loop)
+        write_rows(streaming_sink(cluster, topic), [rows], TaskIdentity(query, 0, 0), loop)
+        again = write_rows(streaming_sink(cluster, topic), [rows], TaskIdentity(query, 0, 0), loop)
     finally:
         cluster.intercept(None)
     assert again == Written(2, skipped=True)

@@ -21,6 +21,7 @@ from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import KafkaError
 
 from .test_exactly_once import committed, numbered
+from .tools import streaming_sink
 
 InLoop = Callable[..., Any]
 BROKERS = 3
@@ -39,12 +40,7 @@ def sink(three: EmbeddedCluster) -> SinkOptions:
     """Return options for writing to a topic of the test's own."""
     name = f"t-{secrets.token_hex(4)}"
     three.create_topic(name, partitions=1, replication=BROKERS)
-    return options(three, name)
-
-
-def options(cluster: EmbeddedCluster, topic: str, **more: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
-    return SinkOptions.read({**given, **more}, streaming=True)
+    return streaming_sink(three, name)
 
 
 def rows(sink: SinkOptions, first: int) -> pa.RecordBatch:
@@ -197,7 +193,9 @@ def test_a_task_with_other_credentials_does_not_use_the_kept_producer(
     def of(user: str, password: str) -> SinkOptions:
         given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
         given |= {"sasl.username": user, "sasl.password": password}
-        return options(running, "t", **{f"kafka.{name}": each for name, each in given.items()})
+        return streaming_sink(
+            running, "t", **{f"kafka.{name}": each for name, each in given.items()}
+        )
 
     with portal.wrap_async_context_manager(made) as running:
         running.create_topic("t")

@@ -13,13 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._broker.intercept import CloseConnection, RequestSeen, Rewrite
 from aioidem._spark.marker import RowsChangedError, TaskIdentity
-from aioidem._spark.options import SinkOptions
 from aioidem._spark.task_loop import TaskLoop
 from aioidem._spark.writing import Written, write_rows
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import TransactionalIdAuthorizationFailed
 
-from .tools import record_batch
+from .tools import record_batch, streaming_sink
 
 PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN = 0, 3, 22, 26
 COORDINATION = {
@@ -43,14 +42,6 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture
-def loop() -> Iterator[TaskLoop]:
-    """Start the event loop of a Python worker."""
-    running = TaskLoop()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
 def asked(cluster: EmbeddedCluster) -> Iterator[list[Asked]]:
     """List what producers ask about transactions, and their Metadata and Produce requests."""
     seen: list[Asked] = []
@@ -65,11 +56,6 @@ def asked(cluster: EmbeddedCluster) -> Iterator[list[Asked]]:
     cluster.intercept(note)
     yield seen
     cluster.intercept(None)
-
-
-def sink(cluster: EmbeddedCluster, topic: str, **more: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **more}
-    return SinkOptions.read(given, streaming=True)
 
 
 def tasks(count: int) -> list[TaskIdentity]:
@@ -91,7 +77,7 @@ def test_a_producer_takes_the_transactional_id_of_one_task_after_another(
     InitProducerId names no producer id, so that the coordinator fences other attempts. The tasks
     share the producer's connections and metadata.
     """
-    options, three = sink(cluster, topic), tasks(3)
+    options, three = streaming_sink(cluster, topic), tasks(3)
     for task in three:
         assert write_rows(options, [record_batch(topic, [b"1"])], task, loop) == Written(1)
     for api in (INIT_PRODUCER_ID, PRODUCE, END_TXN):
@@ -122,7 +108,7 @@ def test_a_task_asks_coordinators_as_often_as_the_page_says(
     cluster: EmbeddedCluster, topic: str, loop: TaskLoop
 ) -> None:
     """The table in docs/spark.md has the requests of each task, with transactions v2."""
-    options, rows = sink(cluster, topic), [record_batch(topic, [b"1"])]
+    options, rows = streaming_sink(cluster, topic), [record_batch(topic, [b"1"])]
     first, second, third = tasks(3)
     written = {
         "FindCoordinator": 2,
@@ -147,7 +133,7 @@ def test_a_task_that_fails_and_other_properties_leave_no_producer(
 ) -> None:
     """A failed task's producer is closed, and so is one of other properties or of another mode."""
     rows, (first, *more) = [record_batch(topic, [b"1"])], tasks(4)
-    once, linger = sink(cluster, topic), {"kafka.linger.ms": "1"}
+    once, linger = streaming_sink(cluster, topic), {"kafka.linger.ms": "1"}
 
     def connection() -> int:
         return asked[-1].connection
@@ -159,11 +145,11 @@ def test_a_task_that_fails_and_other_properties_leave_no_producer(
         write_rows(once, [*rows, *rows], first, loop)
     write_rows(once, rows, more[0], loop)
     used.append(connection())
-    write_rows(sink(cluster, topic, **linger), rows, more[1], loop)
+    write_rows(streaming_sink(cluster, topic, **linger), rows, more[1], loop)
     used.append(connection())
-    write_rows(sink(cluster, topic, mode="at-least-once", **linger), rows, loop=loop)
+    write_rows(streaming_sink(cluster, topic, mode="at-least-once", **linger), rows, loop=loop)
     used.append(connection())
-    write_rows(sink(cluster, topic, **linger), rows, more[2], loop)
+    write_rows(streaming_sink(cluster, topic, **linger), rows, more[2], loop)
     used.append(connection())
     assert len(set(used)) == 5
 
@@ -177,7 +163,7 @@ def test_a_kept_producer_that_gets_no_id_does_not_fail_the_task(
     cluster: EmbeddedCluster, topic: str, loop: TaskLoop, trouble: CloseConnection | Rewrite
 ) -> None:
     """It asks again, or a new producer does; what that one is refused fails the task."""
-    options, three = sink(cluster, topic), tasks(3)
+    options, three = streaming_sink(cluster, topic), tasks(3)
     rows = [record_batch(topic, [b"1"])]
     write_rows(options, rows, three[0], loop)
     left = [trouble]
@@ -204,7 +190,7 @@ def test_a_worker_that_takes_a_task_s_id_back_fences_the_one_that_had_it(
     cluster: EmbeddedCluster, topic: str, loop: TaskLoop
 ) -> None:
     """Two workers with kept producers take turns with one task; neither writes its rows twice."""
-    options, other = sink(cluster, topic), TaskLoop()
+    options, other = streaming_sink(cluster, topic), TaskLoop()
     rows = [record_batch(topic, [b"1", b"2"])]
     [task, second, third] = tasks(3)
     try:

@@ -18,22 +18,16 @@ from aioidem._broker import versions
 from aioidem._broker.intercept import RequestSeen
 from aioidem._spark.marker import PREFIX
 from aioidem._spark.open_transactions import end_transactions_of, query_id
-from aioidem._spark.options import SinkOptions
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import ConfigError, IncompatibleBrokerVersion, ProducerFenced
 from aioidem.spark import end_open_transactions, register
 
-from .tools import Query
+from .tools import Query, streaming_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LIST_TRANSACTIONS, LOADING = 66, 14
-
-
-def options(cluster: EmbeddedCluster, topic: str) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
-    return SinkOptions.read(given, streaming=True)
 
 
 @asynccontextmanager
@@ -73,7 +67,7 @@ async def left_open(*, loads: bool) -> None:
             cluster.intercept(seen)
             if loads:
                 cluster.fail_coordinator(names[1], LOADING)
-            ended = await end_transactions_of(options(cluster, topic), query)
+            ended = await end_transactions_of(streaming_sink(cluster, topic), query)
             assert ended == tuple(names[:2])
             assert set(asked) == {0, 1, 2}
             with pytest.raises(ProducerFenced):
@@ -82,7 +76,7 @@ async def left_open(*, loads: bool) -> None:
             assert open_in(cluster, topic) > 0
             await stranger.commit_transaction()
             assert open_in(cluster, topic) == 0
-            assert await end_transactions_of(options(cluster, topic), query) == ()
+            assert await end_transactions_of(streaming_sink(cluster, topic), query) == ()
 
 
 @pytest.mark.parametrize("loads", [False, True], ids=["at-once", "while-a-coordinator-loads"])
@@ -103,7 +97,7 @@ def test_a_broker_that_cannot_tell_is_named(
     older = {key: each for key, each in versions.VERSIONS.items() if key != LIST_TRANSACTIONS}
     monkeypatch.setattr(versions, "VERSIONS", older)
     with pytest.raises(IncompatibleBrokerVersion, match="LIST_TRANSACTIONS"):
-        anyio.run(end_transactions_of, options(cluster, topic), "q")
+        anyio.run(end_transactions_of, streaming_sink(cluster, topic), "q")
 
 
 def test_a_mode_without_transactions_is_refused(spark: SparkSession) -> None:

@@ -12,13 +12,22 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
+from aioidem._spark.options import SinkOptions
 from aioidem._spark.topic_source import topic_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from aioidem.broker import EmbeddedCluster
+
 ROWS = 300
 ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+def streaming_sink(cluster: EmbeddedCluster, topic: str, **more: str) -> SinkOptions:
+    """Return the options of a stream's sink for a topic."""
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **more}
+    return SinkOptions.read(given, streaming=True)
 
 
 def record_batch(topic: str, values: list[bytes | None]) -> pa.RecordBatch:
