@@ -28,9 +28,10 @@ from .spaces import SPACES
 __all__ = ["main"]
 
 _LONGER = 2
-"""How many faults more than its bound `--long` allows in each space, but for these."""
+"""How many faults more than its bound `--long` without a number allows in each space."""
 
-_LONG_FAULTS = {"forgotten": 3}  # `test_limits` shows what no client can exclude with four
+_MOST_FAULTS = {"forgotten": 3}
+"""The most that `--long` allows, by space: `test_limits` shows what no client can exclude then."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,8 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, help="how many processes share a search")
     parser.add_argument(
         "--long",
-        action="store_true",
-        help=f"{_LONGER} faults more than each space's bound, on two processes: hours",
+        type=int,
+        nargs="?",
+        const=_LONGER,
+        metavar="N",
+        help=f"N faults more than each space's bound ({_LONGER} without N), on two processes: hours",
     )
     parser.add_argument("--every", type=float, default=60.0, help="seconds between progress lines")
     parser.add_argument("--mutants", nargs="*", help="break these rules, or all; no names: all")
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.mutants is not None:
         return kills.show(asked.mutants, asked.space or (), asked.limit, asked.workers or 1)
     if asked.workers is None:
-        asked.workers = 2 if asked.long else 1
+        asked.workers = 1 if asked.long is None else 2
     return _explore_all(asked)
 
 
@@ -67,7 +71,7 @@ def _explore_all(asked: argparse.Namespace) -> int:
         for name in names:
             found = explore(
                 SPACES[name],
-                faults=_long_faults(name) if asked.long else asked.faults,
+                faults=asked.faults if asked.long is None else _long_faults(name, asked.long),
                 limit=asked.limit,
                 seconds=None if asked.minutes is None else asked.minutes * 60,
                 asked=end.is_set,
@@ -90,8 +94,8 @@ def _explore_all(asked: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _long_faults(name: str) -> int:
-    return _LONG_FAULTS.get(name, SPACES[name].faults + _LONGER)
+def _long_faults(name: str, more: int) -> int:
+    return min(SPACES[name].faults + more, _MOST_FAULTS.get(name, sys.maxsize))
 
 
 def described(found: Found) -> str:

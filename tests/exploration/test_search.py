@@ -118,11 +118,21 @@ def test_a_search_that_is_asked_to_end_by_a_signal_says_how_far_it_came() -> Non
 
 
 @pytest.mark.timeout(120)
-def test_the_long_run_allows_more_faults_than_a_space_says() -> None:
-    """`--long` goes two faults further, and can be bounded."""
-    name = "two partitions"
-    printed = _printed(["--long", "--space", name, "--limit", "50"])
-    assert f"{name}, {SPACES[name].faults + 2} faults: stopped after " in printed
+@pytest.mark.parametrize(
+    ("long", "name", "more"),
+    [
+        (["--long"], "two partitions", 2),
+        (["--long", "1"], "two partitions", 1),
+        # `test_limits` shows what no client can exclude with more.
+        (["--long"], "forgotten", 1),
+    ],
+)
+def test_the_long_run_allows_more_faults_than_a_space_says(
+    long: list[str], name: str, more: int
+) -> None:
+    """`--long` goes two faults further, or as many as it says, and can be bounded."""
+    printed = _printed([*long, "--space", name, "--limit", "50"])
+    assert f"{name}, {SPACES[name].faults + more} faults: stopped after " in printed
 
 
 @pytest.mark.parametrize("bound", [{"limit": 100}, {"seconds": 0.0}])
