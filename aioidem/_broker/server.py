@@ -158,11 +158,13 @@ class ClusterServer:
             broker.host, broker.port = f"embedded-{broker.id}", _MEMORY_PORT
             return
         broker.host = "127.0.0.1"
-        listener = await anyio.create_tcp_listener(
-            local_host=broker.host, local_port=self._ports[broker.id]
-        )
-        port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
-        broker.port = self._ports[broker.id] = port
+        port = self._ports[broker.id]
+        try:
+            listener = await anyio.create_tcp_listener(local_host=broker.host, local_port=port)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}: {broker.host}:{port}") from error
+        broker.port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+        self._ports[broker.id] = broker.port
         listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
             if self._tasks is not None:

@@ -147,7 +147,8 @@ def _bootstrap(facts: Facts) -> Iterator[Finding]:
     if answered:
         clusters = {each.cluster_id for each in facts.tried if each.failure is None}
         named = " and ".join(sorted(each or "without an id" for each in clusters))
-        text = f"{', '.join(sorted(map(shown, answered)))} answer for the cluster {named}"
+        verb = "answers" if len(answered) == 1 else "answer"
+        text = f"{', '.join(sorted(map(shown, answered)))} {verb} for the cluster {named}"
         yield Finding(_N.BOOTSTRAP, Severity.OK, text)
     failed = [each for each in facts.tried if each.failure is not None]
     for place, tries in groupby(sorted(failed, key=_place), key=_place):

@@ -261,9 +261,14 @@ class RecordAccumulator:
         except Exception as error:
             # The partitioner is the user's code. It may run long after `send` has returned, and
             # then its exception would reach the engine's loop, where nothing catches it.
-            raise errors.RecordError(f"the partitioner raised {error!r}") from error
+            raise errors.RecordError(
+                f"the partitioner raised {error!r} for topic {topic.name!r}"
+            ) from error
         if not isinstance(chosen, int) or chosen not in view.leaders:
-            raise errors.RecordError(f"the partitioner chose {chosen!r}, which is no partition")
+            raise errors.RecordError(
+                f"the partitioner chose {chosen!r}, which is none of the "
+                f"{len(everything)} partitions of topic {topic.name!r}"
+            )
         return chosen
 
     @property

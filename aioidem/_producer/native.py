@@ -71,6 +71,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Internals", "Producer", "internals"]
 
+_DEFAULT_SERVERS = "localhost:9092"
+
 _GRACEFUL_END = 5.0
 """The seconds that `close` waits for the background task, even if `close` itself is cancelled."""
 
@@ -90,7 +92,7 @@ class Producer(TransactionCalls):
     Args:
         bootstrap_servers: "host:port", several joined by commas, or a sequence of them.
         connector: Opens the connections; None opens TCP connections.
-        config: Ready-made options, instead of `options`.
+        config: Ready-made options, instead of `bootstrap_servers` and `options`.
         observer: Receives facts about batches, for metrics.
         options: The options below, by name; times are in seconds, sizes in bytes.
 
@@ -101,7 +103,7 @@ class Producer(TransactionCalls):
     @without_frames
     def __init__(
         self,
-        bootstrap_servers: str | Sequence[str] | Sequence[tuple[str, int]] = "localhost:9092",
+        bootstrap_servers: str | Sequence[str] | Sequence[tuple[str, int]] = _DEFAULT_SERVERS,
         *,
         connector: Connector | None = None,
         config: ProducerConfig | None = None,
@@ -110,6 +112,11 @@ class Producer(TransactionCalls):
     ) -> None:
         if config is not None and options:
             raise errors.ConfigError("pass either config or options, not both")
+        if config is not None and bootstrap_servers != _DEFAULT_SERVERS:
+            raise errors.ConfigError(
+                f"pass either bootstrap_servers ({bootstrap_servers!r}) or config, which has the "
+                f"addresses that are used, not both"
+            )
         if isinstance(bootstrap_servers, ProducerConfig):
             raise errors.ConfigError(
                 "bootstrap_servers is a ProducerConfig: pass it as config=..., by name"

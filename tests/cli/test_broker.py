@@ -93,9 +93,10 @@ def test_it_serves_what_it_was_asked_for(capsys: Captured) -> None:
 
 
 def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None:
-    """If the port is in use, the command ends with status 1 and one line on standard error."""
+    """If the port is in use, the command ends with status 1 and one line that names it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["broker", "--port", str(taken.getsockname()[1])]) == 1
+        port = taken.getsockname()[1]
+        assert main(["broker", "--port", str(port)]) == 1
     with warnings.catch_warnings():
         # anyio before 4.11 does not close the socket that it could not bind.
         warnings.simplefilter("ignore", ResourceWarning)
@@ -105,3 +106,4 @@ def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None
     [line] = captured.err.splitlines()
     assert line.startswith("aioidem broker: ")
     assert "in use" in line
+    assert f"127.0.0.1:{port}" in line

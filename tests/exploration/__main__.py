@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="?",
         const=_LONGER,
         metavar="N",
-        help=f"N faults more than each space's bound ({_LONGER} without N), on two processes: hours",
+        help=f"N faults more than a space's bound, by default {_LONGER}, on two processes: hours",
     )
     parser.add_argument("--every", type=float, default=60.0, help="seconds between progress lines")
     parser.add_argument("--mutants", nargs="*", help="break these rules, or all; no names: all")

@@ -13,7 +13,7 @@ from tests.ci import CI
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("plotly") is None and not CI,
-    reason="plotly is not installed: pip install aioidem[report]",
+    reason="plotly is not installed: pip install 'aioidem[report]'",
 )
 
 

@@ -448,6 +448,31 @@ def test_a_config_in_the_place_of_the_addresses_is_refused_with_its_name() -> No
     assert Producer(config=config).config is config
 
 
+def test_addresses_beside_a_config_are_refused() -> None:
+    """A config has the addresses that are used: others beside it would be ignored."""
+    config = ProducerConfig.build("h:1")
+    with pytest.raises(errors.ConfigError, match=r"either bootstrap_servers \('h:2'\) or config"):
+        Producer("h:2", config=config)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (lambda *_: 7, "the partitioner chose 7, which is none of the 3 partitions of topic 't'"),
+        (lambda *_: 1 // 0, "the partitioner raised ZeroDivisionError.* for topic 't'"),
+    ],
+)
+@bounded(10)
+async def test_an_error_of_the_partitioner_names_the_topic(choice: Any, said: str) -> None:
+    async with (
+        EmbeddedCluster(transport="memory", default_partitions=3) as cluster,
+        producer_for(cluster, partitioner=choice) as producer,
+    ):
+        with pytest.raises(errors.RecordError, match=said):
+            await producer.send("t", b"v", key=b"k")
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("wrong", ["x", 5, None, [3], ["x"]])
 async def test_what_is_no_failed_record_cannot_be_resolved(wrong: Any) -> None:

@@ -1,6 +1,6 @@
 """GSSAPI with a Kerberos realm and real Kafka: only a client with a valid ticket is accepted.
 
-    pip install aioidem[gssapi]; python -m pytest tests/security/on_kafka/kerberos.py
+    pip install 'aioidem[gssapi]'; python -m pytest tests/security/on_kafka/kerberos.py
 
 pytest does not collect this file by itself, because it needs the package ``gssapi`` and MIT's
 ``krb5kdc``, ``kdb5_util`` and ``kadmin.local`` on the path (Debian: krb5-kdc and
