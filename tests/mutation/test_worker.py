@@ -15,6 +15,8 @@ from .worker import Worker
 
 GOODPUT = "aioidem/_engine/goodput.py"
 TESTS = "tests/engine/test_goodput.py"
+# Its tests are collected with all others of a folder, and left out.
+ON_KAFKA = "tests/producer/on_kafka/test_windows.py"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def mutants() -> dict[str, Mutant]:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    worker = Worker([TESTS], tmp_path_factory.mktemp("worker") / "log")
+    worker = Worker([TESTS, ON_KAFKA], tmp_path_factory.mktemp("worker") / "log")
     yield worker
     worker.close()
 
