@@ -885,7 +885,7 @@ _IN_WORDS = {
     TransactionState.OPEN: "a transaction is open",
     TransactionState.COMMITTING: "the transaction is being committed",
     TransactionState.DECIDING: "the transaction is being committed",
-    TransactionState.ABORTABLE: "the transaction can only be aborted",
+    # `Transactions.check` has raised before, if it can only be aborted.
     TransactionState.ABORTING: "the transaction is being aborted",
     TransactionState.RENEWING: "the next epoch is being requested; no transaction is open",
     TransactionState.FATAL: "the producer has ended",

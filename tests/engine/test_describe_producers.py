@@ -48,6 +48,19 @@ def told(epoch: int, last: int, producer_id: int = 4001) -> ProducersAnswer:
     return ProducersAnswer(0, {producer_id: (epoch, last)})
 
 
+def test_a_batch_that_is_not_in_doubt_is_no_hint() -> None:
+    """A batch that was never written to a socket is not probed, even if the leader names it."""
+    rig = Rig().start()
+    rig.send()
+    rig.ack(rig.outstanding()[0])
+    rig.send(5)
+    rig.lose(unwritten=rig.outstanding()[4:])
+    rig.tick(2.0)
+    rig.producers = told(0, 5)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.sequences == [4, 3, 2, 1]
+
+
 def test_a_hint_is_asked_first_and_alone_and_only_error_none_acknowledges() -> None:
     """The batch that DescribeProducers names is probed first and alone; only error NONE settles it.
 

@@ -909,6 +909,7 @@ def test_a_state_that_does_not_fit_the_commit_is_no_commit(version: int) -> None
     outcome = rig.transactions.outcome
     rig.answer_call(rig.called(END), INVALID_TXN_STATE)
     assert rig.txn is (FATAL if version == V1 else ABORTABLE)
+    assert isinstance(rig.transactions.cause, errors.InvalidTxnState)
     assert outcome.committed is None
 
 
@@ -1086,6 +1087,8 @@ def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> 
     rig.tick(2.0)
     rig.answer_call(rig.called(END), TRANSACTION_ABORTABLE)
     assert rig.txn is ABORTABLE
+    with pytest.raises(errors.AbortableTransactionError, match="TransactionAbortable"):
+        rig.transactions.check()
     outcome = rig.abort()
     rig.answer_call(rig.called(END), INVALID_TXN_STATE)
     assert outcome.committed is None

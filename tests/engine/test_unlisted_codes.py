@@ -43,6 +43,15 @@ def attempts(rig: Rig, code: int, message: str | None = None, *, seconds: float 
     return refused
 
 
+def test_the_codes_that_kafka_documents_as_retriable_are_all_there() -> None:
+    """By number, as the protocol guide of Kafka 4.3 lists them."""
+    documented = {
+        *(2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84),
+        *(88, 89, 100, 103, 106, 122, 123, 133),
+    }
+    assert {code for code in map(int, ErrorCode) if may_pass(code, None)} == documented
+
+
 @pytest.mark.parametrize(
     "code", [READ_ONLY, 999, ErrorCode.offset_out_of_range, ErrorCode.illegal_generation, 32767, -2]
 )
