@@ -48,6 +48,8 @@ _SIMULATION_FILES: Final = (
     "aioidem/_testing",
     "aioidem/_broker",
 )
+_CHOICE: Final = ("tests/simulated/corpus.json", "tests/mutation/judges.py")
+"""The files that say which seeds are tried."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +117,8 @@ def _reach(tests: Sequence[str]) -> Reach:
     """Return which runs execute which lines; trace those whose files have changed."""
     reach = Reach(KEPT / "reach.json", digest(*(ROOT / path for path in paths())))
     wanted = {path: digest(ROOT / path) for path in _files(tests, "test_*.py")}
-    wanted[_SIMULATION] = digest(*(ROOT / path for path in _files(_SIMULATION_FILES, "*.py")))
+    simulation = [*_files(_SIMULATION_FILES, "*.py"), *_CHOICE]
+    wanted[_SIMULATION] = digest(*(ROOT / path for path in simulation))
     unknown = [group for group, made in wanted.items() if not reach.knows(group, made)]
     if unknown:
         _say(f"tracing which lines {len(unknown)} groups of runs execute")

@@ -12,6 +12,7 @@ import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final, NamedTuple
 
@@ -43,10 +44,11 @@ FOLDERS: Final = (
 WHOLE: Final = "whole "
 """The prefix of a space with all of its faults, and not only one."""
 
-_SEEDS: Final = 80
-_TRANSACTIONAL: Final = 40
+_SEEDS: Final = {"profiles": 80, "transactions": 40, "transactional swarm": 20, "resolve": 20}
+"""How many seeds of each mix are tried besides those of the corpus."""
+
 _FIRST: Final = 45
-"""Seeds that are tried before the spaces."""
+"""Seeds of the corpus that are tried before the spaces."""
 
 _STATES: Final = 20_000
 """More states than any of the spaces has, with as many faults."""
@@ -79,16 +81,23 @@ class Job(NamedTuple):
 def simulation_runs() -> list[str]:
     """Return the names of all seeds and spaces, in the order in which they are tried.
 
-    The spaces are those of the everyday tests, with as many faults.
+    The corpus comes first: its seeds take the rows and branches that few others take. The spaces
+    are those of the everyday tests, with as many faults.
     """
     from tests.exploration.spaces import EVERYDAY, SPACES
+    from tests.simulated.corpus import seeds_of
 
-    seeds = [f"soak {seed}" for seed in range(_SEEDS)]
-    every = _SEEDS // _TRANSACTIONAL
-    for seed in range(_TRANSACTIONAL):
-        seeds.insert(seed * (every + 1) + every, f"transactions {seed}")
+    by_mix: dict[str, list[str]] = {}
+    for mix, seed in seeds_of():
+        by_mix.setdefault(mix, []).append(f"{mix} {seed}")
+    corpus = [name for turn in zip_longest(*by_mix.values()) for name in turn if name is not None]
+    others = [
+        [f"{mix} {seed}" for seed in range(count) if f"{mix} {seed}" not in corpus]
+        for mix, count in _SEEDS.items()
+    ]
+    more = [name for turn in zip_longest(*others) for name in turn if name is not None]
     spaces = [f"space {name}" for name in SPACES]
-    return [*seeds[:_FIRST], *spaces, *seeds[_FIRST:], f"{WHOLE}space {EVERYDAY}"]
+    return [*corpus[:_FIRST], *spaces, *corpus[_FIRST:], f"{WHOLE}space {EVERYDAY}", *more]
 
 
 class Ended(NamedTuple):
@@ -232,15 +241,23 @@ def perform(name: str, items: Mapping[str, pytest.Item]) -> str | None:
 def _simulated(name: str) -> str | None:
     from tests.exploration.search import explore
     from tests.exploration.spaces import SPACES
-    from tests.simulated.soak import quiet, run_seed, run_transactional
+    from tests.simulated.corpus import RUNS
+    from tests.simulated.resolving import Tally, resolve_seed
+    from tests.simulated.soak import quiet, run_transactional_swarm
 
     kind, _, which = name.removeprefix(WHOLE).partition(" ")
     if kind == "space":
         faults = None if name.startswith(WHOLE) else 1
         found = explore(SPACES[which], faults=faults, limit=_STATES)
         return None if found.violation is None else found.violation.what
+    mix, _, seed = name.rpartition(" ")
     with quiet():
-        result = (run_seed if kind == "soak" else run_transactional)(int(which))
+        if mix == "resolve":
+            tally = Tally()
+            tally.add(resolve_seed(int(seed)))
+            return tally.wrong[0] if tally.wrong else None
+        runs = {**RUNS, "transactional swarm": run_transactional_swarm}
+        result = runs[mix](int(seed))
     return str(result.violations[0]) if result.violations else None
 
 

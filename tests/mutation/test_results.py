@@ -12,7 +12,7 @@ from .results import Result, Results, report
 from .sources import all_mutants
 from .triage import VERDICTS, Triage
 
-YES, NO = Verdict(killed=True, how="soak 1", seconds=1.0), Verdict(False, "all of 2 runs", 1.0)
+YES, NO = Verdict(killed=True, how="profiles 1", seconds=1.0), Verdict(False, "all of 2 runs", 1.0)
 MUTANT = mutants_of("a.py", "def f():\n call()", {})[0]
 TRIAGE = Path(__file__).parent / "triage.toml"
 

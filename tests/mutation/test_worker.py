@@ -60,7 +60,7 @@ def test_a_mutant_that_no_test_notices_survives(worker: Worker, mutants: dict[st
 def test_a_seed_and_a_space_are_runs_too(worker: Worker, mutants: dict[str, Mutant]) -> None:
     """They notice nothing of a mutant that is not about promises."""
     removed = _mutant(mutants, "removed `self._samples.append")
-    verdict = worker.judge(removed, _job("soak 0", "transactions 0", "space split"))
+    verdict = worker.judge(removed, _job("profiles 0", "transactions 0", "space split"))
     assert verdict == (False, "all of 3 runs", verdict.seconds)
 
 
@@ -87,7 +87,7 @@ def test_a_mutant_that_never_ends_is_killed() -> None:
         while True:
             pass
 
-    verdict = judge(endless, Job([("soak 0", 0.1)], budget=1.0, least=0.1), {})
+    verdict = judge(endless, Job([("profiles 0", 0.1)], budget=1.0, least=0.1), {})
     assert verdict == (True, "out of time: ", verdict.seconds)
 
 
@@ -98,7 +98,7 @@ def test_what_goes_wrong_in_the_judge_is_no_kill() -> None:
         raise KeyError("planted")
 
     with pytest.raises(RuntimeError, match="planted"):
-        judge(unfit, Job([("soak 0", 0.1)], budget=1.0), {})
+        judge(unfit, Job([("profiles 0", 0.1)], budget=1.0), {})
 
 
 def test_a_traced_run_tells_its_lines(worker: Worker, mutants: dict[str, Mutant]) -> None:
