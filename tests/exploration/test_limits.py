@@ -44,6 +44,20 @@ def test_a_broker_that_forgets_the_producer_early(path: str, promise: str, what:
     assert replay(space, tuple(path.split("; "))) == what
 
 
+def test_a_leader_that_returns_without_state() -> None:
+    """A leader loses its turn and gets it again on the same connection, without its state.
+
+    It refuses one batch while another broker leads, and accepts the next one later. Somebody else's
+    record fills the gap, so not even the offset shows it.
+    """
+    path = (
+        "cut 2; wait; serve 4; deliver 4; move 0 bare; serve 4; deliver 4; move 0 bare; fill 0;"
+        " serve 4; deliver 4"
+    )
+    what = "record 2 is ACKED, and it is not in the log"
+    assert replay(SPACES["a leader without state"], tuple(path.split("; "))) == what
+
+
 @pytest.mark.parametrize(
     ("version", "path", "told"),
     [
