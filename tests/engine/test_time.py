@@ -479,6 +479,16 @@ def test_a_silent_connection_is_closed_at_the_request_timeout() -> None:
     assert rig.statuses == [ACKED] * 4
 
 
+def test_what_is_sent_meanwhile_does_not_put_the_request_timeout_off() -> None:
+    """A silent connection is closed in time, though records go on being sent on it."""
+    rig, (only,) = pipelined(1, request_timeout=5.0)
+    while not only.link.closed and rig.now - only.sent_at < 8.0:
+        rig.send()
+        rig.tick(1.0)
+    assert only.link.closed
+    assert rig.now - only.sent_at == pytest.approx(5.0, abs=0.01)
+
+
 def test_a_late_answer_of_a_closed_connection_is_ignored() -> None:
     """An answer that comes after its connection was closed changes nothing."""
     rig, requests = pipelined(2, request_timeout=5.0)
