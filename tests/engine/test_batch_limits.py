@@ -109,6 +109,20 @@ def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
     assert rig.core.counters.batches_split == 1
 
 
+def test_batches_are_numbered_on_behind_the_parts_of_a_split() -> None:
+    rig = growing()
+    rig.now += 0.01
+    rig.ack(rig.outstanding()[0])
+    for request in rig.outstanding()[:-1]:
+        rig.ack(request)
+    rig.fail(rig.outstanding()[-1], MESSAGE_TOO_LARGE)
+    rig.send()
+    rig.tick(1.0)
+    ordinals = [batch.ordinal for batch in rig.state().unresolved]
+    assert len(ordinals) > 2
+    assert ordinals == list(range(ordinals[0], rig.state().next_ordinal))
+
+
 def test_a_refusal_that_the_known_limit_explains_asks_nothing() -> None:
     rig = growing(told=BATCH_SIZE)
     rig.ack_all()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioidem import errors
 from aioidem._engine.draft import Draft
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
@@ -24,6 +25,8 @@ from aioidem._protocol.metadata import PartitionUpdate
 from aioidem._records import BATCH_OVERHEAD, build_batch, read_batches, record_size_bound
 from aioidem.partitioner import DefaultPartitioner
 from aioidem.structs import DeliveryStatus
+
+from .driver import Rig, T
 
 ACKED = DeliveryStatus.ACKED
 
@@ -377,3 +380,11 @@ def test_a_record_of_a_batch_with_header_fits() -> None:
     queue.append(block(b"v" * 500, b"w"), 0.0)
     assert values_of(list(queue.cut(BATCH_OVERHEAD + 1, 1000))) == [b"v" * 500]
     assert values_of(list(queue.cut(BATCH_OVERHEAD + 1, 1000))) == [b"w"]
+
+
+def test_a_producer_that_is_closed_takes_no_block() -> None:
+    rig = Rig().start()
+    rig.core.accumulator.close()
+    with pytest.raises(errors.ProducerClosed):
+        rig.core.accumulator.append_block(T, block(b"v"), rig.now)
+    assert rig.core.unsettled == 0

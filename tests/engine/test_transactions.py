@@ -1571,7 +1571,10 @@ def test_the_transactional_id_is_not_changed_before_the_transaction_is_over(vers
     for rig in rigs:
         state = rig.txn
         assert not rig.transactions.may_change_id
-        with pytest.raises((errors.IllegalStateError, errors.AbortableTransactionError)):
+        with pytest.raises(
+            (errors.IllegalStateError, errors.AbortableTransactionError),
+            match=r"is being requested|transaction (is|can only)",
+        ):
             rig.change_id("y")
         assert (rig.txn, rig.transactions.transactional_id) == (state, "x")
         rig.answer_call(rig.called(rig.hold[0])) if rig.hold else None
