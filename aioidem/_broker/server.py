@@ -30,7 +30,7 @@ from aioidem._broker.security import BrokerSecurity
 from aioidem._broker.state import ClusterState
 from aioidem._broker.topology import Broker
 from aioidem._network.listening import Listening
-from aioidem._network.transport import Connector, TcpConnector, no_delay
+from aioidem._network.transport import Connector, TcpConnector, address, no_delay
 from aioidem._protocol.frames import FrameSplitter
 from aioidem._protocol.messages import encode_response
 from aioidem._protocol.versions import ApiKey
@@ -162,7 +162,7 @@ class ClusterServer:
         try:
             listener = await anyio.create_tcp_listener(local_host=broker.host, local_port=port)
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror}: {broker.host}:{port}") from error
+            raise OSError(error.errno, f"{error.strerror}: {address(broker.host, port)}") from error
         broker.port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
         self._ports[broker.id] = broker.port
         listening = Listening(listener, anyio.CancelScope(), anyio.Event())

@@ -115,7 +115,7 @@ class Producer(TransactionCalls):
         if config is not None and bootstrap_servers != _DEFAULT_SERVERS:
             raise errors.ConfigError(
                 f"pass either bootstrap_servers ({bootstrap_servers!r}) or config, which has the "
-                f"addresses that are used, not both"
+                "addresses that are used, not both"
             )
         if isinstance(bootstrap_servers, ProducerConfig):
             raise errors.ConfigError(

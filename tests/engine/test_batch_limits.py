@@ -87,7 +87,8 @@ def test_a_limit_heard_on_a_lost_connection_is_asked_again_on_the_next() -> None
     assert max(size(request) for request in new) <= BATCH_SIZE
 
 
-def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
+def with_a_large_batch() -> tuple[Rig, Request]:
+    """Return a rig, and the request with its only unanswered batch, which is large."""
     rig = growing()
     rig.now += 0.01
     rig.ack(rig.outstanding()[0])
@@ -95,6 +96,11 @@ def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
     assert size(large) > 20_000
     for request in rig.outstanding()[:-1]:
         rig.ack(request)
+    return rig, large
+
+
+def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
+    rig, large = with_a_large_batch()
     rig.hold = (steps.DescribeTopicLimit,)
     sent = len(rig.everything)
     rig.fail(large, MESSAGE_TOO_LARGE)
@@ -110,12 +116,8 @@ def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
 
 
 def test_batches_are_numbered_on_behind_the_parts_of_a_split() -> None:
-    rig = growing()
-    rig.now += 0.01
-    rig.ack(rig.outstanding()[0])
-    for request in rig.outstanding()[:-1]:
-        rig.ack(request)
-    rig.fail(rig.outstanding()[-1], MESSAGE_TOO_LARGE)
+    rig, large = with_a_large_batch()
+    rig.fail(large, MESSAGE_TOO_LARGE)
     rig.send()
     rig.tick(1.0)
     ordinals = [batch.ordinal for batch in rig.state().unresolved]

@@ -26,10 +26,11 @@ from .driver import (
 )
 
 
-def asked(answer: ProducersAnswer, start: int = 1) -> Rig:
+def asked(answer: ProducersAnswer, start: int = 1, *, written: int = 5) -> Rig:
     """Make a rig with five batches in doubt, whose leader then gives this answer.
 
     The oldest of the five was answered OUT_OF_ORDER, so the engine asks with DescribeProducers.
+    Those behind the first `written` were never written to a socket, and so are not in doubt.
     """
     rig = Rig().start()
     rig.send()
@@ -37,7 +38,7 @@ def asked(answer: ProducersAnswer, start: int = 1) -> Rig:
     if start != 1:
         rig.jump(start)
     rig.send(5)
-    rig.lose()
+    rig.lose(unwritten=rig.outstanding()[written:])
     rig.tick(2.0)
     rig.producers = answer
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
@@ -50,14 +51,7 @@ def told(epoch: int, last: int, producer_id: int = 4001) -> ProducersAnswer:
 
 def test_a_batch_that_is_not_in_doubt_is_no_hint() -> None:
     """A batch that was never written to a socket is not probed, even if the leader names it."""
-    rig = Rig().start()
-    rig.send()
-    rig.ack(rig.outstanding()[0])
-    rig.send(5)
-    rig.lose(unwritten=rig.outstanding()[4:])
-    rig.tick(2.0)
-    rig.producers = told(0, 5)
-    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    rig = asked(told(0, 5), written=4)
     assert rig.sequences == [4, 3, 2, 1]
 
 

@@ -10,7 +10,7 @@ import math
 import os
 import resource
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from multiprocessing.connection import Connection, Pipe
@@ -90,14 +90,23 @@ def simulation_runs() -> list[str]:
     by_mix: dict[str, list[str]] = {}
     for mix, seed in seeds_of():
         by_mix.setdefault(mix, []).append(f"{mix} {seed}")
-    corpus = [name for turn in zip_longest(*by_mix.values()) for name in turn if name is not None]
+    corpus = _by_turns(by_mix.values())
     others = [
         [f"{mix} {seed}" for seed in range(count) if f"{mix} {seed}" not in corpus]
         for mix, count in _SEEDS.items()
     ]
-    more = [name for turn in zip_longest(*others) for name in turn if name is not None]
     spaces = [f"space {name}" for name in SPACES]
-    return [*corpus[:_FIRST], *spaces, *corpus[_FIRST:], f"{WHOLE}space {EVERYDAY}", *more]
+    return [
+        *corpus[:_FIRST],
+        *spaces,
+        *corpus[_FIRST:],
+        f"{WHOLE}space {EVERYDAY}",
+        *_by_turns(others),
+    ]
+
+
+def _by_turns(names: Iterable[Iterable[str]]) -> list[str]:
+    return [name for turn in zip_longest(*names) for name in turn if name is not None]
 
 
 class Ended(NamedTuple):
