@@ -236,6 +236,29 @@ def test_a_config_that_may_not_be_read_is_asked_about_again_while_batches_go_on(
     assert rig.outstanding()[0].version == 14
 
 
+def test_a_connection_that_ends_while_the_config_is_asked_for_again_begins_anew() -> None:
+    """The next connection asks for the config, and its first batch waits for the answer."""
+    rig = Rig(version=14)
+    rig.config_error = TOPIC_AUTHORIZATION_FAILED
+    rig.start()
+    rig.send()
+    rig.ack_all()
+    rig.hold = (steps.DescribeTopicConfig,)
+    rig.tick(2.0)
+    rig.send()
+    rig.ack_all()
+    [again] = rig.held
+    rig.lose()
+    rig.tick(2.0)
+    rig.send()
+    assert not rig.outstanding()
+    [anew] = rig.held[1:]
+    assert anew.link_id != again.link_id
+    rig.core.on_answer(anew, TopicConfig(0, True), rig.now)
+    rig.poll()
+    assert rig.outstanding()[0].version == 14
+
+
 def test_a_topic_without_an_id_is_written_by_name() -> None:
     """A topic without an id is written in v12, by name, never with a zero id (franz-go #1312)."""
     rig = Rig(version=14, window_discovery="on")

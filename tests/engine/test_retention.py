@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from aioidem._engine.retention import BrokerMemory, Disproof
 from aioidem._protocol.producers import ProducersAnswer
 
 from .driver import ACKED, OUT_OF_ORDER, PENDING, Request, Rig, T, pipelined
@@ -198,3 +199,19 @@ def test_the_other_partitions_of_that_broker_are_careful_too() -> None:
     rig.send(partition=1)
     rig.ack(rig.outstanding()[0], retained=20)
     assert rig.state(partition=1).window.limit == 7
+
+
+def test_a_limit_that_is_proved_again_and_again_lasts_at_most_a_day() -> None:
+    """The first limit lasts ten minutes, each later one twice as long, up to 24 hours.
+
+    Those are the times without the back-off's jitter of 20 %, whose factor is 1 here.
+    """
+    memory = BrokerMemory(lambda: 0.5)
+    now, times = 0.0, []
+    for _ in range(10):
+        memory.disprove(Disproof(said=20, proved=7, refused=8), now)
+        limited = [s for s in range(0, 90_000, 100) if memory.believed(20, now + s) == 7]
+        times.append(limited[-1] + 100)
+        now += 90_000.0
+    assert times[:8] == [600 * 2**count for count in range(8)]
+    assert times[8:] == [86_400, 86_400]

@@ -17,6 +17,7 @@ from aioidem._engine import steps
 from aioidem._engine.coordinator_refusals import coordinator_error
 from aioidem._engine.transactions import TransactionState
 from aioidem._protocol.end_txn import EndTxnAnswer
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
 from aioidem.structs import DeliveryStatus
 
@@ -1630,6 +1631,17 @@ def test_a_coordinator_that_was_told_is_not_asked_for(version: int) -> None:
     assert calls(rig, before).count("FindCoordinator") == 1
     assert rig.commit().committed is True
     a_whole_transaction(rig)
+
+
+def test_a_coordinator_that_metadata_does_not_name_is_reached_at_the_address_told() -> None:
+    """A coordinator that was told need not be a broker that Metadata has named."""
+    rig = opened(V2)
+    rig.core.coordination.learn_coordinator("g", BrokerAddress(9, "b9", 9092))
+    before = len(rig.asked)
+    rig.hold = (COMMIT_OFFSETS,)
+    rig.offsets(7)
+    assert "FindCoordinator" not in calls(rig, before)
+    assert rig.links[rig.called(COMMIT_OFFSETS).link_id].host == "b9"
 
 
 def test_a_refusal_under_the_former_id_is_not_told_of_the_other_one() -> None:

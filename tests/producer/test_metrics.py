@@ -29,6 +29,8 @@ Metrics = dict[str, dict[str, float]]
 Scenario = Callable[[], Awaitable[tuple[Metrics, Producer]]]
 SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {}
 
+SASL_AUTHENTICATE = 36
+
 BY_ENGINE = {
     "aioidem-metrics": (
         "doubt-probed-total",
@@ -291,6 +293,32 @@ async def credentials_are_refused_at_a_renewal() -> tuple[Metrics, Producer]:
             await producer.send("t", b"3")
         await virtual_time(10)
         return producer.metrics(), producer
+
+
+@bounded(300)
+async def test_each_connection_whose_password_is_refused_counts_once() -> None:
+    security = BrokerSecurity(mechanisms=("PLAIN",), users={"alice": "secret"})
+    async with EmbeddedCluster(transport="memory", rtt=0.1, security=security) as cluster:
+        asked = 0
+
+        def count(seen: RequestSeen) -> Action | None:
+            nonlocal asked
+            asked += seen.api_key == SASL_AUTHENTICATE
+            return None
+
+        cluster.intercept(count)
+        producer = producer_for(
+            cluster,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_username="alice",
+            sasl_password="wrong",
+            sasl_allow_plaintext=True,
+        )
+        with pytest.raises(errors.SaslAuthenticationFailed):
+            await producer.start()
+        assert asked > 0
+        assert producer.metrics()["producer-metrics"]["failed-authentication-total"] == asked
 
 
 @bounded(300)

@@ -162,7 +162,9 @@ def test_spark_shows_no_credential_that_is_given_as_it_is(
     for place, text in stream.said():
         assert CANARY not in text, place
     log = recorded(spark, event_log)
-    assert where["topic"] in log  # the log does contain options
+    assert "MicroBatchWrite" in log  # the log does contain the plan of the write
+    if spark.version < "4.2":  # later versions leave the options of a stream out of its plan
+        assert where["topic"] in log
     assert CANARY not in log
     assert CANARY not in "".join(capfd.readouterr())
     if not stream.raised:
