@@ -30,6 +30,7 @@ from aioidem.testing import (
     Expectations,
     FaultProxy,
     FrameSeen,
+    Hold,
     Inspect,
     KafkaCluster,
     LogRecord,
@@ -114,6 +115,27 @@ class SpanCount:
         """Forget the spans and error codes counted so far."""
         self._spans.clear()
         self.codes.clear()
+
+    def await_bursts(self, *sizes: int) -> None:
+        """Hold the next requests until a burst of each of these sizes has come, one after another.
+
+        A client fills its window only if it sends faster than the broker answers, which a busy
+        machine does not promise. A client whose window is smaller than a burst waits for ever.
+        """
+        burst, left = Hold(), [*sizes]
+
+        def hold() -> Hold | None:
+            nonlocal burst
+            if not left:
+                return None
+            held, left[0] = burst, left[0] - 1
+            if not left[0]:
+                held.release()
+                burst = Hold()
+                del left[0]
+            return held
+
+        self.request = hold
 
     def _on_request(self, seen: FrameSeen) -> Action | None:
         return Inspect(functools.partial(self._count, seen)) if seen.api_key == PRODUCE else None

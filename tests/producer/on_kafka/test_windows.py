@@ -56,7 +56,8 @@ async def commit_and_count(
     """Send 60 records in each of three transactions, abort the second, and count the spans.
 
     Assert that the span of each transaction reaches the window: in transactions v2 before the first
-    answer; in v1 (`gated`) one batch is sent first, and the others after its answer.
+    answer, from the second one on; in v1 (`gated`), and where the partition is new, one batch is
+    sent first, and the others after its answer.
     """
     spans = SpanCount(cluster.proxy)
     # The number of requests before the transaction began, and the numbers when each answer came.
@@ -67,6 +68,7 @@ async def commit_and_count(
             spans.forget()
             asked.clear()
             before = spans.requests
+            spans.await_bursts(*([1, window] if gated or not before else [window]))
             await producer.begin_transaction()
             assert set(await outcomes(send(producer, topic, name, 60))) == {DeliveryStatus.ACKED}
             await (producer.commit_transaction() if commit else producer.abort_transaction())
@@ -77,10 +79,14 @@ async def commit_and_count(
 
 
 async def send_and_count(
-    cluster: KafkaCluster, topic: str, records: int = 120, **options: Any
+    cluster: KafkaCluster, topic: str, fill: int, records: int = 120, **options: Any
 ) -> tuple[SpanCount, int]:
-    """Send batches of one record, and return the counter of spans and the window at the end."""
+    """Send batches of one record, and return the counter of spans and the window at the end.
+
+    The broker gets the batches after the first one when `fill` of them are on the way.
+    """
     spans = SpanCount(cluster.proxy)
+    spans.await_bursts(1, fill)
     async with producer_of(cluster, **ONE_EACH, **options) as producer:
         history = History(producer, topic)
         await outcomes(history.send(records))
@@ -99,7 +105,7 @@ async def test_a_stock_broker_gets_five_batches_and_never_more(version: str) -> 
     async with KafkaCluster(version, rtt=RTT) as cluster:
         for discovery in ("auto", "on"):
             await cluster.create_topic(discovery)
-            spans, window = await send_and_count(cluster, discovery, window_discovery=discovery)
+            spans, window = await send_and_count(cluster, discovery, 5, window_discovery=discovery)
             assert (spans.max_span(), window) == (5, 5)
             assert 14 not in spans.versions
         await cluster.create_topic("transactional")
@@ -115,7 +121,7 @@ async def test_producer_connected_to_an_old_broker_with_20_on_the_topic_falls_ba
     """
     async with KafkaCluster("3.9.1", retain=20, rtt=RTT) as cluster:
         await cluster.create_topic("t")
-        spans, window = await send_and_count(cluster, "t", window_discovery="on")
+        spans, window = await send_and_count(cluster, "t", 5, window_discovery="on")
         assert (spans.max_span(), window) == (5, 5)
         assert max(spans.versions) < 13
 
@@ -130,7 +136,7 @@ async def test_twenty_is_discovered_and_reached(
 ) -> None:
     topic = f"discovered-{discovery}"
     await patched.create_topic(topic)
-    spans, window = await send_and_count(patched, topic, window_discovery=discovery)
+    spans, window = await send_and_count(patched, topic, 20, window_discovery=discovery)
     assert (spans.max_span(), window) == (20, 20)
     assert 14 in spans.versions
     assert set(spans.codes) == {ErrorCode.none}
@@ -149,7 +155,7 @@ async def test_max_in_flight_1_and_retain_20_sends_at_most_1(patched: KafkaClust
     """With 1 request allowed in flight, at most 1 is in flight at a window of 20 (KIP-1269)."""
     await patched.create_topic("one-in-flight")
     spans, window = await send_and_count(
-        patched, "one-in-flight", records=30, max_in_flight_requests_per_connection=1
+        patched, "one-in-flight", 1, records=30, max_in_flight_requests_per_connection=1
     )
     assert (spans.max_span(), window) == (1, 20)
     assert 14 in spans.versions
@@ -160,7 +166,7 @@ async def test_max_in_flight_20_and_retain_5_sends_at_most_5(patched: KafkaClust
     """With 20 requests allowed in flight but a window of 5, at most 5 are in flight (KIP-1269)."""
     await patched.create_topic("retains-5")
     patched.retention().set("retains-5", 5)
-    spans, window = await send_and_count(patched, "retains-5")
+    spans, window = await send_and_count(patched, "retains-5", 5)
     assert (spans.max_span(), window) == (5, 5)
     assert 14 in spans.versions
 
