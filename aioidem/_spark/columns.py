@@ -127,18 +127,24 @@ def _cells(batch: pa.RecordBatch, topic: str | None) -> pa.Array:
     "-". Numbers are written in decimal.
     """
     names = batch.schema.names
-    null = pa.nulls(batch.num_rows, _BINARY)
-    columns = [_binary(name, batch.column(name)) if name in names else null for name in _SUMMED]
-    if topic is not None:
-        columns[0] = pa.repeat(pa.scalar(topic.encode(), _BINARY), batch.num_rows)
-    lengths = [
-        pc.call_function("binary_length", [each]).cast(pa.large_string()).fill_null("-")
-        for each in columns
+    columns: list[pa.Array | pa.Scalar] = [
+        _binary(name, batch.column(name)) if name in names else pa.scalar(None, _BINARY)
+        for name in _SUMMED
     ]
+    if topic is not None:
+        columns[0] = pa.scalar(topic.encode(), _BINARY)
     between = pa.scalar(b":", _BINARY)
     options = pc.JoinOptions(null_handling="replace", null_replacement="")
-    cells = [each.cast(_BINARY) for each in lengths] + columns
-    return pc.call_function("binary_join_element_wise", [*cells, between], options)
+    cells = [*map(_length, columns), *columns, between]
+    return pc.call_function("binary_join_element_wise", cells, options)
+
+
+def _length(column: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+    """Return the lengths of a column's values in decimal; of a scalar, which all rows have, one."""
+    if isinstance(column, pa.Scalar):
+        return pa.scalar(str(len(column.as_py())).encode() if column.is_valid else b"-", _BINARY)
+    length = pc.call_function("binary_length", [column])
+    return length.cast(pa.large_string()).fill_null("-").cast(_BINARY)
 
 
 def _binary(name: str, column: pa.Array) -> pa.Array:
