@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from aioidem._engine.record_block import RecordBlock
 from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.topic_view import TopicView
-from aioidem._records import BinaryColumn, partitions_of
+from aioidem._records import BinaryColumn, partitions_of, rows_of_partitions
 
 __all__ = ["spread"]
 
@@ -67,16 +67,31 @@ def _by_keys(
 ) -> Iterator[tuple[int, RecordBlock]]:
     everything = topic.everything
     hashed = block.columns.hashed(len(everything))
+    placed = rows_of_partitions(hashed, block.chosen)
+    if placed is None:
+        rows = _with_some_keys(block, hashed, sticky, topic)
+    else:
+        rows = {everything[place]: chosen for place, chosen in placed.items()}
+    for index, chosen in rows.items():
+        yield index, block.among(chosen)
+
+
+def _with_some_keys(
+    block: RecordBlock, hashed: array[int], sticky: StickyPartitioner, topic: TopicView
+) -> dict[int, array[int]]:
+    """Return the rows of each partition, if some of the records have no key.
+
+    Each record without a key gets its partition at its own place in the block. If records without a
+    key were placed together, later or earlier than the records with keys, the records of a
+    partition would not keep their order.
+    """
+    everything = topic.everything
     rows: dict[int, array[int]] = {}
     for number, row in enumerate(block.chosen):
         place = hashed[row]
-        # Each record without a key gets its partition at its own place in the block. If records
-        # without a key were placed together, later or earlier than the records with keys, the
-        # records of a partition would not keep their order.
         index = everything[place] if place >= 0 else sticky.choose(block.size_of(number), topic)
         if index in rows:
             rows[index].append(row)
         else:
             rows[index] = array("q", [row])
-    for index, chosen in rows.items():
-        yield index, block.among(chosen)
+    return rows

@@ -36,7 +36,7 @@ from aioidem._hot.encoding import (
     record_size,
 )
 from aioidem._hot.fields import BudgetFields, QueueFields, StickyFields, TargetFields
-from aioidem._hot.hashing import murmur2, partitions_of
+from aioidem._hot.hashing import murmur2, partitions_of, rows_of_partitions
 from aioidem._hot.queueing import Appender, PlainSends, squeeze, take_fitting
 from aioidem._hot.record import LOOKED, DeliveryFields, RecordFields
 from aioidem._hot.settling import settle_each, total_overhead, total_size
@@ -63,6 +63,7 @@ __all__ = [
     "partitions_of",
     "payload_size",
     "record_size",
+    "rows_of_partitions",
     "settle_each",
     "squeeze",
     "take_fitting",

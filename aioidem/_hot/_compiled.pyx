@@ -49,6 +49,7 @@ cdef extern from "math.h":
 cdef tuple _NOTHING = ()
 cdef array _INTS = array("i")
 cdef array _LONGS = array("q")
+cdef int _MOST_PLACES = 1_000_000
 cdef object _BinaryColumn = _columns.BinaryColumn
 cdef Py_ssize_t _FIRST_CAPACITY = 32768
 cdef Py_ssize_t MAX_OVERHEAD = _encoding.MAX_RECORD_OVERHEAD
@@ -1126,3 +1127,63 @@ def partitions_of(keys, count):
         else:
             return found
     return _hashing.partitions_of(keys, count)
+
+
+def rows_of_partitions(partitions, rows):
+    """Return the rows of each partition, in their order; None if a row has no partition.
+
+    See `hashing.rows_of_partitions`.
+    """
+    cdef const int *places
+    cdef const int64_t *chosen = NULL
+    cdef int64_t first = 0, row
+    cdef Py_ssize_t length, count, i
+    cdef int place, most = -1
+    cdef int64_t *sizes = NULL
+    cdef list order = []
+    cdef dict found = {}
+    cdef array each
+    if type(partitions) is not array or (<array> partitions).ob_descr.typecode != c"i":
+        return _hashing.rows_of_partitions(partitions, rows)
+    places = (<array> partitions).data.as_ints
+    length = len(<array> partitions)
+    if is_longs(rows):
+        chosen = <const int64_t *> (<array> rows).data.as_longlongs
+        count = len(<array> rows)
+    elif type(rows) is range and rows.step == 1 and 0 <= rows.start and rows.stop <= length:
+        count = len(rows)
+        first = rows.start
+    else:
+        return _hashing.rows_of_partitions(partitions, rows)
+    for i in range(count):
+        row = first + i if chosen is NULL else chosen[i]
+        if not 0 <= row < length:
+            return _hashing.rows_of_partitions(partitions, rows)
+        if places[row] < 0:
+            return None
+        most = max(most, places[row])
+    if most >= _MOST_PLACES:
+        return _hashing.rows_of_partitions(partitions, rows)
+    sizes = <int64_t *> PyMem_Malloc((most + 1) * sizeof(int64_t))
+    if sizes is NULL:
+        raise MemoryError
+    memset(sizes, 0, (most + 1) * sizeof(int64_t))
+    try:
+        for i in range(count):
+            place = places[first + i if chosen is NULL else chosen[i]]
+            if not sizes[place]:
+                order.append(place)
+            sizes[place] += 1
+        for each_place in order:
+            place = each_place
+            found[each_place] = clone(_LONGS, sizes[place], False)
+            sizes[place] = 0
+        for i in range(count):
+            row = first + i if chosen is NULL else chosen[i]
+            place = places[row]
+            each = <array> found[place]
+            each.data.as_longlongs[sizes[place]] = row
+            sizes[place] += 1
+    finally:
+        PyMem_Free(sizes)
+    return found

@@ -10,10 +10,10 @@ Rejected, measured in CPython 3.11: ``int.from_bytes`` of each four bytes (a key
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 
-__all__ = ["murmur2", "partitions_of"]
+__all__ = ["murmur2", "partitions_of", "rows_of_partitions"]
 
 _MASK = 0xFFFFFFFF
 _M = 0x5BD1E995
@@ -47,3 +47,27 @@ def partitions_of(keys: Iterable[bytes | None], count: int) -> array[int]:
         ZeroDivisionError: There is a key and no partition.
     """
     return array("i", [-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % count for key in keys])
+
+
+def rows_of_partitions(partitions: array[int], rows: Sequence[int]) -> dict[int, array[int]] | None:
+    """Return the rows of each partition, in their order; None if a row has no partition.
+
+    The partitions come in the order of their first rows.
+
+    Args:
+        partitions: what `partitions_of` returned for a column.
+        rows: numbers of rows of the column.
+
+    Raises:
+        IndexError: There is no such row.
+    """
+    found: dict[int, array[int]] = {}
+    for row in rows:
+        partition = partitions[row]
+        if partition in found:
+            found[partition].append(row)
+        elif partition < 0:
+            return None
+        else:
+            found[partition] = array("q", [row])
+    return found

@@ -14,6 +14,7 @@ from aioidem._hot import (
     partitions_of,
     payload_size,
     record_size,
+    rows_of_partitions,
 )
 from aioidem._records._decode import ReadRecord
 from aioidem._records.builder import (
@@ -73,4 +74,5 @@ __all__ = [
     "record_size_bound",
     "require",
     "restamp",
+    "rows_of_partitions",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -227,3 +227,42 @@ def test_a_column_is_hashed_key_by_key(form: Any) -> None:
     assert form.partitions_of(keys, 7) == array("i", expected)
     assert form.partitions_of(iter(keys), 7) == array("i", expected)
     assert form.partitions_of([], 0) == array("i")
+
+
+@given(
+    partitions=st.lists(st.integers(-1, 5), max_size=30)
+    | st.lists(st.sampled_from([0, 3, 999_999, 1_000_000, 2**31 - 1]), max_size=3),
+    rows=st.lists(st.integers(0, 29) | st.sampled_from([-1, -30, -31, 2**40]), max_size=30)
+    | st.builds(range, st.integers(-2, 31), st.integers(-2, 31), st.sampled_from([1, 2, -1])),
+)
+def test_rows_of_partitions_are_alike(
+    compiled: Any, pure: Any, partitions: list[int], rows: Sequence[int]
+) -> None:
+    """Both forms return the same rows in the same order, or raise the same error."""
+
+    def items(form: Any, column: Any, chosen: Any) -> Any:
+        found = form.rows_of_partitions(column, chosen)
+        return None if found is None else list(found.items())  # with the order
+
+    for chosen in (rows, array("q", rows), tuple(rows)):
+        for column in (array("i", partitions), array("q", partitions), partitions):
+            found = outcome(items, compiled, column, chosen)
+            assert found == outcome(items, pure, column, chosen)
+
+
+def test_the_rows_of_a_partition_keep_their_order(form: Any) -> None:
+    """Each partition gets its rows in order; a row without a partition (-1) leaves it to Python."""
+    partitions = array("i", [2, 0, 2, -1, 0])
+    expected = {0: array("q", [4, 1]), 2: array("q", [0, 2])}
+    found = form.rows_of_partitions(partitions, array("q", [4, 0, 2, 1]))
+    assert found == expected
+    assert list(found) == [0, 2]
+    assert form.rows_of_partitions(partitions, range(3)) == {
+        2: array("q", [0, 2]),
+        0: array("q", [1]),
+    }
+    assert form.rows_of_partitions(partitions, range(5)) is None
+    with pytest.raises(IndexError):
+        form.rows_of_partitions(partitions, range(4, 6))
+    with pytest.raises(IndexError):
+        form.rows_of_partitions(partitions, array("q", [0, 5]))
