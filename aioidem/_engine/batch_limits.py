@@ -11,7 +11,9 @@ The limits are kept per connection: another leader may have another `message.max
 config may have changed while there was no connection. The config is requested when a batch could
 grow, after a refusal that the known limit does not explain, and again `metadata_max_age` after the
 answer. (That counts from the answer and not from the request, because a request that takes longer
-would be due again at once, and would leave no room for records on a connection that may carry one.)
+would be due again at once, and would leave no room for records on a connection that may carry one.
+Such a connection may carry a Metadata request first, which takes longer, too. So the limit does not
+age until there is room for records, but for at most `request_timeout`.)
 
 Rejected: sending ever larger batches of several records to find the limit by trial, because the
 first batch of each size could end in doubt. Rejected: assuming Kafka's default of
@@ -27,7 +29,10 @@ __all__ = ["BatchLimit", "BatchLimits"]
 class BatchLimit:
     """The known size limit of one topic's batches on one connection."""
 
-    __slots__ = ("_answered", "_asking", "_refused", "_told_at", "acknowledged", "told", "topic")
+    __slots__ = (
+        *("_answered", "_asking", "_refused", "_told_at"),
+        *("acknowledged", "told", "topic", "unused"),
+    )
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -38,6 +43,8 @@ class BatchLimit:
         # When the last answer came, in seconds; None if the config is to be requested at once.
         self._told_at: float | None = None
         self._asking = False
+        # Whether an answer has come, and there was no room for records on the connection since.
+        self.unused = False
         # Whether the last answer about the config named a limit; True before the first answer.
         self._answered = True
         # Whether a batch was refused for its size, and no known limit explains that.
@@ -52,17 +59,19 @@ class BatchLimit:
         """
         return max(batch_size, self.acknowledged) if self.told is None else self.told
 
-    def wants(self, now: float, max_age: float, *, growth: bool) -> bool:
+    def wants(self, now: float, max_age: float, unused_for: float, *, growth: bool) -> bool:
         """Return whether the topic's config should be requested now.
 
         Args:
             now: the time, in seconds.
             max_age: how many seconds after its answer the config is requested again.
+            unused_for: so many at least, if there was no room for records since the answer.
             growth: whether the next batch may become larger than the option `batch_size`.
         """
         if self._asking or not (growth or self._refused):
             return False
-        return self._told_at is None or now >= self._told_at + max_age
+        after = max(max_age, unused_for) if self.unused else max_age
+        return self._told_at is None or now >= self._told_at + after
 
     def awaited(self) -> bool:
         """Return whether batches wait for the limit, because one was refused for its size."""
@@ -75,7 +84,7 @@ class BatchLimit:
     def tell(self, told: int | None, now: float) -> None:
         """Record the limit in the broker's answer, in bytes; None if the answer names none."""
         self.told, self._asking, self._refused = told, False, False
-        self._told_at = now
+        self._told_at, self.unused = now, True
         self._answered = told is not None
 
     def accept(self, nbytes: int) -> None:

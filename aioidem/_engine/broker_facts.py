@@ -120,15 +120,18 @@ class BrokerInquiries:
 
         It is needed if a batch may become larger than `batch_size`, or was refused for its size.
         """
-        growth = self._config.late_sealing and state.may_outgrow(self._config.batch_size)
+        config = self._config
+        growth = config.late_sealing and state.may_outgrow(config.batch_size)
         if (
-            limit.wants(now, self._config.metadata_max_age, growth=growth)
+            limit.wants(now, config.metadata_max_age, config.request_timeout, growth=growth)
             and link.limits.may_ask
             and link.admits(now)
         ):
             limit.ask()
             token = self._requests.register(link, RequestKind.TOPIC_LIMIT, now, topic_limit=limit)
             self._requests.add(DescribeTopicLimit(link.link_id, token, state.topic))
+        elif limit.unused and link.admits(now):
+            limit.unused = False
 
     def awaits_memory(self, link: Link) -> bool:
         """Return whether the broker has not answered yet how long it remembers producers."""

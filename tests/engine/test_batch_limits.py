@@ -194,11 +194,15 @@ def test_a_lone_record_too_large_ends_by_whether_its_refusal_was_heard(lost: boo
     assert "one record" in str(lone.error)
 
 
-def test_a_question_that_takes_longer_than_its_answer_is_valid_leaves_room_for_records() -> None:
+@pytest.mark.parametrize("held", [(), (steps.FetchMetadata,)], ids=["alone", "beside Metadata"])
+def test_questions_that_take_longer_than_their_answers_are_valid_leave_room_for_records(
+    held: tuple[type, ...],
+) -> None:
     """With one request in flight, a batch is sent between two questions about the topic.
 
     Each answer takes longer than `metadata_max_age`, so the question was due again when it came,
-    and records were never sent.
+    and records were never sent. If Metadata requests take as long, the question was due when their
+    answers came, and they were due when its answer came.
     """
     rig = Rig(
         batch_size=BATCH_SIZE,
@@ -209,13 +213,17 @@ def test_a_question_that_takes_longer_than_its_answer_is_valid_leaves_room_for_r
     rig.start()
     rig.send()
     rig.ack(rig.outstanding()[0])
-    rig.hold = (steps.DescribeTopicLimit,)
+    rig.hold = (steps.DescribeTopicLimit, *held)
     rig.send(200)
-    for _ in range(5):
+    for _ in range(20):
         rig.tick(0.15)
-        for step in rig.held:
-            rig.core.on_answer(step, LARGE, rig.now)
-        rig.held.clear()
+        asked, rig.held[:] = list(rig.held), []
+        for step in asked:
+            if isinstance(step, steps.FetchMetadata):
+                rig.answer_metadata(step)
+            else:
+                rig.core.on_answer(step, LARGE, rig.now)
         rig.poll()
-        rig.ack_all()
+        for request in rig.outstanding():
+            rig.ack(request)
     assert set(rig.statuses) == {ACKED}

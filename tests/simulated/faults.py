@@ -212,6 +212,8 @@ class Injector(BrokerChanges):
             target.throttle = 0.0
 
         self._later(seconds, end)
+        # The last answer that was throttled keeps the producer from sending for that long.
+        self._later(seconds + throttle, lambda: None)
 
     def _do_hold(self, topic: str, index: int, _broker: int, seconds: float) -> None:
         partition = self._partition(topic, index)

@@ -38,6 +38,8 @@ class Reasons:
         wall_ms: Returns the latest time of day that the producer has seen, in milliseconds since
             the Unix epoch.
         expiration: After how many seconds brokers forget a producer, by its records' timestamps.
+        append_ms: Returns the time with which brokers stamp records, in milliseconds since the Unix
+            epoch; None if records keep the producer's timestamps.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Reasons:
         now: Callable[[], float],
         wall_ms: Callable[[], float],
         expiration: float,
+        append_ms: Callable[[], float] | None = None,
     ) -> None:
         self._config = config
         self._attempts = attempts
         self._now = now
         self._wall_ms = wall_ms
         self._expiration_ms = expiration * 1000
+        self._append_ms = append_ms
         self.found: Counter[str] = Counter()
         """How many batches ended UNKNOWN, by reason."""
         self.closing = False
@@ -110,7 +114,10 @@ class Reasons:
             return "two passes of probes were refused", True
         if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
             return "it was refused for good while it was in doubt", True
-        age_ms = self._wall_ms() - self._attempts.oldest_stamp_ms(story.place)
+        stamps: list[float] = [self._attempts.oldest_stamp_ms(story.place)]
+        if self._append_ms is not None:
+            stamps.append(self._append_ms())  # what was acknowledged before has no later timestamp
+        age_ms = self._wall_ms() - min(stamps)
         if age_ms > self._expiration_ms / 2:
             return "the brokers may have forgotten the producer", True
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False

@@ -230,9 +230,19 @@ class Schedule:
         return recreated and min(self.versions) < _FIRST_WITH_TOPIC_IDS
 
     @property
+    def stamps_by_log(self) -> bool:
+        """Whether brokers replace the records' timestamps by their own time."""
+        return self.topic_configs.get("message.timestamp.type") == "LogAppendTime"
+
+    @property
     def limits_stand(self) -> bool:
-        """Whether the topics' size limits stay the same to the end."""
-        return bool(self.small_limit) and all(fault.kind != "limit" for fault in self.faults)
+        """Whether the topics' size limits stay the same to the end.
+
+        A deleted topic may be created by the producer's Metadata request, and has no limit then.
+        """
+        return bool(self.small_limit) and all(
+            fault.kind not in ("limit", "recreate") for fault in self.faults
+        )
 
     @property
     def names_culprits(self) -> bool:

@@ -731,6 +731,7 @@ class Whole:
                     lambda: self.now,
                     lambda: self._latest_wall * 1000,
                     expiration / 1000,
+                    (lambda: self.wall() * 1000) if self.schedule.stamps_by_log else None,
                 )
                 connector = WholeConnector(self, cluster.connector)
                 await self._life(TapProducer(config, connector, self))

@@ -26,6 +26,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from aioidem import errors
 from aioidem._broker.intercept import Action, Delay, RequestSeen
 from aioidem._broker.requests import Connection as BrokerConnection
@@ -757,6 +759,7 @@ class World:
             lambda: self.now,
             lambda: self._latest_wall * 1000,
             expiration / 1000,
+            (lambda: self.wall_ms) if schedule.stamps_by_log else None,
         )
 
     def _build_cluster(self) -> ClusterState:
@@ -1206,7 +1209,10 @@ class World:
             self._asked_in_v14[link_id, step.token] = broker
         # An answer that cannot be decoded, or names a partition twice, counts as a refusal of v14.
         # A broker that is downgraded may not offer v14.
-        excused = any(glitch.kind in ("garbage", "doubled") for glitch in self.schedule.glitches)
+        excused = any(
+            glitch.kind in ("garbage", "doubled") or ErrorCode.unsupported_version in glitch.args
+            for glitch in self.schedule.glitches
+        )
         excused |= any(fault.kind == "upgrade" for fault in self.schedule.faults)
         if step.version == 13 and broker in self._speak_v14 and not excused:
             self._speak_v14.clear()  # one report is enough
