@@ -177,8 +177,9 @@ class MetadataRequests:
             f"topic {name!r} was deleted and recreated: batches in doubt end UNKNOWN, records that "
             "were never written go to the new topic",
         )
+        numbered = self._accumulator.numbered(name, before)
         self._accumulator.recreate(name)
-        self._transactions.on_topic_recreated(name)
+        self._transactions.on_topic_recreated(name, numbered=numbered)
         if (
             not self._transactions.grants_epochs
             and self._config.enable_idempotence

@@ -81,7 +81,7 @@ class NoTransactions(Transactions):
     def on_numbers_given_up(self, where: str, reason: str) -> None:
         """Do nothing: there is no transaction that could fail."""
 
-    def on_topic_recreated(self, topic: str) -> None:
+    def on_topic_recreated(self, topic: str, *, numbered: bool) -> None:
         """Do nothing: there is no transaction that could fail."""
 
     def fail(self, error: errors.KafkaError | None) -> None:

@@ -22,6 +22,7 @@ from aioidem._engine.batch import Batch
 from aioidem._engine.cluster import ClusterView
 from aioidem._engine.cluster_change import carried_records
 from aioidem._engine.effects import Effects
+from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.links import Link
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.outcomes import Outcomes
@@ -512,6 +513,11 @@ class RecordAccumulator:
         return closed
 
     # -- a topic is recreated, or the cluster changes ----------------------------------------------
+
+    def numbered(self, name: str, identity: ProducerIdentity | None) -> bool:
+        """Return whether batches of a topic have had sequence numbers under an identity."""
+        ledgers = [state.ledger for state in self._partitions.of(name)]
+        return any(ledger.identity == identity and ledger.next for ledger in ledgers)
 
     def recreate(self, name: str) -> None:
         """Replace the partition states of a topic that was deleted and recreated.

@@ -514,10 +514,19 @@ class Transactions:
             )
         )
 
-    def on_topic_recreated(self, topic: str) -> None:
-        """Make the transaction abortable if it wrote to a topic that was deleted and recreated."""
+    def on_topic_recreated(self, topic: str, *, numbered: bool) -> None:
+        """Make the transaction abortable if it cannot go on in the new topic.
+
+        It cannot if it wrote to the old one. It cannot either if the producer did so before, in the
+        same epoch: below Produce v13 a request names its topic, so the new one may have those
+        batches, and its leader would take records that begin at sequence 0 again for their copies.
+
+        Args:
+            topic: the name of a topic that was deleted and recreated.
+            numbered: whether batches for it have had sequences of the present epoch.
+        """
         self.renew()
-        if any(name == topic for name, _ in self.added):
+        if numbered or any(name == topic for name, _ in self.added):
             self.fail(errors.UnknownTopicId(f"topic {topic!r} was deleted and recreated"))
 
     def on_node_lost(self, node_id: int) -> None:

@@ -1312,6 +1312,29 @@ def test_a_topic_made_anew_takes_the_transaction_with_it(version: int) -> None:
 
 
 @BOTH
+def test_a_topic_made_anew_dooms_a_transaction_in_the_epoch_of_an_earlier_one(version: int) -> None:
+    """A transaction before may have written to the new topic, by its name, at sequence 0.
+
+    Records of the open transaction would begin at sequence 0 of the same epoch again, and be taken
+    for copies of those. With transactions v2 each transaction has its own epoch.
+    """
+    rig = opened(version, 1)
+    assert rig.commit().committed
+    before = rig.begin().identity
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    if version == V2:
+        assert rig.txn is OPEN
+    else:
+        assert rig.txn is ABORTABLE
+        rig.abort()
+        rig.tick(1.0)
+        assert rig.begin().identity > before
+    rig.send()
+    assert rig.sequences == [0]
+
+
+@BOTH
 def test_lost_data_is_not_committed_in_part(version: int) -> None:
     """A second batch acknowledged at the same offset makes the transaction abortable.
 

@@ -102,6 +102,34 @@ def test_a_commit_of_what_is_known_to_be_gone_is_noticed(version: Literal[0, 2])
     assert {violation.anomaly for violation in result.violations} == {Anomaly.HALF}
 
 
+def noticed_late() -> Schedule:
+    """Return three transactions: one before a topic is recreated, one before that is noticed."""
+    base = recreated(0, 3.0)
+    return dataclasses.replace(
+        base,
+        topics=(("t", 2),),
+        work=(
+            Work((Call(0.0, "t", 1, None, 60),), block=False, dawdle=1.5),
+            Work((Call(0.0, "t", 0, None, 60),), block=False),
+            Work((Call(3.0, "t", 0, None, 60),), block=False),
+        ),
+    )
+
+
+def test_records_are_no_copies_of_those_that_went_to_the_new_topic_before() -> None:
+    """The second transaction's record has the epoch and the sequence that the third's would have."""
+    result = perform(noticed_late())
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert result.transactions == {"committed": 3, "not committed": 1}
+
+
+def test_a_record_that_is_taken_for_a_copy_is_noticed() -> None:
+    broken = mutants.MUTANTS["recreated topics begin again in the same epoch"]
+    with applied(broken):
+        result = perform(noticed_late())
+    assert Anomaly.LOST in {violation.anomaly for violation in result.violations}
+
+
 def test_every_feature_is_drawn_alone_and_with_others() -> None:
     """Some seeds have a feature with few others, and some with many."""
     few, many = Counter[str](), Counter[str]()

@@ -14,6 +14,7 @@ from aioidem._engine.coordinator import CallKind, Verdict
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.record import PendingRecord
+from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.transactions import (
     Call,
     OffsetCommit,
@@ -293,7 +294,12 @@ def _recreating(seed: int) -> Result:
 
 @mutant("a transaction that wrote to a topic that was recreated is not committed", _recreating)
 def recreated_topics_doom_no_transaction(patch: Patch) -> None:
-    patch(Transactions, "on_topic_recreated", lambda self, _topic: self.renew())
+    patch(Transactions, "on_topic_recreated", lambda self, _topic, numbered: self.renew())
+
+
+@mutant("records for a topic that was recreated do not begin at sequence 0 again", _recreating)
+def recreated_topics_begin_again_in_the_same_epoch(patch: Patch) -> None:
+    patch(RecordAccumulator, "numbered", lambda _self, _name, _identity: False)
 
 
 # -- other transactional ids --------------------------------------------------------------------
