@@ -45,6 +45,10 @@ __all__ = ["ProduceRequests"]
 
 _PRODUCE_WITH_TOPIC_IDS = 13
 _UNSUPPORTED_VERSION = int(ErrorCode.unsupported_version)
+_ABOUT_PRODUCER_IDS = frozenset(
+    {Action.OUT_OF_ORDER, Action.DUPLICATE, Action.NO_STATE, Action.FENCED}
+)
+"""What a refusal can say about a producer id. If a batch has none, there is nothing to recover."""
 
 
 class ProduceRequests:
@@ -349,6 +353,8 @@ class ProduceRequests:
             disposition = disposition._replace(action=Action.RETRY)  # the retry is sent in v13
         if self._transactions.finishing(code):
             disposition = disposition._replace(action=Action.RETRY)
+        if not state.idempotent and disposition.action in _ABOUT_PRODUCER_IDS:
+            disposition = disposition._replace(action=Action.FAIL)
         node = self._connections.nodes.get(link.node_id)
         broker = f"broker {link.node_id}" + ("" if node is None else f" ({node.address})")
         error = refusal_error(state.where, part, batch.count, batch.attempts, broker)

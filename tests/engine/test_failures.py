@@ -22,6 +22,8 @@ from aioidem.structs import DeliveryCounts
 from .driver import (
     ACKED,
     CLUSTER_AUTHORIZATION_FAILED,
+    DUPLICATE,
+    INVALID_PRODUCER_EPOCH,
     INVALID_RECORD,
     MESSAGE_TOO_LARGE,
     NONE,
@@ -33,6 +35,7 @@ from .driver import (
     REQUEST_TIMED_OUT,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN,
+    UNKNOWN_PRODUCER_ID,
     UNSUPPORTED_VERSION,
     Outcome,
     Rig,
@@ -596,6 +599,27 @@ def test_without_idempotence_a_permanent_error_fails_its_batch_alone() -> None:
     for request in rest:
         rig.ack(request)
     assert rig.statuses == [NOT_WRITTEN, ACKED, ACKED]
+    rig.assert_drained()
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+@pytest.mark.parametrize(
+    "code", [OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH]
+)
+def test_without_idempotence_a_refusal_about_a_producer_id_fails_its_batch(
+    code: int, doubtful: bool
+) -> None:
+    """No broker answers so to a batch without a producer id. The records behind it go on."""
+    rig = Rig(enable_idempotence=False, acks=1, max_in_flight_requests_per_connection=1).start()
+    rig.send(2)
+    if doubtful:
+        rig.lose()
+        rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], code)
+    rig.ack_all()
+    unknown = doubtful or code == DUPLICATE
+    assert rig.statuses == [UNKNOWN if unknown else NOT_WRITTEN, ACKED]
+    assert len(rig.everything) == 2 + doubtful
     rig.assert_drained()
 
 
