@@ -528,6 +528,12 @@ class PartitionState:
                 # The log may have lost earlier batches in doubt as well, so the success of this
                 # attempt does not prove that they are stored.
                 attempt.disbelieve()
+        if current:
+            # A batch that has ended already, for instance because a later success proved it, may be
+            # the first one in whose answer the leader names another window.
+            before = self.window.said
+            if self.window.learn(answer.retained):
+                out.window_changed(self.where, self.route, before, self.window.said)
         if batch.settled:
             self._note_recognised(batch, now, out)
             self.log.reach(batch, answer.base_offset)
@@ -543,10 +549,6 @@ class PartitionState:
         if self.idempotent and (below or self._skipped is not None):
             self._imply(batch, below, attempt, out)
         self._hear_none(batch, attempt, now)
-        if current:
-            before = self.window.said
-            if self.window.learn(answer.retained):
-                out.window_changed(self.where, self.route, before, self.window.said)
         self._note_recognised(batch, now, out)
         if self.recovery.rung is not Rung.CLEAR:
             self.recovery.move(

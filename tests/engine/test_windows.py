@@ -20,6 +20,7 @@ from .driver import (
     ACKED,
     NONE,
     NOT_ENOUGH_REPLICAS,
+    OUT_OF_ORDER,
     PENDING,
     Rig,
     pipelined,
@@ -200,6 +201,28 @@ def test_a_window_lowered_below_what_is_outstanding_lets_nothing_new_out() -> No
     assert len(rig.outstanding()) == 7
     rig.ack(rig.outstanding()[0], retained=7)
     assert len(rig.outstanding()) == 7
+
+
+def test_the_answer_to_a_batch_that_has_ended_names_the_window_too() -> None:
+    """A probe's success proves the batches below it; a window that their answers name counts.
+
+    A leader that lowers what it remembers while batches are probed says so in these answers first.
+    """
+    rig = discovered(20)
+    rig.send(3)
+    rig.lose()
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    third, second, first = rig.outstanding()
+    assert [probe.sequence for probe in (third, second, first)] == [3, 2, 1]
+    rig.ack(third, retained=20)
+    assert rig.statuses == [ACKED] * 4
+    assert rig.state().window.limit == 20
+    rig.ack(second, retained=7)
+    assert rig.state().window.limit == 7
+    rig.ack(first)
+    rig.send(8)
+    assert len(rig.outstanding()) == 5
 
 
 def test_an_error_never_teaches_a_window() -> None:
