@@ -22,7 +22,9 @@ FALSE_EVENT = "a data-loss event, although nothing was lost"
 def names_of(schedule: Schedule) -> dict[Anomaly, str]:
     """Return the name of the allowance for each kind of anomaly that a history may have."""
     lost = "acknowledged, and lost by a broker"
-    repeated = "a late copy in a recreated topic, below Produce v13"
+    repeated = "deleted before the producer knew of it"
+    if schedule.by_name:
+        repeated = "a late copy in a recreated topic, below Produce v13"
     reordered = "UNKNOWN, and written after later records"
     if schedule.forgetful:
         repeated = "a late copy at a broker that forgot the producer"

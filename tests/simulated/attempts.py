@@ -41,6 +41,8 @@ class Story:
         acked_at: When an attempt was first answered NONE, in seconds; None if none was.
         codes: How often each error code answered an attempt.
         doubted_codes: The same, from the moment when the record was in doubt.
+        contradicted: Whether an answer named an offset, and a code that shows that the batch has
+            none. No broker says so; only the fault "after" does.
     """
 
     place: tuple[str, int]
@@ -52,6 +54,7 @@ class Story:
     acked_at: float | None = None
     codes: Counter[int] = field(default_factory=Counter)
     doubted_codes: Counter[int] = field(default_factory=Counter)
+    contradicted: bool = False
 
     @property
     def may_be_written(self) -> bool:
@@ -131,6 +134,8 @@ class Attempts:
                 story.acked_at = self._now()
             return
         story.codes[answer.code] += 1
+        if answer.base_offset >= 0:
+            story.contradicted |= answer.code in self._before_append
         if story.doubted_at is not None:
             story.doubted_codes[answer.code] += 1
         elif answer.code not in self._before_append or answer.base_offset >= 0:

@@ -154,6 +154,7 @@ class BrokerChanges:
         if partition.leader_replica is not None:
             self._world.removed.note(partition)
             partition.delete_before(min(offset, partition.high_watermark))
+            self._world.removed.took(partition, self._world.now)
 
     def _do_unnamed(self, seconds: float) -> None:
         """Let topics' configs lack the one of KIP-1269 for a while, as without the KIP."""

@@ -39,6 +39,8 @@ __all__ = ["Injector"]
 
 # The type of resource in DescribeConfigs that is a broker.
 _BROKER = 4
+# The faults that elect another leader in sync.
+_ELECTIONS = frozenset({"kill", "move", "upgrade"})
 
 
 class Injector(BrokerChanges):
@@ -77,7 +79,7 @@ class Injector(BrokerChanges):
         self.happened(fault.kind)
         if fault.kind in ("cut", "kill"):
             self._world.note_sent()
-        exposed = self._exposed() if fault.kind in ("kill", "move") else frozenset()
+        exposed = self._exposed() if fault.kind in _ELECTIONS else frozenset()
         getattr(self, f"_do_{fault.kind}")(*fault.args)
         if exposed:
             there = {parse_value(record.value) for record in self._world.log()}
@@ -453,6 +455,7 @@ class Injector(BrokerChanges):
             return None
         match seen.api_key:
             case 0:
+                self._world.removed.look()
                 hung_up = self._hang_up(seen)
                 if hung_up is not None:
                     self._note_late(seen)

@@ -10,10 +10,10 @@ producer's options and from the schedule, so no time is granted for its own sake
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from aioidem._config import ProducerConfig
-from aioidem.testing import Anomaly, Row, Violation
+from aioidem.testing import Anomaly, Row, ValueId, Violation
 
 from .schedule import Schedule
 
@@ -62,13 +62,27 @@ class Progress:
         threads = records * max(self._schedule.threads[1])
         return config.request_timeout + backoffs + passes + trips * rtt + config.linger + threads
 
-    def judge(self, rows: Iterable[Row], rtt: float) -> Iterator[Violation]:
-        """Yield a violation for each record that ended too long after the last fault."""
+    def judge(
+        self, rows: Iterable[Row], rtt: float, held: Collection[ValueId] = ()
+    ) -> Iterator[Violation]:
+        """Yield a violation for each record that ended too long after the last fault.
+
+        Args:
+            rows: The records.
+            rtt: The longest round trip, in seconds.
+            held: Records of which the brokers do not say more, although they work. They end with
+                their deadline, and those behind them in their partition may wait for that.
+        """
         if any(fault.kind in ("cluster", "split") for fault in self._schedule.faults):
             # A connection that stayed open may lead to the old cluster, and the names to the new
             # one, to the end: the producer stays in the cluster that it can still reach.
             return
-        rows = [row for row in rows if row.settled is not None]
+        behind = {(value.topic, value.partition) for value in held}
+        rows = [
+            row
+            for row in rows
+            if row.settled is not None and (row.value.topic, row.value.partition) not in behind
+        ]
         for row in rows:
             since, ended = max(self.healed_at, row.started), row.settled or 0.0
             if ended - since <= self.bound(0, rtt):

@@ -65,6 +65,8 @@ class Reasons:
         """When an answer last showed that a topic was recreated, in seconds."""
         self.moved_at: float | None = None
         """When the producer last moved to another cluster, in seconds."""
+        self.forgotten: Callable[[], bool] = lambda: False
+        """Whether a leader has forgotten the producer together with deleted batches."""
         self.moves = 0
         """How often it did so."""
 
@@ -107,6 +109,10 @@ class Reasons:
     def _refused(self, story: Story) -> tuple[str, bool]:
         if any(map(_unknown, story.codes)):
             return "it was refused with a code that no broker answers to Produce", True
+        if story.contradicted:
+            return "an answer said that it is stored, and that it is not", True
+        if self.forgotten():
+            return "the leader has forgotten the producer together with deleted batches", True
         codes = story.doubted_codes
         if _FORGOTTEN & codes.keys():
             return "the leader had forgotten the producer", True

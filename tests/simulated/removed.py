@@ -7,10 +7,14 @@ immediately before some of them are removed.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from uuid import UUID
 
 from aioidem._broker.batch import StoredBatch
 from aioidem._broker.partition import Partition, Replica
+from aioidem._testing.wire_frames import batch_values
+from aioidem.testing import Row, ValueId, parse_value
 
 __all__ = ["RemovedBatches", "whole_log"]
 
@@ -20,12 +24,63 @@ class RemovedBatches:
 
     def __init__(self) -> None:
         self._noted: dict[tuple[UUID, int], list[StoredBatch]] = {}
+        self._partitions: dict[tuple[UUID, int], Partition] = {}
+        self._since: dict[ValueId, float] = {}
+        self.forgotten = False
+        """Whether a leader was seen that knows less of a producer than it appended of it.
+
+        A new replica, and a restart, build the state of a producer from what is left of the log.
+        """
 
     def note(self, partition: Partition) -> None:
         """Note the batches of a partition, some of which are about to be removed."""
         leader = partition.leader_replica
         if leader is not None:
-            self._noted[partition.topic.id, partition.index] = self.log_of(partition, leader)
+            key = partition.topic.id, partition.index
+            self._noted[key] = self.log_of(partition, leader)
+            self._partitions[key] = partition
+
+    def took(self, partition: Partition, now: float) -> None:
+        """Note that some of a partition's batches were removed just now, after `note`."""
+        leader = partition.leader_replica
+        if leader is None:
+            return
+        for batch in self._noted.get((partition.topic.id, partition.index), []):
+            if batch.last_offset < leader.log.start_offset:
+                for record in batch_values(batch.wire()):
+                    value = parse_value(record.value)
+                    if value is not None:
+                        self._since.setdefault(value, now)
+
+    def look(self) -> None:
+        """See what leaders know of the producers whose batches were removed, before they judge."""
+        for partition in self._partitions.values():
+            leader = partition.leader_replica
+            if leader is None or self.forgotten:
+                continue
+            appended: Counter[tuple[int, int]] = Counter(
+                (batch.header.producer_id, batch.header.producer_epoch)
+                for batch in self.log_of(partition, leader)
+            )
+            retain = partition.retain_on(leader.broker_id)
+            for (producer_id, epoch), batches in appended.items():
+                entry = leader.producers.entry(producer_id)
+                known = 0 if entry is None else len(entry.batches)
+                if producer_id >= 0 and (entry is None or entry.epoch == epoch):
+                    self.forgotten |= known < min(batches, retain)
+
+    def before_their_outcome(self, rows: Collection[Row]) -> set[ValueId]:
+        """Return the records that were removed when the producer did not know their outcome.
+
+        A leader that has `forgotten` the producer takes a copy of such a record for a new one. No
+        client can see that before.
+        """
+        since = self._since if self.forgotten else {}
+        return {
+            row.value
+            for row in rows
+            if row.value in since and (row.settled is None or row.settled >= since[row.value])
+        }
 
     def log_of(self, partition: Partition, replica: Replica) -> list[StoredBatch]:
         """Return the batches of a replica's log, those that were removed from it first."""

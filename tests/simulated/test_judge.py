@@ -74,9 +74,9 @@ class Watched:
         self.attempts.wrote("a", self.requests, [WireBatch("t", 0, data)])
         return self.requests
 
-    def answer(self, at: float, request: int, code: int) -> None:
+    def answer(self, at: float, request: int, code: int, offset: int = -1) -> None:
         self.now = at
-        self.attempts.answered("a", request, [WireAnswer("t", 0, code, -1)])
+        self.attempts.answered("a", request, [WireAnswer("t", 0, code, offset)])
         self.deadlines.answered(0)
 
     def lose(self, at: float, unwritten: tuple[int, ...] = ()) -> None:
@@ -169,6 +169,18 @@ def test_unknown_needs_a_reason() -> None:
     assert reasons.found == {"two passes of probes were refused": 1}
 
 
+@pytest.mark.parametrize("offset", [-1, 7])
+def test_an_answer_that_contradicts_itself_explains_a_doubt(offset: int) -> None:
+    """Without the offset such an answer says only that the batch was not stored."""
+    watched = Watched()
+    reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+    watched.answer(1.0, watched.send(0.5), ErrorCode.not_leader_or_follower, offset)
+    watched.send(1.5)
+    watched.lose(2.0)
+    watched.answer(3.0, watched.send(2.5), ErrorCode.out_of_order_sequence_number)
+    assert (reasons.judge([Row(VALUE, "t", 0, 0.0)]) is None) == (offset >= 0)
+
+
 def test_a_deadline_or_the_end_of_the_producer_explains_a_doubt() -> None:
     watched = Watched()
     reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
@@ -196,6 +208,8 @@ def test_a_record_that_ends_late_after_the_last_fault_is_noticed() -> None:
         assert not list(progress.judge([in_time], 0.1))
         stuck = Row(VALUE, "t", 0, started, Outcome.ACKED, settled=since + bound + 0.01)
         assert [violation.anomaly for violation in progress.judge([stuck], 0.1)] == [Anomaly.STUCK]
+        assert not list(progress.judge([stuck], 0.1, {ValueId("p", "t", 0, 9)}))
+        assert list(progress.judge([stuck], 0.1, {ValueId("p", "t", 1, 0)}))
 
 
 def test_metadata_that_is_not_asked_for_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +297,39 @@ def test_only_a_late_copy_in_a_recreated_topic_may_be_a_duplicate(kind: str) -> 
     world.rows = {value: Row(value, "t", 0, 0.0) for value in (VALUE, late)}
     world.late = {late}
     assert set(world.repeatable()) == ({late} if kind == "recreate" else set())
+
+
+@pytest.mark.parametrize(
+    ("settled", "moves", "may_repeat"),
+    [(None, True, True), (150.0, True, True), (50.0, True, False), (None, False, False)],
+)
+def test_a_deleted_record_may_be_a_duplicate_if_its_producer_is_forgotten(
+    settled: float | None, moves: bool, may_repeat: bool
+) -> None:
+    """A new replica has a copy of the log without it. The deletion came before the outcome."""
+    plan = _plan(calls=(Call(0.1, "t", 0, None, 20),), brokers=2, retain=(5, 5))
+    world = World(dataclasses.replace(plan, versions=(12, 12)))
+    world.run()
+    (row,) = world.rows.values()
+    world.now, row.settled = 100.0, settled
+    world.injector.inject(Fault(0.0, "purge", ("t", 0, 1.0)))
+    if moves:
+        world.injector.inject(Fault(0.0, "move", ("t", 0, 1)))
+    world.removed.look()
+    assert set(world.repeatable()) == ({row.value} if may_repeat else set())
+
+
+def test_the_logs_of_clusters_are_in_the_order_in_which_they_were_left() -> None:
+    """By their own order, the logs of a producer that goes back to the first would be reversed."""
+    world = World(_plan(calls=(Call(0.1, "t", 0, None, 20),)))
+    world.run()
+    first, second = world.cluster, ClusterState(brokers=1, seed=7)
+    world.clusters.insert(0, second)
+    later = make_value(ValueId("p", "t", 0, 9))
+    world.archive[second.cluster_id] = [[LogRecord("t", 0, 0, later)]]
+    assert [record.value == later for record in world.log()] == [True, False]
+    world.event(f"the cluster changed from {first.cluster_id} to another one")
+    assert [record.value == later for record in world.log()] == [False, True]
 
 
 def test_copies_in_a_deleted_log_and_its_successor_are_no_duplicates() -> None:

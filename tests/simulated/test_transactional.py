@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections import Counter
@@ -19,11 +20,11 @@ from . import mutants
 from .perform import perform
 from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
 from .run import main as command_line
-from .schedule import Call, Work
+from .schedule import Call, Fault, Work
 from .shrink import shrink
 from .soak import quiet, run_transactional
 from .test_soak import nothing_is_wrong, seeds_are_right
-from .transactional import PROFILES, draw_transactional, kind_of
+from .transactional import _INTERVAL, PROFILES, draw_transactional, kind_of
 from .transactional_run import Transactional
 
 EVERYDAY = 30  # how many of the 240 seeds `make check` runs; `make test` runs all of them
@@ -155,6 +156,29 @@ def test_planted_fatal_error_that_nothing_explains() -> None:
     with mutants.applied(mutants.MUTANTS["concurrent taken for fatal"]), quiet():
         found = (each for seed in range(200) for each in run_transactional(seed).violations)
         assert next(found).anomaly is Anomaly.FATAL
+
+
+@pytest.mark.parametrize("seconds", [5.0, 1e5])
+def test_a_coordinator_whose_clock_jumps_may_fence_with_transactions_v1(seconds: float) -> None:
+    """A jump beyond the transaction's timeout makes the coordinator abort it and raise the epoch.
+
+    A shorter jump explains no fatal error.
+    """
+    base = draw_transactional(1, "quiet")
+    plan = dataclasses.replace(
+        base,
+        transaction_version=0,
+        broker_configs=base.broker_configs | {_INTERVAL: "100"},
+        # The coordinator looks at its clock when a partition is added.
+        work=(
+            Work(tuple(Call(5.0 * p, "t", p, None, 60) for p in (0, 1)), block=False, dawdle=1.0),
+        ),
+        topics=(("t", 2),),
+        faults=tuple(Fault(2.0, "skew", (b, seconds, 20.0)) for b in range(base.brokers)),
+    )
+    result = perform(plan)
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert result.transactions["committed"] == (1 if seconds > 60.0 else 2)
 
 
 def test_planted_transaction_that_is_never_ended(monkeypatch: pytest.MonkeyPatch) -> None:

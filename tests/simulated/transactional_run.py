@@ -20,7 +20,7 @@ import functools
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from kio.schema.errors import ErrorCode
@@ -84,6 +84,15 @@ class _GoneError(Exception):
     """A fatal error or the close of the producer: the application needs a new producer."""
 
 
+class _Skew(NamedTuple):
+    """A time in which the clock of one broker was wrong."""
+
+    since: float
+    until: float
+    # By how many seconds: the clock jumps at the beginning if it is ahead, else at the end.
+    by: float
+
+
 class _ApplicationError(Exception):
     """The exception that the application raises in its transaction block, to abort."""
 
@@ -130,6 +139,11 @@ class _Injector(WholeInjector):
         if topic is not None:
             self._whole.keep_logs(topic)
         super()._do_recreate(name)
+
+    def _do_skew(self, broker: int, ahead: float, seconds: float) -> None:
+        super()._do_skew(broker, ahead, seconds)
+        whole = self._whole
+        whole.skews.append(_Skew(whole.now, whole.now + seconds, abs(ahead)))
 
     def _do_twin(self, records: int, end: str, transactional_id: str = _NAME) -> None:
         self._whole.start_twin(records, end, transactional_id)
@@ -431,6 +445,8 @@ class Transactional(Whole):
         self.reasons: list[str] = []
         # Another one: a producer took an id from another producer. These are the two names.
         self.takeovers: list[tuple[str, str]] = []
+        # A third one: by a clock that jumps, a transaction is older than its timeout.
+        self.skews: list[_Skew] = []
         self.seats: list[_Seat] = []
         self._holders: dict[str, str] = {}
         # By transactional id: the producer ids that the coordinator has granted.
@@ -655,11 +671,12 @@ class Transactional(Whole):
         work = Work(calls, ("g",), block=False, transactional_id=name)
         # With transactions v1, a leader that verified a late request refuses higher sequences of
         # the request's epoch until its batch is appended. So one attempt to commit can fail.
-        # And a producer may not have noticed yet that a topic was recreated: the first batch of it
-        # is refused then, or stored at an offset that was acknowledged before.
-        excused = bool(self.late) and not self.schedule.transaction_version
-        excused = excused or bool(self._deleted)
-        for _ in range(_LAST_TRIES):
+        # And a producer may not have noticed yet that a topic was recreated: the first batch of
+        # each partition may be stored at an offset that was acknowledged before, and one batch may
+        # be refused, after which all partitions have another epoch.
+        excused = int(bool(self.late) and not self.schedule.transaction_version)
+        excused += len(self._deleted) + bool(self._deleted)
+        for _ in range(_LAST_TRIES + excused):
             application = await self._continue(application, work)
             try:
                 committed = await application.transaction(work)
@@ -673,7 +690,7 @@ class Transactional(Whole):
             # only when it requests a new epoch, so the commit may fail first.
             if not (excused or application.outdone):
                 break
-            excused = False
+            excused = max(0, excused - 1)
         self.report(Anomaly.STUCK, f"the transaction of {name} after all faults was not committed")
         return application
 
@@ -1174,11 +1191,12 @@ class _Application:
         latest = attempt or next(
             (a for a in reversed(whole.attempts) if (a.producer, a.transactional_id) == own), None
         )
-        return (
-            not whole.schedule.transaction_version
-            and latest is not None
-            and whole.now - latest.began >= self.producer.config.transaction_timeout
-        )
+        if whole.schedule.transaction_version or latest is None:
+            return False
+        # The coordinator measures that by its clock.
+        jumps = [skew.by for skew in whole.skews if skew.until >= latest.began]
+        took = whole.now - latest.began + max(jumps, default=0.0)
+        return took >= self.producer.config.transaction_timeout
 
 
 def _settle(row: Row, delivery: Delivery) -> None:

@@ -512,6 +512,7 @@ class Whole:
             transport="memory",
             seed=schedule.seed,
             configs=schedule.broker_configs,
+            sequence_range=schedule.sequence_range,
             wall_clock=self.wall,
         )
         self.cluster = self.embedded.state
@@ -613,12 +614,18 @@ class Whole:
         self._do(act)
 
     def _do(self, act: Callable[[], None]) -> None:
-        # Every control of the embedded cluster first carries out what is due by now. An offset of
-        # zero changes nothing, so these two calls do only that, before and after `act`.
-        self.embedded.set_clock_offset(0, 0.0)
+        self._catch_up()
         act()
-        self.embedded.set_clock_offset(0, 0.0)
+        self._catch_up()
         self._note_leaders()
+
+    def _catch_up(self) -> None:
+        """Let the cluster carry out what is due by now.
+
+        Each of its controls first does so. This one changes nothing, as it sets a clock to what it
+        shows already.
+        """
+        self.embedded.set_clock_offset(0, self.cluster.brokers[0].clock_offset_ms / 1000)
 
     def trace(self, line: str) -> None:
         """Write a line to the trace, if there is one."""
@@ -733,6 +740,7 @@ class Whole:
                     expiration / 1000,
                     (lambda: self.wall() * 1000) if self.schedule.stamps_by_log else None,
                 )
+                self.unknowns.forgotten = lambda: self.removed.forgotten
                 connector = WholeConnector(self, cluster.connector)
                 await self._life(TapProducer(config, connector, self))
                 self.injector.heal()
@@ -954,7 +962,8 @@ class Whole:
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         backwards = self.rows.keys() if schedule.resends_backwards else set()
         forgotten = schedule.forgetful or schedule.by_name
-        copies = self.late | early if forgotten else set()
+        copies = self.removed.before_their_outcome(self.rows.values())
+        copies |= self.late | early if forgotten else set()
         if schedule.by_name:
             copies |= once_in_each_log(self.log())
         expect = Expectations(
@@ -989,7 +998,7 @@ class Whole:
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
         if result.events and not self.lost:
-            if schedule.events_allowed:
+            if schedule.events_allowed or self.removed.forgotten:
                 use(FALSE_EVENT)
             else:
                 self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")

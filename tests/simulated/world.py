@@ -116,7 +116,7 @@ _CONNECTIONS = 1_000_000
 _SPRINT_LEADER = 0
 # Fetch and DescribeProducers, by which a producer reads what is in a log.
 _READS = (1, 61)
-_MOVED = re.compile("the cluster changed from ")
+_MOVED = re.compile(r"the cluster changed from (\S+) ")
 _DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
 
@@ -713,6 +713,8 @@ class World:
         # `cluster`: the cluster to which the brokers' host names lead now. `clusters`: all clusters
         # to which they have led since the run began, with the present one as the last.
         self.clusters: list[ClusterState] = []
+        # The ids of the clusters that the producer has left, in this order.
+        self.left: list[str] = []
         # The clusters to one of which each new connection leads, by turns; empty: all to `cluster`.
         self.behind: list[ClusterState] = []
         self._turns = count()
@@ -761,6 +763,7 @@ class World:
             expiration / 1000,
             (lambda: self.wall_ms) if schedule.stamps_by_log else None,
         )
+        self.unknowns.forgotten = lambda: self.removed.forgotten
 
     def _build_cluster(self) -> ClusterState:
         s = self.schedule
@@ -1185,7 +1188,9 @@ class World:
         if "was deleted and recreated" in event:
             self._recreated_at = self.now
         self.result.convictions += "was seen to deduplicate" in event
-        if _MOVED.match(event):
+        moved = _MOVED.match(event)
+        if moved is not None:
+            self.left.append(moved[1])
             self.watch.cluster_changed()
             # A broker of the same number in the other cluster has answered nothing yet.
             self._speak_v14.clear()
@@ -1336,9 +1341,13 @@ class World:
                 heapq.heappop(self._events)[2]()
 
     def log(self) -> list[LogRecord]:
-        """Return all records of all partitions of all clusters, those of deleted topics first."""
+        """Return all records of all partitions of all clusters, those of deleted topics first.
+
+        The clusters are in the order in which the producer left them, before those that it did not.
+        """
+        left = {cluster_id: place for place, cluster_id in enumerate(self.left)}
         logs: list[list[LogRecord]] = []
-        for cluster in self.clusters:
+        for cluster in sorted(self.clusters, key=lambda c: left.get(c.cluster_id, len(left))):
             logs += [*self.archive.get(cluster.cluster_id, []), self.standing(cluster)]
         return [record._replace(log=n) for n, records in enumerate(logs) for record in records]
 
@@ -1375,7 +1384,7 @@ class World:
         everybody = [*rows, *self.strangers.values()]
         result.violations += judge_history(everybody, log, expect, names_of(schedule), use)
         result.violations += self.deadlines.judge(rows, use)
-        result.violations += self.progress.judge(rows, self._longest_rtt)
+        result.violations += self.progress.judge(rows, self._longest_rtt, self._held())
         there = {parse_value(record.value) for record in log}
         acked = {row.value for row in rows if row.outcome is Outcome.ACKED}
         result.lost = len((acked & self.lost) - there)
@@ -1399,7 +1408,7 @@ class World:
         result.max_span = self.monitor.max_span
         result.losses = self.monitor.losses_proved
         if result.events and not self.lost:
-            if schedule.events_allowed:
+            if schedule.events_allowed or self.removed.forgotten:
                 use(FALSE_EVENT)
             else:
                 self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
@@ -1408,6 +1417,18 @@ class World:
             self._judge_gentle()
         if schedule.round_trips is not None:
             self._judge_sprint(schedule.round_trips)
+
+    def _held(self) -> set[ValueId]:
+        """Return the records to whose copies brokers said only that they know the sequence.
+
+        Under KIP-758 they do so for each copy, before and after the batch is replicated, so it
+        shows nothing.
+        """
+        if self.config.broker_dedup == "window":
+            return set()
+        stories = {value: self.witness.of(value) for value in self.rows}
+        known = ErrorCode.duplicate_sequence_number
+        return {value for value, story in stories.items() if story and story.codes[known]}
 
     def repeatable(self) -> Collection[ValueId]:
         """Return the values that may be in the log twice."""
@@ -1418,11 +1439,14 @@ class World:
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         forgotten = self.schedule.forgetful or self.schedule.by_name
         again = once_in_each_log(self.log()) if self.schedule.by_name else set()
-        return self.late | early | again if forgotten else frozenset()
+        removed = self.removed.before_their_outcome(self.rows.values())
+        return removed | (self.late | early | again if forgotten else set())
 
     def _judge_windows(self) -> None:
         schedule, convictions = self.schedule, self.result.convictions
-        if convictions and not (schedule.lies_about_memory or schedule.memory_grows_back):
+        # A broker that forgets the producer early remembers only the batches since.
+        misleads = schedule.lies_about_memory or schedule.forgets_early
+        if convictions and not (misleads or schedule.memory_grows_back):
             self.report(Anomaly.EVENT, f"{convictions} brokers accused that keep what they say")
         if schedule.noticed and not convictions:
             self.report(Anomaly.EVENT, "none raised for a broker that keeps less than it says")
