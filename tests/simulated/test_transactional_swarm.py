@@ -117,7 +117,7 @@ def noticed_late() -> Schedule:
 
 
 def test_records_are_no_copies_of_those_that_went_to_the_new_topic_before() -> None:
-    """The second transaction's record has the epoch and the sequence that the third's would have."""
+    """The third one's record would have the epoch and the sequence of the second one's."""
     result = perform(noticed_late())
     assert not result.violations, "\n".join(map(str, result.violations))
     assert result.transactions == {"committed": 3, "not committed": 1}

@@ -294,7 +294,7 @@ def _recreating(seed: int) -> Result:
 
 @mutant("a transaction that wrote to a topic that was recreated is not committed", _recreating)
 def recreated_topics_doom_no_transaction(patch: Patch) -> None:
-    patch(Transactions, "on_topic_recreated", lambda self, _topic, numbered: self.renew())
+    patch(Transactions, "on_topic_recreated", lambda self, _topic, **_: self.renew())
 
 
 @mutant("records for a topic that was recreated do not begin at sequence 0 again", _recreating)
