@@ -18,6 +18,7 @@ from aioidem.testing import ValueId, WireAnswer, WireBatch, parse_value
 
 __all__ = ["Attempts", "Story"]
 
+_FENCED = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping})
 _ENDS_THE_PRODUCER = frozenset(
     {
         ErrorCode.cluster_authorization_failed,
@@ -75,7 +76,7 @@ class Attempts:
         self._now = now
         self._before_append = before_append
         self.fenced_at: float | None = None
-        """When INVALID_PRODUCER_EPOCH last answered any attempt, in seconds; None if it never did.
+        """When an answer to any attempt last said that the producer id is not its own, in seconds.
         """
         self.ended_at: float | None = None
         """When a code first answered any attempt that ends the producer, in seconds."""
@@ -108,7 +109,7 @@ class Attempts:
         """Note that an answer reached the producer; batches that it leaves out are in doubt."""
         left = self._requests.get(connection, {}).pop(request, {})
         for answer in answers:
-            if answer.code == ErrorCode.invalid_producer_epoch:
+            if answer.code in _FENCED:
                 self.fenced_at = self._now()
             if answer.code in _ENDS_THE_PRODUCER and self.ended_at is None:
                 self.ended_at = self._now()

@@ -70,19 +70,13 @@ class Progress:
         Args:
             rows: The records.
             rtt: The longest round trip, in seconds.
-            held: Records of which the brokers do not say more, although they work. They end with
-                their deadline, and those behind them in their partition may wait for that.
+            held: Records that brokers may keep from ending sooner, although they work.
         """
         if any(fault.kind in ("cluster", "split") for fault in self._schedule.faults):
             # A connection that stayed open may lead to the old cluster, and the names to the new
             # one, to the end: the producer stays in the cluster that it can still reach.
             return
-        behind = {(value.topic, value.partition) for value in held}
-        rows = [
-            row
-            for row in rows
-            if row.settled is not None and (row.value.topic, row.value.partition) not in behind
-        ]
+        rows = [row for row in rows if row.settled is not None and row.value not in held]
         for row in rows:
             since, ended = max(self.healed_at, row.started), row.settled or 0.0
             if ended - since <= self.bound(0, rtt):

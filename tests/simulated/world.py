@@ -1419,16 +1419,22 @@ class World:
             self._judge_sprint(schedule.round_trips)
 
     def _held(self) -> set[ValueId]:
-        """Return the records to whose copies brokers said only that they know the sequence.
+        """Return the records of partitions in which brokers said only that they know a sequence.
 
-        Under KIP-758 they do so for each copy, before and after the batch is replicated, so it
-        shows nothing.
+        Under KIP-758 they do so for each copy of a batch, before and after it is replicated, so it
+        shows nothing. The batch ends with its deadline, and those behind it may wait for that.
         """
         if self.config.broker_dedup == "window":
             return set()
         stories = {value: self.witness.of(value) for value in self.rows}
         known = ErrorCode.duplicate_sequence_number
-        return {value for value, story in stories.items() if story and story.codes[known]}
+        places = {story.place for story in stories.values() if story and story.codes[known]}
+        topics = {topic for topic, _ in places}
+        return {
+            value
+            for value, story in stories.items()
+            if (value.topic in topics if story is None else story.place in places)
+        }
 
     def repeatable(self) -> Collection[ValueId]:
         """Return the values that may be in the log twice."""
