@@ -176,6 +176,7 @@ class Anomaly(enum.Enum):
     STALE = "metadata that was not asked for again, though brokers answered"
     OUTGREW = "a batch larger than batch.size, and than its topic has ever taken"
     BLAMED = "a record failed because of another record of its batch"
+    MISCOUNTED = "a number that the producer tells, and that is not so"
     HALF = "of one transaction, some is visible and some is not"
     HANGING = "a transaction that is never ended"
     FATAL = "a fatal error that nothing explains"

@@ -25,6 +25,13 @@ _CODES = frozenset(
     {-1, 0, 2, 3, 5, 6, 7, 10, 14, 15, 16, 17, 18, 19, 20, 21, 29, 31, 32, 35, 42, 43, 44, 45, 46}
     | {47, 48, 49, 51, 53, 56, 59, 74, 75, 76, 87, 89, 90, 100, 103, 120, 129}
 )
+_ABOUT_PRODUCER_IDS = frozenset(
+    {
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.duplicate_sequence_number,
+        ErrorCode.invalid_producer_epoch,
+    }
+)
 _FORGOTTEN = frozenset({ErrorCode.unknown_producer_id, ErrorCode.invalid_producer_id_mapping})
 
 
@@ -116,6 +123,8 @@ class Reasons:
         codes = story.doubted_codes
         if _FORGOTTEN & codes.keys():
             return "the leader had forgotten the producer", True
+        if not self._config.enable_idempotence and _ABOUT_PRODUCER_IDS & codes.keys():
+            return "it was refused as if it had a producer id", True
         if codes[ErrorCode.out_of_order_sequence_number] >= 2:
             return "two passes of probes were refused", True
         if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
@@ -124,7 +133,7 @@ class Reasons:
         if self._append_ms is not None:
             stamps.append(self._append_ms())  # what was acknowledged before has no later timestamp
         age_ms = self._wall_ms() - min(stamps)
-        if age_ms > self._expiration_ms / 2:
+        if age_ms >= self._expiration_ms / 2:
             return "the brokers may have forgotten the producer", True
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
 

@@ -15,6 +15,7 @@ from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore
 from aioidem._engine.batch import Batch
+from aioidem._engine.meters import Meters
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.settlement import Settlement
@@ -38,7 +39,7 @@ from .deadlines import GRACE, Deadlines
 from .perform import perform
 from .progress import Progress
 from .reasons import Reasons
-from .schedule import Call, Fault, Schedule
+from .schedule import Call, Fault, Glitch, Schedule
 from .soak import quiet
 from .test_written_schedules import clean, schedule
 from .whole import Whole, draw_whole
@@ -329,6 +330,19 @@ def test_the_logs_of_clusters_are_in_the_order_in_which_they_were_left() -> None
     assert [record.value == later for record in world.log()] == [True, False]
     world.event(f"the cluster changed from {first.cluster_id} to another one")
     assert [record.value == later for record in world.log()] == [False, True]
+
+
+@pytest.mark.parametrize("left_out", [None, "sent", "failed"])
+def test_a_number_that_an_operator_sees_and_that_is_not_so_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, left_out: str | None
+) -> None:
+    if left_out is not None:
+        monkeypatch.setattr(Meters, left_out, lambda *_args: None)
+    calls = tuple(Call(0.1 * number, "t", 0, None, 20) for number in range(3))
+    refused = Glitch(1, "refuse", (ErrorCode.invalid_record, None))
+    found = World(_plan(calls=calls, glitches=(refused,))).run().violations
+    expected = set() if left_out is None else {Anomaly.MISCOUNTED}
+    assert {violation.anomaly for violation in found} == expected
 
 
 def test_copies_in_a_deleted_log_and_its_successor_are_no_duplicates() -> None:

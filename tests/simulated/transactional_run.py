@@ -161,6 +161,7 @@ class _Injector(WholeInjector):
         embedded.release_markers()
         embedded.set_rtt(self._whole.schedule.rtt)
         for stream in self._whole.streams:
+            stream.trickle = (0, 0.0)
             if stream.mute:
                 stream.cut()
         self._glitches.clear()

@@ -525,6 +525,7 @@ class Whole:
         # `SimCore` needs this judge to report Metadata requests and answers to. Nobody tells the
         # judge about records here (`MissingPartitions.queued`), so it never finds a violation.
         self.missing = MissingPartitions(self.rows)
+        self.numbers = None
         self._acked: set[ValueId | None] = set()
         # The values of `send_many` that may have been queued after those of later calls.
         self._read_ahead: set[ValueId] = set()

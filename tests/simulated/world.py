@@ -78,6 +78,7 @@ from .faults import Injector
 from .frame_watch import FrameWatch
 from .freshness import Freshness
 from .missing import MissingPartitions
+from .numbers import Numbers
 from .progress import Progress
 from .reasons import Reasons
 from .removed import RemovedBatches, whole_log
@@ -289,6 +290,8 @@ class SimCore(ProducerCore):
         for step in todo:
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
+            elif isinstance(step, steps.SendProduce) and self._world.numbers is not None:
+                self._world.numbers.sent(step, now)
         return todo
 
     def _judge_wake(self, now: float) -> None:
@@ -321,6 +324,9 @@ class SimCore(ProducerCore):
         self, step: steps.SendProduce, answer: ProduceAnswer, now: float
     ) -> errors.ProtocolError | None:
         """Take the answer as usual; tell the judges if the engine gives the connection up."""
+        link = self.connections.links.get(step.link_id)
+        if self._world.numbers is not None and link is not None and step.token in link.outstanding:
+            self._world.numbers.answered(step.token, now)
         odd = super().on_answer(step, answer, now)
         if odd is not None:
             # The engine has given the connection up; the Sender will end it soon.
@@ -628,6 +634,8 @@ class SimSender(Sender):
             known = link_id in self._core.connections.links
             unwritten = channel.unwritten() if known else []
             self._world.watch.lost(link_id, unwritten)
+            if unwritten and self._world.numbers is not None:
+                self._world.numbers.taken_back()
             self._lost(link_id, cause, unwritten)
 
     def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
@@ -729,6 +737,7 @@ class World:
             self.flight.clock = lambda: 0.0
         self.sender = SimSender(self.core, self.config, self, self.flight)
         self.missing = MissingPartitions(self.rows)
+        self.numbers: Numbers | None = Numbers(self.core, self.rows)
         self._decided: dict[ValueId, Outcome] = {}
         firsts = {
             (t, p): schedule.first_sequence
@@ -946,6 +955,8 @@ class World:
                 complaint = self.unknowns.judge(rows)
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
+            if self.numbers is not None and rows[0].value not in self._decided:
+                self.numbers.settled(settlement, [row.value for row in rows], self.now)
             self._decided |= {row.value: _OUTCOMES[outcome.status] for row in rows}
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
@@ -1185,10 +1196,13 @@ class World:
     def event(self, event: str) -> None:
         """Note an event that the producer reports to its operator."""
         self.trace(f"event: {event}")
-        if "was deleted and recreated" in event:
-            self._recreated_at = self.now
-        self.result.convictions += "was seen to deduplicate" in event
         moved = _MOVED.match(event)
+        recreated = "was deleted and recreated" in event
+        if recreated:
+            self._recreated_at = self.now
+        if self.numbers is not None and (recreated or moved):
+            self.numbers.taken_back()
+        self.result.convictions += "was seen to deduplicate" in event
         if moved is not None:
             self.left.append(moved[1])
             self.watch.cluster_changed()
@@ -1371,6 +1385,8 @@ class World:
             # has found out whether there is a gap.
             result.violations += self.monitor.unreported_losses()
         result.violations += self.missing.violations()
+        if self.numbers is not None:
+            result.violations += self.numbers.judge(self.now)
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}

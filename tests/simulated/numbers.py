@@ -1,0 +1,147 @@
+"""The judge of the numbers that an operator sees: counters, meters, and what an outcome says.
+
+They are compared with what the engine gave to the Sender, with the brokers' answers and with the
+outcomes of records, which are counted here for themselves. Nothing that the engine decides depends
+on these numbers, so no other judge would notice a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from aioidem._engine import ProducerCore
+from aioidem._engine.settlement import Settlement
+from aioidem._engine.steps import SendProduce
+from aioidem._testing.wire_frames import batch_values
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import Anomaly, Row, ValueId, Violation, parse_value
+
+__all__ = ["Numbers"]
+
+
+class Numbers:
+    """Counts what a producer sends and hears, and which outcomes its records have.
+
+    Args:
+        core: The producer's engine.
+        rows: The records that were sent, with the time when each was queued.
+    """
+
+    def __init__(self, core: ProducerCore, rows: Mapping[ValueId, Row]) -> None:
+        self._core = core
+        self._rows = rows
+        self._sent_at: dict[int, float] = {}
+        self._seen: set[ValueId] = set()
+        self._counts: Counter[str] = Counter()
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._topics: dict[str, Counter[str]] = {}
+        self._kinds: Counter[str] = Counter()
+        self._complaints: list[str] = []
+        self._taken_back = False
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def sent(self, step: SendProduce, now: float) -> None:
+        """Note a Produce request that the engine gives to the Sender."""
+        self._sent_at[step.token] = now
+        self._counts["requests"] += 1
+        for topic in step.topics:
+            of_topic = self._topics.setdefault(topic.name, Counter())
+            for _, data in topic.partitions:
+                values = [v for v in (parse_value(r.value) for r in batch_values(data)) if v]
+                self._counts["batches"] += 1
+                self._sums["records"] += len(values)
+                self._sums["bytes"] += len(data)
+                of_topic["records"] += len(values)
+                of_topic["bytes"] += len(data)
+                self._sums["queued"] += now - self._queued_at(values)
+                again = not self._seen.isdisjoint(values)
+                self._seen.update(values)
+                self._counts["retries"] += again
+                self._sums["retried"] += len(values) * again
+
+    def _queued_at(self, values: Iterable[ValueId]) -> float:
+        return min(self._rows[value].started for value in values)
+
+    def answered(self, token: int, now: float) -> None:
+        """Note an answer to a Produce request that the engine still waits for."""
+        self._counts["answers"] += 1
+        self._sums["latency"] += now - self._sent_at[token]
+
+    def taken_back(self) -> None:
+        """Note that batches were taken back to be sent as others, or did not leave at all.
+
+        So they do not count as sent again.
+        """
+        self._taken_back = True
+
+    def settled(self, settlement: Settlement, values: list[ValueId], now: float) -> None:
+        """Note the outcome of some records."""
+        outcome, status = settlement.outcome, settlement.outcome.status
+        self._counts[status.value] += len(values)
+        if status is DeliveryStatus.ACKED:
+            self._counts["acked batches"] += 1
+            self._sums["delivery"] += now - self._queued_at(values)
+            self._sums["acked bytes"] += sum(record.size for record in settlement.records)
+        elif outcome.error is None:
+            if self._core.config.acks != 0:
+                self._complaints.append(f"{values[0]} ended {status.value} without an error")
+        else:
+            self._counts["failed"] += len(values)
+            self._kinds[type(outcome.error).__name__] += len(values)
+            self._topics.setdefault(outcome.topic, Counter())["errors"] += len(values)
+            if outcome.partition >= 0 and f"{outcome.topic}-{outcome.partition}" not in str(
+                outcome.error
+            ):
+                self._complaints.append(f"an error does not name its partition: {outcome.error}")
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def judge(self, now: float) -> Iterator[Violation]:
+        """Yield a violation for each number of the producer that is not the one counted here."""
+        self._core.meters.fold(now)
+        for complaint in self._complaints:
+            yield Violation(Anomaly.MISCOUNTED, complaint)
+        for name, (told, counted) in self._pairs().items():
+            if not math.isclose(told, counted, rel_tol=1e-9, abs_tol=1e-6):
+                yield Violation(Anomaly.MISCOUNTED, f"{name}: {told}, not {counted}")
+
+    def _pairs(self) -> dict[str, tuple[float, float]]:
+        counts, sums = self._counts, self._sums
+        counters, meters = self._core.counters, self._core.meters
+        pairs: dict[str, tuple[float, float]] = {
+            "batches sent": (counters.batches_sent, counts["batches"]),
+            "batch sizes": (meters.batch_size.count, counts["batches"]),
+            "bytes of batches": (meters.batch_size.total, sums["bytes"]),
+            "requests": (meters.per_request.count, counts["requests"]),
+            "records per request": (meters.per_request.total, sums["records"]),
+            "queue times": (meters.queue_time.count, counts["batches"]),
+            "seconds in the queue": (meters.queue_time.total, sums["queued"]),
+            "answers": (meters.latency.count, counts["answers"]),
+            "seconds to answers": (meters.latency.total, sums["latency"]),
+            "throttle times": (meters.throttle.count, counts["answers"]),
+            "acknowledged records": (counters.records_acked, counts["acked"]),
+            "acknowledged bytes": (counters.bytes_acked, sums["acked bytes"]),
+            "records not written": (counters.records_not_written, counts["not written"]),
+            "records unknown": (counters.records_unknown, counts["unknown"]),
+            "failed records": (meters.errors.total, counts["failed"]),
+            "acknowledged batches": (meters.delivery.count, counts["acked batches"]),
+            "seconds to acknowledgements": (meters.delivery.total, sums["delivery"]),
+            "splits": (meters.splits.count, counters.batches_split),
+            "compression ratios": (meters.compression.count, counts["batches"]),
+        }
+        # Records of a batch that is split, or made anew without a refused one, are in a new batch.
+        remade = counters.batches_split or self._kinds["InvalidRecord"]
+        if not (remade or self._taken_back):
+            pairs["batches sent again"] = (counters.batches_retried, counts["retries"])
+            pairs["records sent again"] = (meters.retries.total, sums["retried"])
+        for name, of_topic in self._topics.items():
+            meter = meters.topics[name]
+            pairs[f"records of {name}"] = (meter.records.total, of_topic["records"])
+            pairs[f"bytes of {name}"] = (meter.bytes.total, of_topic["bytes"])
+            pairs[f"errors of {name}"] = (meter.errors.total, of_topic["errors"])
+        for kind in {*self._kinds, *meters.kinds}:
+            pairs[f"{kind} errors"] = (meters.kinds[kind], self._kinds[kind])
+        return pairs
