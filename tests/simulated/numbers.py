@@ -15,6 +15,7 @@ from aioidem._engine import ProducerCore
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
 from aioidem._testing.wire_frames import batch_values
+from aioidem.errors import TransactionAborted
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Anomaly, Row, ValueId, Violation, parse_value
 
@@ -26,10 +27,12 @@ class Numbers:
 
     Args:
         core: The producer's engine.
-        rows: The records that were sent, with the time when each was queued.
+        rows: The records that were queued, and when. None if that is not known, as in the whole
+            producer: then what depends on it is not judged, and neither are failures, because
+            records count as failed, too, that could not be queued.
     """
 
-    def __init__(self, core: ProducerCore, rows: Mapping[ValueId, Row]) -> None:
+    def __init__(self, core: ProducerCore, rows: Mapping[ValueId, Row] | None) -> None:
         self._core = core
         self._rows = rows
         self._sent_at: dict[int, float] = {}
@@ -56,14 +59,16 @@ class Numbers:
                 self._sums["bytes"] += len(data)
                 of_topic["records"] += len(values)
                 of_topic["bytes"] += len(data)
-                self._sums["queued"] += now - self._queued_at(values)
+                self._sums["queued"] += self._since(values, now)
                 again = not self._seen.isdisjoint(values)
                 self._seen.update(values)
                 self._counts["retries"] += again
                 self._sums["retried"] += len(values) * again
 
-    def _queued_at(self, values: Iterable[ValueId]) -> float:
-        return min(self._rows[value].started for value in values)
+    def _since(self, values: Iterable[ValueId], now: float) -> float:
+        """Return for how many seconds the oldest of some records has been queued."""
+        rows = self._rows
+        return 0.0 if rows is None else now - min(rows[value].started for value in values)
 
     def answered(self, token: int, now: float) -> None:
         """Note an answer to a Produce request that the engine still waits for."""
@@ -83,12 +88,12 @@ class Numbers:
         self._counts[status.value] += len(values)
         if status is DeliveryStatus.ACKED:
             self._counts["acked batches"] += 1
-            self._sums["delivery"] += now - self._queued_at(values)
+            self._sums["delivery"] += self._since(values, now)
             self._sums["acked bytes"] += sum(record.size for record in settlement.records)
         elif outcome.error is None:
             if self._core.config.acks != 0:
                 self._complaints.append(f"{values[0]} ended {status.value} without an error")
-        else:
+        elif not isinstance(outcome.error, TransactionAborted):
             self._counts["failed"] += len(values)
             self._kinds[type(outcome.error).__name__] += len(values)
             self._topics.setdefault(outcome.topic, Counter())["errors"] += len(values)
@@ -118,7 +123,6 @@ class Numbers:
             "requests": (meters.per_request.count, counts["requests"]),
             "records per request": (meters.per_request.total, sums["records"]),
             "queue times": (meters.queue_time.count, counts["batches"]),
-            "seconds in the queue": (meters.queue_time.total, sums["queued"]),
             "answers": (meters.latency.count, counts["answers"]),
             "seconds to answers": (meters.latency.total, sums["latency"]),
             "throttle times": (meters.throttle.count, counts["answers"]),
@@ -126,9 +130,7 @@ class Numbers:
             "acknowledged bytes": (counters.bytes_acked, sums["acked bytes"]),
             "records not written": (counters.records_not_written, counts["not written"]),
             "records unknown": (counters.records_unknown, counts["unknown"]),
-            "failed records": (meters.errors.total, counts["failed"]),
             "acknowledged batches": (meters.delivery.count, counts["acked batches"]),
-            "seconds to acknowledgements": (meters.delivery.total, sums["delivery"]),
             "splits": (meters.splits.count, counters.batches_split),
             "compression ratios": (meters.compression.count, counts["batches"]),
         }
@@ -141,7 +143,19 @@ class Numbers:
             meter = meters.topics[name]
             pairs[f"records of {name}"] = (meter.records.total, of_topic["records"])
             pairs[f"bytes of {name}"] = (meter.bytes.total, of_topic["bytes"])
-            pairs[f"errors of {name}"] = (meter.errors.total, of_topic["errors"])
+        if self._rows is not None:
+            pairs |= self._queued_pairs()
+        return pairs
+
+    def _queued_pairs(self) -> dict[str, tuple[float, float]]:
+        meters, sums = self._core.meters, self._sums
+        pairs: dict[str, tuple[float, float]] = {
+            "seconds in the queue": (meters.queue_time.total, sums["queued"]),
+            "seconds to acknowledgements": (meters.delivery.total, sums["delivery"]),
+            "failed records": (meters.errors.total, self._counts["failed"]),
+        }
+        for name, of_topic in self._topics.items():
+            pairs[f"errors of {name}"] = (meters.topics[name].errors.total, of_topic["errors"])
         for kind in {*self._kinds, *meters.kinds}:
             pairs[f"{kind} errors"] = (meters.kinds[kind], self._kinds[kind])
         return pairs

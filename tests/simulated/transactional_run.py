@@ -780,6 +780,7 @@ class _Application:
                 "connections": len(core.connections.links),
             }
         )
+        whole.result.violations += core.numbers.judge(whole.now)
         whole.result.batches += core.counters.batches_sent
         whole.result.retries += core.counters.batches_retried
 

@@ -34,10 +34,11 @@ from aioidem import Producer, errors
 from aioidem._broker.intercept import RequestSeen
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
-from aioidem._engine import ProducerCore, steps
+from aioidem._engine import steps
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
+from aioidem._log import LogLine
 from aioidem._network.transport import Connector
 from aioidem._producer.compressing import compressed
 from aioidem._producer.intake import RecordIntake
@@ -321,9 +322,10 @@ class _TapSender(Sender):
     """A Sender that tells the `WireMonitor` what batches it sends and what connections it loses."""
 
     def __init__(
-        self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: Whole
+        self, core: SimCore, config: ProducerConfig, connector: Connector, whole: Whole
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.client_wall)
+        self._numbers = core.numbers
         self.settled.at_once = whole.schedule.at_once[0]
         core.accumulator.drafts.at_once = 3  # on every machine
         self._whole = whole
@@ -333,7 +335,13 @@ class _TapSender(Sender):
         """Deliver as usual, but write the producer's events to the trace instead of the log."""
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event.text}")
-        self._whole.note_settled(self._core.outcomes.peek_settled())
+            if event.line in (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED):
+                self._numbers.taken_back()
+        settlements = self._core.outcomes.peek_settled()
+        for settlement in settlements:
+            values = [parse_value(record.value) for record in settlement.records]
+            self._numbers.settled(settlement, [v for v in values if v], self._whole.now)
+        self._whole.note_settled(settlements)
         super().deliver()
 
     def shut(self) -> None:
@@ -381,6 +389,8 @@ class _TapSender(Sender):
     ) -> None:
         known = link_id in self._core.connections.links
         self._whole.watch.lost(link_id, unwritten if known else ())
+        if unwritten:
+            self._numbers.taken_back()
         super()._lost(link_id, error, unwritten)
 
 
@@ -410,19 +420,19 @@ class TapProducer(Producer):
     def __init__(self, config: ProducerConfig, connector: Connector, whole: Whole) -> None:
         super().__init__(config=config, connector=connector)
         world: Any = whole
-        self._core = SimCore(config, world, whole.schedule)
+        self._core = self._engine = SimCore(config, world, whole.schedule)
         if whole.schedule.impatient:
             self._core.budget.__class__ = _ImpatientBudget
         self._budget = self._core.budget
-        self._sender = _TapSender(self._core, config, connector, whole)
+        self._sender = _TapSender(self._engine, config, connector, whole)
         self._life = ProducerLife(self._core, self._sender, config)
         self._intake = RecordIntake(self._core, self._sender, self._life, config, None)
         self._topics = TopicLookup(self._core, self._sender, self._life, config)
 
     @property
-    def core(self) -> ProducerCore:
+    def core(self) -> SimCore:
         """The engine, for tests to look into."""
-        return self._core
+        return self._engine
 
 
 class WholeInjector(Injector):
@@ -483,6 +493,8 @@ class WholeInjector(Injector):
 class Whole:
     """One run of the whole producer; `Injector` and `SimCore` use it in place of a `World`."""
 
+    knows_when_queued = False
+
     def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
         self.schedule = schedule
         self.result = Result(schedule)
@@ -525,7 +537,6 @@ class Whole:
         # `SimCore` needs this judge to report Metadata requests and answers to. Nobody tells the
         # judge about records here (`MissingPartitions.queued`), so it never finds a violation.
         self.missing = MissingPartitions(self.rows)
-        self.numbers = None
         self._acked: set[ValueId | None] = set()
         # The values of `send_many` that may have been queued after those of later calls.
         self._read_ahead: set[ValueId] = set()
@@ -981,6 +992,7 @@ class Whole:
         )
         assert self._deadlines is not None
         result.violations += self._deadlines.judge(self.counted(), use)
+        result.violations += core.numbers.judge(self.now)
         result.violations += check_counters(
             {
                 "buffer_bytes_used": core.budget.in_use,

@@ -268,6 +268,7 @@ class SimCore(ProducerCore):
         self.accumulator.assigned_at_once = schedule.at_once[1]
         self.accumulator.drafts.quick = schedule.threads[0]
         self._world = world
+        self.numbers = Numbers(self, world.rows if world.knows_when_queued else None)
         if schedule.first_sequence and config.enable_idempotence:
             self._start_sequences_at(schedule.first_sequence)
 
@@ -290,8 +291,8 @@ class SimCore(ProducerCore):
         for step in todo:
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
-            elif isinstance(step, steps.SendProduce) and self._world.numbers is not None:
-                self._world.numbers.sent(step, now)
+            elif isinstance(step, steps.SendProduce):
+                self.numbers.sent(step, now)
         return todo
 
     def _judge_wake(self, now: float) -> None:
@@ -325,8 +326,8 @@ class SimCore(ProducerCore):
     ) -> errors.ProtocolError | None:
         """Take the answer as usual; tell the judges if the engine gives the connection up."""
         link = self.connections.links.get(step.link_id)
-        if self._world.numbers is not None and link is not None and step.token in link.outstanding:
-            self._world.numbers.answered(step.token, now)
+        if link is not None and step.token in link.outstanding:
+            self.numbers.answered(step.token, now)
         odd = super().on_answer(step, answer, now)
         if odd is not None:
             # The engine has given the connection up; the Sender will end it soon.
@@ -634,8 +635,8 @@ class SimSender(Sender):
             known = link_id in self._core.connections.links
             unwritten = channel.unwritten() if known else []
             self._world.watch.lost(link_id, unwritten)
-            if unwritten and self._world.numbers is not None:
-                self._world.numbers.taken_back()
+            if unwritten:
+                self._world.core.numbers.taken_back()
             self._lost(link_id, cause, unwritten)
 
     def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
@@ -664,6 +665,9 @@ class SimSender(Sender):
 
 class World:
     """One run of a schedule on the engine."""
+
+    knows_when_queued = True
+    """Whether `rows` have the times when records were queued, not when they were to be queued."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False, flight: int = 0) -> None:
         self.schedule = schedule
@@ -737,7 +741,6 @@ class World:
             self.flight.clock = lambda: 0.0
         self.sender = SimSender(self.core, self.config, self, self.flight)
         self.missing = MissingPartitions(self.rows)
-        self.numbers: Numbers | None = Numbers(self.core, self.rows)
         self._decided: dict[ValueId, Outcome] = {}
         firsts = {
             (t, p): schedule.first_sequence
@@ -955,8 +958,8 @@ class World:
                 complaint = self.unknowns.judge(rows)
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
-            if self.numbers is not None and rows[0].value not in self._decided:
-                self.numbers.settled(settlement, [row.value for row in rows], self.now)
+            if rows[0].value not in self._decided:
+                self.core.numbers.settled(settlement, [row.value for row in rows], self.now)
             self._decided |= {row.value: _OUTCOMES[outcome.status] for row in rows}
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
@@ -1200,8 +1203,8 @@ class World:
         recreated = "was deleted and recreated" in event
         if recreated:
             self._recreated_at = self.now
-        if self.numbers is not None and (recreated or moved):
-            self.numbers.taken_back()
+        if recreated or moved:
+            self.core.numbers.taken_back()
         self.result.convictions += "was seen to deduplicate" in event
         if moved is not None:
             self.left.append(moved[1])
@@ -1385,8 +1388,7 @@ class World:
             # has found out whether there is a gap.
             result.violations += self.monitor.unreported_losses()
         result.violations += self.missing.violations()
-        if self.numbers is not None:
-            result.violations += self.numbers.judge(self.now)
+        result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
