@@ -333,14 +333,15 @@ class _TapSender(Sender):
 
     def deliver(self) -> None:
         """Deliver as usual, but write the producer's events to the trace instead of the log."""
-        for event in self._core.outcomes.take_events():
-            self._whole.trace(f"event: {event.text}")
-            if event.line in (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED):
-                self._numbers.taken_back()
         settlements = self._core.outcomes.peek_settled()
         for settlement in settlements:
             values = [parse_value(record.value) for record in settlement.records]
             self._numbers.settled(settlement, [v for v in values if v], self._whole.now)
+        for event in self._core.outcomes.take_events():
+            self._whole.trace(f"event: {event.text}")
+            self._numbers.logged(event)
+            if event.line in (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED):
+                self._numbers.taken_back()
         self._whole.note_settled(settlements)
         super().deliver()
 
@@ -348,6 +349,7 @@ class _TapSender(Sender):
         """End the Sender as usual; what has no outcome gets one now."""
         if self._whole.unknowns is not None:
             self._whole.unknowns.closing = True
+        self._numbers.closing = True
         super().shut()
 
     def _perform(self, step: steps.Step) -> None:
