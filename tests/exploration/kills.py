@@ -105,6 +105,10 @@ _BY_SPACE = {
     "expired transactions v1": ("failures do not doom",),
     "expired transactions v2": ("wrong state taken for committed",),
     "no word of an end v1": ("end refused taken for done", "unlisted end taken for refused"),
+    "recreated topic in transactions": (
+        "recreated topics begin again in the same epoch",
+        "recreated topics doom no transaction",
+    ),
     "old records and no word": ("implicit ack where suspect",),
 }
 KILLED_IN = {mutant: space for space, mutants in _BY_SPACE.items() for mutant in mutants}

@@ -355,6 +355,14 @@ _ALL = [
         )
     ),
     Space(
+        "recreated topic in transactions",
+        "is no record taken for one that a request had brought to the new topic by its name?",
+        frozenset({"recreate", "cut"}),
+        transactions="v1",
+        script=(1, 1, 1),
+        holds=frozenset(),
+    ),
+    Space(
         "transactions before verification",
         "does no late batch open a transaction that nobody ends, where leaders do not ask?",
         frozenset({"refuse", "relocate", "move"}),

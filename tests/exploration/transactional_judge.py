@@ -5,6 +5,7 @@
 - A transaction that the caller was told is committed has all of its records in the log, and none of
   them aborted. One that the caller was told is aborted, or failed, has no record committed.
 - While no marker is outstanding, all records of a transaction are committed, or none is.
+  What was in the log of a deleted topic is gone with it.
 - A record that is ACKED is in the log, at the offset that was told. One that is NOT_WRITTEN is not
   committed.
 - Once a twin has its identity, nothing more of the engine is committed.
@@ -34,7 +35,7 @@ def wrongs(world: TransactionalWorld, ended: bool) -> Iterator[str]:
     yield from _untold_transactions(world, committed)
     if world.before_twin is not None and committed != world.before_twin:
         yield f"committed after a twin took over: {sorted(committed - world.before_twin)}"
-    if world.core.sight.losses:
+    if world.core.sight.losses and not world.deleted:
         yield "the engine reports a loss, and nothing was lost"
     if ended and not world.settled:
         yield f"the engine waits for ever: {world.told}"
@@ -59,7 +60,7 @@ def _wrong_log(world: TransactionalWorld, index: int, log: TransactionalLog) -> 
 
 def _untrue_outcomes(world: TransactionalWorld, committed: frozenset[int]) -> Iterator[str]:
     places: dict[int, set[int]] = {}
-    for log in world.logs:
+    for log in (*world.deleted, *world.logs):
         for offset, batch in log.entries:
             for place, number in enumerate(batch.numbers):
                 places.setdefault(number, set()).add(offset + place)
@@ -81,8 +82,9 @@ def _untold_transactions(world: TransactionalWorld, committed: frozenset[int]) -
         if log.fates[offset] in ("open", "commit")
         for number in batch.numbers
     }
+    gone = {n for log in world.deleted for _, batch in log.entries for n in batch.numbers}
     for place in range(world.begun):
-        records = {n for n, which in enumerate(world.transaction_of) if which == place}
+        records = {n for n, which in enumerate(world.transaction_of) if which == place} - gone
         told = world.told[place] if place < len(world.told) else ""
         shown = records & committed
         if told == "committed" and not records <= going:

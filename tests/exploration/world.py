@@ -74,6 +74,8 @@ TOPIC = "t"
 """The one topic that there is."""
 PRODUCER_ID = 7
 """The first id that is granted."""
+_BY_NAME = 0
+_FIRST_WITH_TOPIC_IDS = 13
 _DEFAULT_RETAINED = 5
 _NOT_GRANTED = 29
 _ONE_RECORD = 70
@@ -88,6 +90,8 @@ class Request(NamedTuple):
 
     token: int
     topic: int
+    """0 if it names the topic instead, as below version 13: then any topic of that name takes it.
+    """
     batches: tuple[tuple[int, Sent], ...]
 
 
@@ -391,7 +395,7 @@ class World:
         answers = []
         for partition, batch in request.batches:
             log = self.logs[partition]
-            if request.topic != self.topic:
+            if request.topic not in (_BY_NAME, self.topic):
                 answer = Answer(model.UNKNOWN_TOPIC_ID)
             elif self.shrunk and len(batch.numbers) > 1 and log.leader == pipe.broker:
                 answer = Answer(model.MESSAGE_TOO_LARGE)
@@ -402,8 +406,8 @@ class World:
             moved = answer.code == model.NOT_LEADER
             answers.append(
                 PartitionAnswer(
-                    None,
-                    UUID(int=request.topic),
+                    None if request.topic else TOPIC,
+                    UUID(int=request.topic) if request.topic else None,
                     partition,
                     answer.code,
                     answer.offset,
@@ -595,7 +599,8 @@ class World:
                 self.complaints.append(f"{batch} has other bytes than before")
             self._check(partition, batch, pipe)
             batches.append((partition, batch))
-        pipe.requests.append(Request(step.token, topic.topic_id.int, tuple(batches)))
+        topic_id = _BY_NAME if step.version < _FIRST_WITH_TOPIC_IDS else topic.topic_id.int
+        pipe.requests.append(Request(step.token, topic_id, tuple(batches)))
         if len(pipe.requests) + len(pipe.answers) > self.space.in_flight:
             self.complaints.append("a connection has more requests in flight than it may have")
 
