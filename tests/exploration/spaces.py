@@ -166,6 +166,16 @@ _ALL = [
         holds=_TRUE,
     ),
     Space(
+        "recreated, by its name",
+        "is what is said of a record true where requests for the old topic reach the new one?",
+        frozenset({"cut", "recreate"}),
+        version=12,
+        late=1,
+        # A late copy is once in each of the two logs, or twice in the new one, and the offsets of
+        # the new one are below those of the old one.
+        holds=frozenset({"in order", "acked", "not written"}),
+    ),
+    Space(
         "old records",
         "is nothing written twice, nor acknowledged and lost, where the leader may forget us?",
         _OLD,
