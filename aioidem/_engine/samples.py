@@ -133,7 +133,7 @@ class Sensor:
         elapsed = now - min((each.began for each in self._counting(now)), default=now)
         whole = int(elapsed / SAMPLE_SECONDS)
         elapsed += max(0, SAMPLES - 1 - whole) * SAMPLE_SECONDS
-        return max(elapsed, 0.001)
+        return elapsed
 
 
 class Distribution(Sensor):

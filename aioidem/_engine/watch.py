@@ -293,8 +293,6 @@ class OperatorWatch:
         doubtful: list[tuple[float, PartitionState]] = []
         for state in self._partitions.busy:
             trouble = state.trouble
-            if trouble is None and state.untroubled():
-                continue
             if trouble is not None and trouble.leaderless_since is not None and state.active:
                 view = self._cluster.leader_of(state.topic, state.partition)
                 if view is None or view.leader_id == NO_LEADER:

@@ -84,6 +84,13 @@ def test_a_condition_whose_beginning_nothing_tells_lasts_from_look_to_look() -> 
     assert [now for now, _ in told] == [1.0]
 
 
+def test_a_condition_that_did_not_last_counts_anew_when_it_returns() -> None:
+    """Between two looks that find it there is one that does not. Nothing tells its beginning."""
+    throttled = {LogLine.THROTTLED: Condition(None, 1, lambda: "slow")}
+    told = run(9.0, lambda now: throttled if now < 0.5 or now >= 5.0 else {})
+    assert [now for now, _ in told] == [6.0]
+
+
 def test_a_condition_that_comes_and_goes_is_one_incident() -> None:
     """An incident does not end while its condition returns within the calm time."""
 

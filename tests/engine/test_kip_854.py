@@ -717,6 +717,25 @@ def test_resend_mode_reports_a_success_above_what_was_refused_in_the_new_epoch(c
     rig.assert_drained()
 
 
+def test_resend_mode_takes_a_success_for_the_proof_of_a_doubt_in_the_new_epoch() -> None:
+    """A batch in doubt that may have been appended in its new epoch is not missing there.
+
+    A leader that holds the producer's state accepts a later batch of that epoch only after it.
+    """
+    rig, _ = doubted(in_doubt="resend")
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    rig.ack(rig.outstanding()[0])
+    second, third = rig.outstanding()
+    rig.fail(second, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(third)
+    assert rig.core.counters.data_loss_events == 0
+    rig.settle_down()
+    assert rig.statuses == [ACKED] * 4
+    assert rig.core.counters.data_loss_events == 0
+    rig.assert_drained()
+
+
 def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
     """With in_doubt="resend" batches that no probe has found are sent again under a new epoch.
 

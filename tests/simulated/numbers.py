@@ -12,19 +12,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from aioidem._engine import ProducerCore
-from aioidem._engine.incidents import Event
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
-from aioidem._log import LogLine, Phase
 from aioidem._testing.wire_frames import batch_values
 from aioidem.errors import TransactionAborted
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Anomaly, Row, ValueId, Violation, parse_value
 
+from .lines import Lines
+
 __all__ = ["Numbers"]
-
-
-_STATUSES = (DeliveryStatus.ACKED, DeliveryStatus.NOT_WRITTEN, DeliveryStatus.UNKNOWN)
 
 
 class Numbers:
@@ -48,10 +45,7 @@ class Numbers:
         self._kinds: Counter[str] = Counter()
         self._complaints: list[str] = []
         self._taken_back = False
-        # For each incident that goes on: the counts when its first line was logged.
-        self._began: dict[LogLine, tuple[int, ...]] = {}
-        self.closing = False
-        """Whether the producer closes. Then outcomes may come between a line and its logging."""
+        self.lines = Lines(self._outcomes, self._complaints.append)
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -111,31 +105,9 @@ class Numbers:
             ):
                 self._complaints.append(f"an error does not name its partition: {outcome.error}")
 
-    def logged(self, event: Event) -> None:
-        """Note a line for the log, after the outcomes that came before it.
-
-        An incident has a line when it begins, may have some while it goes on, and has one when it
-        ends. These say how many records had which outcome since it began.
-        """
-        counts = tuple(self._counts[status.value] for status in _STATUSES)
-        if event.phase is Phase.BEGINS:
-            if event.line in self._began:
-                self._complaints.append(f"{event.line.value} began twice")
-            self._began[event.line] = counts
-            return
-        fields = event.fields
-        if event.phase is Phase.ONCE or "acked" not in fields:
-            return
-        if event.line not in self._began:
-            self._complaints.append(f"{event.line.value} never began: {event.text}")
-            return
-        before = self._began[event.line]
-        counted = [count - earlier for count, earlier in zip(counts, before, strict=True)]
-        told = [fields["acked"], fields["not_written"], fields["unknown"]]
-        if told != counted and not self.closing:
-            self._complaints.append(f"{event.line.value} counts {told}, not {counted}")
-        if event.phase is Phase.ENDS:
-            del self._began[event.line]
+    def _outcomes(self) -> tuple[int, int, int]:
+        counts = self._counts
+        return counts["acked"], counts["not written"], counts["unknown"]
 
     # -- the end -----------------------------------------------------------------------------------
 

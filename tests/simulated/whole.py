@@ -339,7 +339,7 @@ class _TapSender(Sender):
             self._numbers.settled(settlement, [v for v in values if v], self._whole.now)
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event.text}")
-            self._numbers.logged(event)
+            self._numbers.lines.logged(event)
             if event.line in (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED):
                 self._numbers.taken_back()
         self._whole.note_settled(settlements)
@@ -349,7 +349,7 @@ class _TapSender(Sender):
         """End the Sender as usual; what has no outcome gets one now."""
         if self._whole.unknowns is not None:
             self._whole.unknowns.closing = True
-        self._numbers.closing = True
+        self._numbers.lines.closing = True
         super().shut()
 
     def _perform(self, step: steps.Step) -> None:

@@ -563,17 +563,25 @@ class SimSender(Sender):
             self.deliver()
             self._world.trace_step(step)
             self._perform(step)
+        looks = self.clock() >= self._watch.due_at
+        if looks:
+            self._watch.look(self.clock())
         self.deliver()
+        if looks:
+            self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
             self._flight.attend()
 
     def deliver(self) -> None:
         """Deliver as usual, but pass the producer's events to `World.event`, not to the log."""
-        events = [event.text for event in self._core.outcomes.take_events()]
+        lines = self._core.outcomes.take_events()
+        events = [event.text for event in lines]
         if any(map(_MOVED.match, events)) and len(self._world.clusters) > 1:
             self._world.unknowns.moved_at = self._world.now
             self._world.unknowns.moves += 1
         self._world.note_settled(self._core.outcomes.peek_settled())
+        for line in lines:
+            self._world.core.numbers.lines.logged(line)
         super().deliver()
         for event in events:
             self._world.event(event)
@@ -964,6 +972,11 @@ class World:
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
 
+    def doubts(self) -> list[float]:
+        """Return for each record in doubt since when it is, in seconds."""
+        stories = (self.witness.of(each) for each in self.rows if each not in self._decided)
+        return [story.doubted_at for story in stories if story and story.doubted_at is not None]
+
     def _turn(self) -> None:
         before, self._disturbing = self._disturbing, False
         self._take_a_turn()
@@ -1146,7 +1159,7 @@ class World:
         if not self.ended:
             self.trace("the producer ends")
             self._note_windows()
-            self.unknowns.closing = True
+            self.unknowns.closing = self.core.numbers.lines.closing = True
             self.sender.shut()
             self.ended = True
 
