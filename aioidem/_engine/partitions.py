@@ -217,7 +217,7 @@ class Partitions:
             return None
         oldest, state = min(waiting, key=lambda each: each[0])
         leader = self.leader_status(state, now)
-        others = "" if len(waiting) == 1 else f"; {len(waiting) - 1} more partitions wait"
+        others = _waiting_too(len(waiting) - 1)
         records = "1 record" if state.unsettled == 1 else f"{state.unsettled} records"
         error = errors.KafkaError(
             f"{state.where}: {records} without an outcome, the oldest queued "
@@ -327,3 +327,10 @@ class Partitions:
         self.live.clear()
         self.busy.clear()
         self.retired.clear()
+
+
+def _waiting_too(partitions: int) -> str:
+    """Say how many other partitions wait, behind what was said of one."""
+    if partitions == 1:
+        return "; 1 more partition waits"
+    return f"; {partitions} more partitions wait" if partitions else ""

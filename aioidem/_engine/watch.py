@@ -382,7 +382,7 @@ def _refused_by(nodes: list[Node]) -> str:
 
 
 def _several(where: str, count: int) -> str:
-    return where if count == 1 else f"{where} and {count - 1} more partitions"
+    return where if count == 1 else f"{where} and {_many(count - 1, 'more partition')}"
 
 
 def _many(count: int, one: str, more: str = "") -> str:

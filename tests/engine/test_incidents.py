@@ -237,6 +237,15 @@ def test_events_that_follow_one_another_are_counted() -> None:
     assert [event.level for _, event in told] == [None, *[logging.INFO] * 3]
 
 
+def test_the_line_of_counted_events_says_how_many_and_in_how_many_milliseconds() -> None:
+    """It goes on with the lines before it, and ends nothing."""
+    repeats = Repeats()
+    for now in (0.0, 1.0):
+        repeats.admit(Event(LogLine.EPOCH_BUMPED, "x"), now)
+    (event,) = repeats.due(10.1254)
+    assert (event.phase, event.fields) == (Phase.CONTINUES, {"count": 1, "seconds": 10.125})
+
+
 def test_an_event_after_a_quiet_interval_is_logged_at_once() -> None:
     """After an interval without events the next one counts as the first."""
     told = logged(LogLine.EPOCH_BUMPED, [0.0, 30.0], 60.0)

@@ -39,6 +39,7 @@ from .driver import (
     UNKNOWN,
     Request,
     Rig,
+    T,
     wait_until,
 )
 
@@ -212,6 +213,26 @@ def doubted(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Reques
     rig.lose()
     rig.tick(2.0)
     return rig, requests
+
+
+def test_the_log_is_read_as_soon_as_the_new_leader_has_a_connection() -> None:
+    """What is in doubt is looked at before its partition has its new route, so the engine polls on.
+
+    Where nothing else wakes it, the batch would wait for its deadline.
+    """
+    rig = DatedRig(brokers=2, partitions=2)
+    rig.leaders[T, 1] = (2, 0)
+    rig.start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+        rig.ack(rig.outstanding()[0], 0)
+    rig.tick(5.0)
+    rig.send(1, partition=0)
+    rig.move_leader(2, 1, seconds=0.0)
+    rig.lose(rig.outstanding()[0].link)
+    assert rig.core.wake_at == rig.now
+    rig.poll()
+    assert [type(step) for step in rig.held] == [steps.ReadBack]
 
 
 @pytest.mark.parametrize(("age", "suspect"), [(12 * HOUR - 60, False), (12 * HOUR + 1, True)])

@@ -345,6 +345,14 @@ def test_a_small_block_is_laid_out_as_single_records_are(sizes: list[int], befor
     assert (together.left, together.current) == (alone.left, alone.current)
 
 
+def test_as_many_records_are_taken_as_reach_a_size() -> None:
+    """One more is taken where the size ends within a record, and all where they do not reach it."""
+    records = block(*[b"x" * 20] * 4)
+    each = records.first_size
+    sizes = (1, each, each + 1, 2 * each, 4 * each, 4 * each + 1)
+    assert [records.reaching(size) for size in sizes] == [1, 1, 2, 2, 4, 4]
+
+
 def test_a_large_block_gives_each_partition_the_same() -> None:
     parts = list(spread(block(*[b"v"] * 4000), sticky(1000), view(4)))
     assert sorted(index for index, _ in parts) == [0, 1, 2, 3]

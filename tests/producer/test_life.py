@@ -557,6 +557,8 @@ async def test_acks_0_is_never_called_acknowledged(transport: Transport) -> None
             assert {d.status for d in deliveries} == {DeliveryStatus.UNKNOWN}
             assert {d.exception() for d in deliveries} == {None}
             assert not any(d.metadata.has_offset for d in deliveries)
+            kinds = {(d.metadata.timestamp_type, d.metadata.log_start_offset) for d in deliveries}
+            assert kinds == {(0, None)}, "the times are those of the records"
             assert producer.statistics().records_acked == 0
             await arrived.wait()
         assert stored_values(cluster) == numbered(20)
