@@ -1,4 +1,4 @@
-"""What `OperatorWatch` finds in the engine; test_incidents.py has when a line is logged about it."""
+"""What `OperatorWatch` finds in the engine; test_incidents.py says when a line is logged."""
 
 from __future__ import annotations
 
