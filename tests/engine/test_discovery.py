@@ -140,9 +140,12 @@ def test_a_v14_answer_that_cannot_be_decoded_falls_back_to_v13_for_a_while() -> 
     assert rig.outstanding()[0].version == 13
     rig.ack_all()
     assert rig.statuses == [ACKED]
+    link = rig.core.connections.links[rig.produce_link().link_id]
+    assert "gets Produce v13 in place of v14" in link.discovery.reason
     rig.tick(1.0)
     rig.send()
     assert rig.outstanding()[0].version == 14
+    assert "has not answered in Produce v14 yet" in link.discovery.reason
 
 
 @pytest.mark.parametrize("mode", ["on", "auto"])

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem._engine import steps
+from aioidem._engine.assigning import SLICE
 from aioidem._engine.flushing import FlushCount
 from aioidem._protocol.produce import PartitionAnswer
 from aioidem._protocol.producer_id import ProducerIdAnswer
@@ -505,17 +506,17 @@ def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch(
     rig.assert_drained()
 
 
-def _recreated_with_one_partition_of_two() -> tuple[Rig, Outcome, Outcome]:
-    """Queue a record for partition 1 and a later one for 0, then recreate the topic without 1.
+def _recreated_with_one_partition_of_two(count: int = 1) -> tuple[Rig, Outcome, Outcome]:
+    """Queue records for partition 1 and a later one for 0, then recreate the topic without 1.
 
-    The caller gave the first record no partition, so the engine may move that record to 0.
+    The caller gave the first ones no partition, so the engine may move them to 0.
     """
 
     def last(_key: bytes | None, everything: Sequence[int], _led: Sequence[int]) -> int:
         return max(everything)
 
     rig = Rig(partitions=2, partitioner=last, delivery_timeout=80.0, linger=30.0).start()
-    early = rig.send(partition=None, size=20)[0]
+    early = rig.send(count, partition=None, size=20)[-1]
     rig.tick(2.0)
     late = rig.send(partition=0, size=20)[0]
     rig.ids[T] = topic_id(T, 1)
@@ -542,6 +543,17 @@ def test_a_deadline_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -
     rig.refresh()
     wait_until(rig, lambda: early.status is NOT_WRITTEN)
     assert late.status is PENDING
+
+
+def test_a_close_settles_what_is_being_moved_to_other_partitions() -> None:
+    """Records of a recreated topic with fewer partitions have none until the next polls."""
+    rig, early, late = _recreated_with_one_partition_of_two(2 * SLICE)
+    rig.hold = (steps.FetchMetadata,)
+    rig.refresh()
+    rig.answer_metadata(rig.held.pop())
+    rig.core.close(rig.now)
+    rig.collect()
+    assert (early.status, late.status) == (NOT_WRITTEN, NOT_WRITTEN)
 
 
 def test_partitions_that_are_added_take_records() -> None:

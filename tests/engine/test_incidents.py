@@ -60,6 +60,25 @@ def test_a_condition_that_passes_within_the_grace_time_is_not_logged() -> None:
     assert run(20.0, between(LogLine.NO_BROKER, 2.0, 2.75)) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "grace", "calm"),
+    [
+        (LogLine.AUTHENTICATION, 0.0, 1.0),
+        (LogLine.NO_BROKER, 1.0, 1.0),
+        (LogLine.LEADER_MISSING, 1.0, 1.0),
+        (LogLine.LEADER_UNREACHABLE, 1.0, 1.0),
+        (LogLine.THROTTLED, 1.0, 10.0),
+        (LogLine.IN_DOUBT, 2.0, 0.0),
+        (LogLine.BUFFER_FULL, 2.0, 10.0),
+    ],
+)
+def test_each_incident_has_its_grace_time_and_its_calm_time(
+    line: LogLine, grace: float, calm: float
+) -> None:
+    told = [(now, event.phase) for now, event in run(40.0, between(line, 4.0, 9.0))]
+    assert told == [(4.0 + grace, Phase.BEGINS), (9.0 + calm, Phase.ENDS)]
+
+
 def test_the_grace_time_counts_from_when_the_condition_began() -> None:
     """A condition that is noticed late is logged at once if it has held for the grace time."""
     told = run(1.0, lambda _now: {LogLine.NO_BROKER: condition(-5.0)})

@@ -47,8 +47,9 @@ class Broken:
         raise RuntimeError(f"waited {seconds} s for {topic}-{partition}")
 
 
+@pytest.mark.parametrize("recorded", [0, 1_000], ids=["no flight recorder", "recorded"])
 @bounded(20)
-async def test_an_observer_receives_each_attempt_and_the_outcome() -> None:
+async def test_an_observer_receives_each_attempt_and_the_outcome(recorded: int) -> None:
     """A batch that is refused once is reported as sent twice, and as settled once."""
     async with EmbeddedCluster(rtt=0.1) as cluster:
         cluster.create_topic("t")
@@ -60,7 +61,10 @@ async def test_an_observer_receives_each_attempt_and_the_outcome() -> None:
         cluster.intercept(refuse_once)
         memory = Memory()
         async with Producer(
-            cluster.bootstrap_servers, connector=cluster.connector, observer=memory
+            cluster.bootstrap_servers,
+            connector=cluster.connector,
+            observer=memory,
+            flight_recorder=recorded,
         ) as producer:
             for _ in range(3):
                 producer.send_nowait("t", b"value", partition=0)

@@ -217,6 +217,41 @@ async def test_the_error_of_a_refused_batch_says_who_refused_what_and_what_to_do
                 assert error.args == (told + advice,)
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (ErrorCode.unsupported_compression_type, "Choose another compression_type"),
+        (ErrorCode.kafka_storage_error, "Check the disks of that broker"),
+        (ErrorCode.invalid_required_acks, "Set acks to 0, 1 or all"),
+        (ErrorCode.corrupt_message, "Check the network and the memory of both machines"),
+        (ErrorCode.policy_violation, "Ask whoever runs the cluster what its policy demands"),
+        (
+            ErrorCode.invalid_topic_exception,
+            "Choose another topic: this one is internal to Kafka",
+        ),
+        (
+            ErrorCode.not_enough_replicas,
+            "Check the topic's min.insync.replicas, and which replicas run",
+        ),
+        (
+            ErrorCode.not_enough_replicas_after_append,
+            "Check the topic's min.insync.replicas, and which replicas run",
+        ),
+        (
+            ErrorCode.unsupported_for_message_format,
+            "Check the topic's message.format.version: records need version 2",
+        ),
+        (
+            ErrorCode.transactional_id_authorization_failed,
+            "Grant this client's principal WRITE on the transactional id",
+        ),
+    ],
+)
+def test_the_error_of_a_refused_batch_ends_with_what_to_do(code: int, advice: str) -> None:
+    error = refusal_error("t-0", PartitionAnswer("t", None, 0, code, -1), 1, 1, "broker 2 (b:9092)")
+    assert str(error.args[0]).endswith(f"in attempt 1. {advice}")
+
+
 def test_the_error_of_a_refused_batch_has_the_broker_s_own_words_before_the_advice() -> None:
     answer = PartitionAnswer(
         "t", None, 0, ErrorCode.kafka_storage_error, -1, error_message="The disk is full."
