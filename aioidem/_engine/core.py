@@ -352,9 +352,13 @@ class ProducerCore:
         at = self.accumulator.awaits(now)
         if at is not None and at < first:
             first = at
-        retired = self._partitions.retired
         grace, linger = self.config.request_timeout, self.config.linger
-        for state in [*active, *retired] if retired else active:
+        for state in self._partitions.retired:
+            # Nothing waits for what the leader of a deleted topic owes.
+            at = state.next_wake(now, grace, linger)
+            if at < first:
+                first = at
+        for state in active:
             at = state.next_wake(now, grace, linger)
             if at < first:
                 first = at

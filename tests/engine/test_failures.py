@@ -506,6 +506,22 @@ def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch(
     rig.assert_drained()
 
 
+def test_nobody_waits_for_the_leader_of_a_deleted_topic() -> None:
+    """It owes an answer, and the new topic has another leader epoch. Its batches have ended."""
+    rig = Rig(request_timeout=30.0).start()
+    rig.send()
+    rig.leaders[T, 0] = (1, 5)
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    assert rig.statuses == [UNKNOWN]
+    polls = rig.polls
+    rig.tick(20.0)
+    assert rig.polls - polls < 10
+    rig.send()
+    rig.ack(rig.outstanding()[-1])
+    assert rig.statuses == [UNKNOWN, ACKED]
+
+
 def _recreated_with_one_partition_of_two(count: int = 1) -> tuple[Rig, Outcome, Outcome]:
     """Queue records for partition 1 and a later one for 0, then recreate the topic without 1.
 

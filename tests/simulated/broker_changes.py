@@ -13,9 +13,16 @@ from aioidem._broker.partition import Partition
 from aioidem.testing import LogRecord, Row, ValueId, parse_value
 
 if TYPE_CHECKING:
+    from .schedule import Schedule
     from .world import World
 
-__all__ = ["INTERVAL", "BrokerChanges", "once_in_each_log", "unresolved_while"]
+__all__ = [
+    "INTERVAL",
+    "BrokerChanges",
+    "once_in_each_log",
+    "reassigned",
+    "unresolved_while",
+]
 
 _EXPIRATION = "producer.id.expiration.ms"
 INTERVAL = "producer.id.expiration.check.interval.ms"
@@ -34,6 +41,15 @@ def once_in_each_log(records: Iterable[LogRecord]) -> set[ValueId]:
         if value is not None:
             logs.setdefault(value, []).append(record.log)
     return {value for value, found in logs.items() if len(set(found)) == len(found) > 1}
+
+
+def reassigned(values: Iterable[ValueId], schedule: Schedule) -> set[ValueId]:
+    """Return the records that may have moved to a partition that has later records already.
+
+    Below Produce v13 records of the producer's old partitions are in the new topic. One that was
+    refused meanwhile, and for which the caller chose no partition, may then get one of those.
+    """
+    return {value for value in values if schedule.by_name and value.partition < 0}
 
 
 def unresolved_while(
@@ -72,6 +88,8 @@ class BrokerChanges:
     def __init__(self) -> None:
         # When brokers forgot producers earlier than they had said: begin and end, in seconds.
         self.forgets_early: list[tuple[float, float]] = []
+        # How many faults lower `producer.id.expiration.ms` now.
+        self._lowered = 0
         # By broker: the number of batches that it says that it retains, true or not.
         self._boasts: dict[int, int] = {}
         # Whether the answers to DescribeConfigs lack the config of KIP-1269.
@@ -106,13 +124,20 @@ class BrokerChanges:
         self._later(seconds, end)
 
     def _do_expire(self, milliseconds: int, seconds: float) -> None:
-        """Lower `producer.id.expiration.ms` of all brokers for a while."""
+        """Lower `producer.id.expiration.ms` of all brokers for a while.
+
+        If that happens again meanwhile, the config of the schedule is back when both are over.
+        """
         topology = self._world.cluster.topology
-        before = topology.configs.get(_EXPIRATION)
+        before = self._world.schedule.broker_configs.get(_EXPIRATION)
+        self._lowered += 1
         topology.set_broker_configs(None, {**topology.configs, _EXPIRATION: str(milliseconds)})
         self._forget_early(seconds)
 
         def end() -> None:
+            self._lowered -= 1
+            if self._lowered:
+                return
             configs = {k: v for k, v in topology.configs.items() if k != _EXPIRATION}
             if before is not None:
                 configs[_EXPIRATION] = before

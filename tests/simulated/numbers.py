@@ -39,6 +39,8 @@ class Numbers:
         self._rows = rows
         self._sent_at: dict[int, float] = {}
         self._seen: set[ValueId] = set()
+        # The first record of each settlement.
+        self._settled: set[ValueId] = set()
         self._counts: Counter[str] = Counter()
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._topics: dict[str, Counter[str]] = {}
@@ -86,7 +88,10 @@ class Numbers:
         self._taken_back = True
 
     def settled(self, settlement: Settlement, values: list[ValueId], now: float) -> None:
-        """Note the outcome of some records."""
+        """Note the outcome of some records; it may be told again."""
+        if values[0] in self._settled:
+            return
+        self._settled.add(values[0])
         outcome, status = settlement.outcome, settlement.outcome.status
         self._counts[status.value] += len(values)
         if status is DeliveryStatus.ACKED:
@@ -142,7 +147,8 @@ class Numbers:
             "compression ratios": (meters.compression.count, counts["batches"]),
         }
         # Records of a batch that is split, or made anew without a refused one, are in a new batch.
-        remade = counters.batches_split or self._kinds["InvalidRecord"]
+        refused = self._kinds["InvalidRecord"] + self._kinds["InvalidTimestampError"]
+        remade = counters.batches_split or refused
         if not (remade or self._taken_back):
             pairs["batches sent again"] = (counters.batches_retried, counts["retries"])
             pairs["records sent again"] = (meters.retries.total, sums["retried"])

@@ -66,7 +66,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import once_in_each_log, unresolved_while
+from .broker_changes import once_in_each_log, reassigned, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
@@ -326,6 +326,15 @@ class _TapSender(Sender):
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.client_wall)
         self._numbers = core.numbers
+        take = self.settled._take_settled
+
+        def taken() -> Sequence[Settlement]:
+            """Take outcomes; callbacks may cause some while others are delivered."""
+            settlements = take()
+            self._count(settlements)
+            return settlements
+
+        self.settled._take_settled = taken
         self.settled.at_once = whole.schedule.at_once[0]
         core.accumulator.drafts.at_once = 3  # on every machine
         self._whole = whole
@@ -334,9 +343,7 @@ class _TapSender(Sender):
     def deliver(self) -> None:
         """Deliver as usual, but write the producer's events to the trace instead of the log."""
         settlements = self._core.outcomes.peek_settled()
-        for settlement in settlements:
-            values = [parse_value(record.value) for record in settlement.records]
-            self._numbers.settled(settlement, [v for v in values if v], self._whole.now)
+        self._count(settlements)
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event.text}")
             self._numbers.lines.logged(event)
@@ -344,6 +351,11 @@ class _TapSender(Sender):
                 self._numbers.taken_back()
         self._whole.note_settled(settlements)
         super().deliver()
+
+    def _count(self, settlements: Sequence[Settlement]) -> None:
+        for settlement in settlements:
+            values = [parse_value(record.value) for record in settlement.records]
+            self._numbers.settled(settlement, [v for v in values if v], self._whole.now)
 
     def shut(self) -> None:
         """End the Sender as usual; what has no outcome gets one now."""
@@ -984,7 +996,7 @@ class Whole:
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost | early,
             may_reorder=(late if schedule.unfenced else frozenset())
-            | (self._read_ahead | early | backwards),
+            | (self._read_ahead | early | backwards | reassigned(self.rows, schedule)),
             may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
             unpromised=not config.enable_idempotence,
         )

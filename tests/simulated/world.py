@@ -72,7 +72,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import once_in_each_log, unresolved_while
+from .broker_changes import once_in_each_log, reassigned, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
@@ -966,8 +966,7 @@ class World:
                 complaint = self.unknowns.judge(rows)
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
-            if rows[0].value not in self._decided:
-                self.core.numbers.settled(settlement, [row.value for row in rows], self.now)
+            self.core.numbers.settled(settlement, [row.value for row in rows], self.now)
             self._decided |= {row.value: _OUTCOMES[outcome.status] for row in rows}
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
@@ -1410,7 +1409,7 @@ class World:
         anyhow = schedule.resends_backwards or self.unknowns.moves > 1
         expect = Expectations(
             lost=self.lost | early,
-            may_reorder=set(self.rows) if anyhow else late | early,
+            may_reorder=set(self.rows) if anyhow else late | early | reassigned(self.rows, schedule),
             may_repeat=self.repeatable(),
             unpromised=not self.config.enable_idempotence,
         )
