@@ -1406,10 +1406,11 @@ class World:
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
         # Order is promised in each cluster, and the logs of two are compared as if the producer had
         # left the first for good. Where it came back they cannot be compared.
+        moved = reassigned(self.rows, schedule)
         anyhow = schedule.resends_backwards or self.unknowns.moves > 1
         expect = Expectations(
             lost=self.lost | early,
-            may_reorder=set(self.rows) if anyhow else late | early | reassigned(self.rows, schedule),
+            may_reorder=set(self.rows) if anyhow else late | early | moved,
             may_repeat=self.repeatable(),
             unpromised=not self.config.enable_idempotence,
         )
