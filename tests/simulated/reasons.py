@@ -72,6 +72,8 @@ class Reasons:
         """When an answer last showed that a topic was recreated, in seconds."""
         self.moved_at: float | None = None
         """When the producer last moved to another cluster, in seconds."""
+        self.losses: set[tuple[str, int]] = set()
+        """The topics and partitions of which the producer has reported a loss."""
         self.forgotten: Callable[[], bool] = lambda: False
         """Whether a leader has forgotten the producer together with deleted batches."""
         self.moves = 0
@@ -123,6 +125,8 @@ class Reasons:
         codes = story.doubted_codes
         if _FORGOTTEN & codes.keys():
             return "the leader had forgotten the producer", True
+        if story.place in self.losses and codes[ErrorCode.out_of_order_sequence_number]:
+            return "the leader has lost the producer's state with acknowledged records", True
         if not self._config.enable_idempotence and _ABOUT_PRODUCER_IDS & codes.keys():
             return "it was refused as if it had a producer id", True
         if codes[ErrorCode.out_of_order_sequence_number] >= 2:

@@ -347,6 +347,10 @@ class _TapSender(Sender):
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event.text}")
             self._numbers.lines.logged(event)
+            if event.line is LogLine.DATA_LOSS and self._whole.unknowns is not None:
+                where, _, _ = event.text.partition(": ")
+                topic, _, index = where.rpartition("-")
+                self._whole.unknowns.losses.add((topic, int(index)))
             if event.line in (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED):
                 self._numbers.taken_back()
         self._whole.note_settled(settlements)

@@ -20,7 +20,7 @@ import re
 import traceback
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -334,6 +334,11 @@ class SimCore(ProducerCore):
             self._world.watch.lost(step.link_id)
         return odd
 
+    def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
+        """Give the connection up as usual, and tell the judges; the Sender will end it soon."""
+        super().on_undecodable(link_id, version, error, now)
+        self._world.watch.lost(link_id)
+
     def _on_metadata(
         self,
         step: steps.FetchMetadata,
@@ -579,6 +584,7 @@ class SimSender(Sender):
         if any(map(_MOVED.match, events)) and len(self._world.clusters) > 1:
             self._world.unknowns.moved_at = self._world.now
             self._world.unknowns.moves += 1
+        self._world.note_losses(events)
         self._world.note_settled(self._core.outcomes.peek_settled())
         for line in lines:
             self._world.core.numbers.lines.logged(line)
@@ -956,6 +962,11 @@ class World:
     def note_recreated(self, topic: str) -> None:
         """Note that an answer has shown the producer that a topic was recreated."""
         self.unknowns.recreated[topic] = self.now
+
+    def note_losses(self, events: Iterable[str]) -> None:
+        """Note of which partitions the producer reports losses; `unreported_losses` judges them."""
+        found = filter(None, map(_DATA_LOSS.match, events))
+        self.unknowns.losses |= {(lost[1], int(lost[2])) for lost in found}
 
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
         """Note outcomes that the engine has decided; callers may get them in a later turn."""
