@@ -572,7 +572,7 @@ class SimSender(Sender):
         if looks:
             self._watch.look(self.clock())
         self.deliver()
-        if looks:
+        if looks and self._config.acks != 0:  # without answers the wire shows no doubt
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
             self._flight.attend()
