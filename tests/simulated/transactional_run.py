@@ -675,7 +675,9 @@ class Transactional(Whole):
         # And a producer may not have noticed yet that a topic was recreated: the first batch of
         # each partition may be stored at an offset that was acknowledged before, and one batch may
         # be refused, after which all partitions have another epoch.
+        # A leader that forgot the producer early refuses its next batch, once.
         excused = int(bool(self.late) and not self.schedule.transaction_version)
+        excused += self.schedule.forgets_early
         excused += len(self._deleted) + bool(self._deleted)
         for _ in range(_LAST_TRIES + excused):
             application = await self._continue(application, work)
