@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from aioidem._spark.columns import RowSum, parts
 from aioidem._spark.marker import Marker
-from aioidem.errors import RecordError
+from aioidem.errors import ConfigError, RecordError
 
 SCHEMA = pa.schema(
     {
@@ -132,3 +133,10 @@ def test_a_row_without_a_topic_is_refused() -> None:
     with pytest.raises(RecordError, match="topic is null"):
         list(parts(batch, None))
     assert [part.topic for part in parts(batch, "t")] == ["t"]
+
+
+def test_a_worker_without_xxhash_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    batch = pa.RecordBatch.from_pydict({"value": [b"x"]})
+    with pytest.raises(ConfigError, match=r"xxhash: pip install 'aioidem\[spark\]'"):
+        RowSum().add(batch, "t")
