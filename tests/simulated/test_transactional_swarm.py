@@ -20,6 +20,7 @@ from .soak import quiet
 from .swarm import FEATURES
 from .test_soak import nothing_is_wrong
 from .transactional import draw_transactional
+from .transactional_mutants import noticed_late
 from .transactional_swarm import OWN_FEATURES, SHARED_FEATURES, draw_transactional_swarm
 
 EVERYDAY = 12  # how many seeds `make check` runs; `make test` runs 200
@@ -102,23 +103,9 @@ def test_a_commit_of_what_is_known_to_be_gone_is_noticed(version: Literal[0, 2])
     assert {violation.anomaly for violation in result.violations} == {Anomaly.HALF}
 
 
-def noticed_late() -> Schedule:
-    """Return three transactions: one before a topic is recreated, one before that is noticed."""
-    base = recreated(0, 3.0)
-    return dataclasses.replace(
-        base,
-        topics=(("t", 2),),
-        work=(
-            Work((Call(0.0, "t", 1, None, 60),), block=False, dawdle=1.5),
-            Work((Call(0.0, "t", 0, None, 60),), block=False),
-            Work((Call(3.0, "t", 0, None, 60),), block=False),
-        ),
-    )
-
-
 def test_records_are_no_copies_of_those_that_went_to_the_new_topic_before() -> None:
     """The third one's record would have the epoch and the sequence of the second one's."""
-    result = perform(noticed_late())
+    result = perform(noticed_late(1))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert result.transactions == {"committed": 3, "not committed": 1}
 
@@ -126,7 +113,7 @@ def test_records_are_no_copies_of_those_that_went_to_the_new_topic_before() -> N
 def test_a_record_that_is_taken_for_a_copy_is_noticed() -> None:
     broken = mutants.MUTANTS["recreated topics begin again in the same epoch"]
     with applied(broken):
-        result = perform(noticed_late())
+        result = perform(noticed_late(1))
     assert Anomaly.LOST in {violation.anomaly for violation in result.violations}
 
 

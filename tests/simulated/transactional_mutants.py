@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +25,14 @@ from aioidem._engine.transactions import (
 
 from .mutation import Patch, mutant
 from .perform import perform
+from .schedule import Call as Send
+from .schedule import Fault, Schedule, Work
 from .soak import run_transactional
+from .transactional import draw_transactional
 from .transactional_swarm import draw_transactional_swarm
 from .world import Result
 
-__all__ = ["rule"]
+__all__ = ["noticed_late", "rule"]
 
 
 def rule(text: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
@@ -297,7 +301,32 @@ def recreated_topics_doom_no_transaction(patch: Patch) -> None:
     patch(Transactions, "on_topic_recreated", lambda self, _topic, **_: self.renew())
 
 
-@mutant("records for a topic that was recreated do not begin at sequence 0 again", _recreating)
+def noticed_late(seed: int) -> Schedule:
+    """Return three transactions: one before a topic is recreated, one before that is noticed.
+
+    Requests name their topic (transactions v1), so the second one's record is in the new topic.
+    """
+    base = draw_transactional(seed, "quiet")
+    return dataclasses.replace(
+        base,
+        topics=(("t", 2),),
+        transaction_version=0,
+        broker_configs=base.broker_configs | {"auto.create.topics.enable": "false"},
+        options=base.options | {"metadata_max_age": 3.0},
+        work=(
+            Work((Send(0.0, "t", 1, None, 60),), block=False, dawdle=1.5),
+            Work((Send(0.0, "t", 0, None, 60),), block=False),
+            Work((Send(3.0, "t", 0, None, 60),), block=False),
+        ),
+        faults=(Fault(1.0, "recreate", ("t",)),),
+    )
+
+
+def _noticed_late(seed: int) -> Result:
+    return perform(noticed_late(seed))
+
+
+@mutant("records for a topic that was recreated do not begin at sequence 0 again", _noticed_late)
 def recreated_topics_begin_again_in_the_same_epoch(patch: Patch) -> None:
     patch(RecordAccumulator, "numbered", lambda _self, _name, _identity: False)
 
