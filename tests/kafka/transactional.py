@@ -219,6 +219,8 @@ class Witness:
         Each topic gets one last record, so that a surplus record would show: the console consumer
         reads a given number of records, and not up to the end of a log.
         """
+        if not self._expected:
+            return  # the tests whose records it would read ran in another process
         async with Producer(
             self._cluster.bootstrap_servers, transactional_id="the-last-one"
         ) as producer:
