@@ -303,8 +303,12 @@ class PartitionState:
 
         A batch whose attempt is unanswered is not in doubt yet, unless an earlier attempt was lost.
         """
-        doubts = [batch.doubted_at for batch in self.unresolved if batch.in_doubt]
-        return min((at for at in doubts if at is not None), default=None)
+        first: float | None = None
+        for batch in self.unresolved:  # of each busy partition, once a second
+            at = batch.doubted_at
+            if at is not None and batch.in_doubt and (first is None or at < first):
+                first = at
+        return first
 
     def follow(self, route: Route) -> bool:
         """Change to the route to the partition's present leader.

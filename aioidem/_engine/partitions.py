@@ -217,11 +217,13 @@ class Partitions:
             return None
         oldest, state = min(waiting, key=lambda each: each[0])
         leader = self.leader_status(state, now)
-        others = _waiting_too(len(waiting) - 1)
+        more = len(waiting) - 1
+        others = "1 more partition waits" if more == 1 else f"{more} more partitions wait"
         records = "1 record" if state.unsettled == 1 else f"{state.unsettled} records"
         error = errors.KafkaError(
             f"{state.where}: {records} without an outcome, the oldest queued "
-            f"{now - oldest:.1f} s ago: {state.obstacle(leader, now)}{others}"
+            f"{now - oldest:.1f} s ago: {state.obstacle(leader, now)}"
+            + (f"; {others}" if more else "")
         )
         failure = None if state.trouble is None else state.trouble.last
         error.__cause__ = failure if isinstance(failure, Exception) else leader.error
@@ -327,10 +329,3 @@ class Partitions:
         self.live.clear()
         self.busy.clear()
         self.retired.clear()
-
-
-def _waiting_too(partitions: int) -> str:
-    """Say how many other partitions wait, behind what was said of one."""
-    if partitions == 1:
-        return "; 1 more partition waits"
-    return f"; {partitions} more partitions wait" if partitions else ""
