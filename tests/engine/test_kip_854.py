@@ -718,18 +718,24 @@ def test_resend_mode_takes_a_new_epoch_where_the_leader_refuses_and_may_have_for
     rig.assert_drained()
 
 
-@pytest.mark.parametrize("code", [NOT_LEADER, INVALID_RECORD])
-def test_resend_mode_reports_a_success_above_what_was_refused_in_the_new_epoch(code: int) -> None:
-    """A batch in doubt that has a new epoch is missing there if every attempt in it was refused.
-
-    A leader that holds the producer's state would not accept a later batch of that epoch then.
-    """
+def renumbered() -> tuple[DatedRig, Request, Request]:
+    """Make a rig whose two batches in doubt are in flight again, under a new epoch."""
     rig, _ = doubted(in_doubt="resend")
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
     wait_until(rig, lambda: bool(rig.outstanding()))
     rig.ack(rig.outstanding()[0])
     second, third = rig.outstanding()
     assert (second.epoch, second.sequence, third.sequence) == (1, 1, 2)
+    return rig, second, third
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, INVALID_RECORD])
+def test_resend_mode_reports_a_success_above_what_was_refused_in_the_new_epoch(code: int) -> None:
+    """A batch in doubt that has a new epoch is missing there if every attempt in it was refused.
+
+    A leader that holds the producer's state would not accept a later batch of that epoch then.
+    """
+    rig, second, third = renumbered()
     rig.fail(second, code, poll=False)
     rig.ack(third)
     assert rig.core.counters.data_loss_events == 1
@@ -743,11 +749,7 @@ def test_resend_mode_takes_a_success_for_the_proof_of_a_doubt_in_the_new_epoch()
 
     A leader that holds the producer's state accepts a later batch of that epoch only after it.
     """
-    rig, _ = doubted(in_doubt="resend")
-    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
-    wait_until(rig, lambda: bool(rig.outstanding()))
-    rig.ack(rig.outstanding()[0])
-    second, third = rig.outstanding()
+    rig, second, third = renumbered()
     rig.fail(second, REQUEST_TIMED_OUT, poll=False)
     rig.ack(third)
     assert rig.core.counters.data_loss_events == 0

@@ -14,6 +14,7 @@ from aioidem.testing import LogRecord, Row, ValueId, parse_value
 
 if TYPE_CHECKING:
     from .schedule import Schedule
+    from .whole import Whole
     from .world import World
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "BrokerChanges",
     "once_in_each_log",
     "reassigned",
+    "repeatable",
     "unresolved_while",
 ]
 
@@ -50,6 +52,21 @@ def reassigned(values: Iterable[ValueId], schedule: Schedule) -> set[ValueId]:
     refused meanwhile, and for which the caller chose no partition, may then get one of those.
     """
     return {value for value in values if schedule.by_name and value.partition < 0}
+
+
+def repeatable(run: World | Whole) -> set[ValueId]:
+    """Return the values that may be in the logs of a run twice."""
+    schedule, rows = run.schedule, run.rows
+    if schedule.options.get("in_doubt") == "resend":
+        return set(rows)
+    removed = run.removed.before_their_outcome(rows.values())
+    if not (schedule.forgetful or schedule.by_name):
+        return removed
+    # A broker may serve a copy after its connection was closed, and have forgotten the copy that it
+    # acknowledged, or have recreated the topic. No client can prevent that.
+    early = unresolved_while(run.injector.forgets_early, rows.values())
+    again = once_in_each_log(run.log()) if schedule.by_name else set()
+    return removed | run.late | early | again
 
 
 def unresolved_while(
@@ -177,9 +194,7 @@ class BrokerChanges:
 
     def _delete(self, partition: Partition, offset: int) -> None:
         if partition.leader_replica is not None:
-            self._world.removed.note(partition)
-            partition.delete_before(min(offset, partition.high_watermark))
-            self._world.removed.took(partition, self._world.now)
+            self._world.removed.delete(partition, offset, self._world.now)
 
     def _do_unnamed(self, seconds: float) -> None:
         """Let topics' configs lack the one of KIP-1269 for a while, as without the KIP."""

@@ -12,8 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from aioidem._engine import ProducerCore
+from aioidem._engine.incidents import Event
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
+from aioidem._log import LogLine
 from aioidem._testing.wire_frames import batch_values
 from aioidem.errors import TransactionAborted
 from aioidem.structs import DeliveryStatus
@@ -22,6 +24,9 @@ from aioidem.testing import Anomaly, Row, ValueId, Violation, parse_value
 from .lines import Lines
 
 __all__ = ["Numbers"]
+
+_MADE_ANEW = (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED)
+"""The events after which records are in other batches than before."""
 
 
 class Numbers:
@@ -58,7 +63,7 @@ class Numbers:
         for topic in step.topics:
             of_topic = self._topics.setdefault(topic.name, Counter())
             for _, data in topic.partitions:
-                values = [v for v in (parse_value(r.value) for r in batch_values(data)) if v]
+                values = _values_of(record.value for record in batch_values(data))
                 self._counts["batches"] += 1
                 self._sums["records"] += len(values)
                 self._sums["bytes"] += len(data)
@@ -81,14 +86,17 @@ class Numbers:
         self._sums["latency"] += now - self._sent_at[token]
 
     def taken_back(self) -> None:
-        """Note that batches were taken back to be sent as others, or did not leave at all.
-
-        So they do not count as sent again.
-        """
+        """Note that no byte of some batches has left, so that they do not count as sent again."""
         self._taken_back = True
 
-    def settled(self, settlement: Settlement, values: list[ValueId], now: float) -> None:
+    def logged(self, event: Event) -> None:
+        """Note a line for the log, after the outcomes that came before it."""
+        self._taken_back |= event.line in _MADE_ANEW
+        self.lines.logged(event)
+
+    def settled(self, settlement: Settlement, now: float) -> None:
         """Note the outcome of some records; it may be told again."""
+        values = _values_of(record.value for record in settlement.records)
         if values[0] in self._settled:
             return
         self._settled.add(values[0])
@@ -172,3 +180,7 @@ class Numbers:
         for kind in {*self._kinds, *meters.kinds}:
             pairs[f"{kind} errors"] = (meters.kinds[kind], self._kinds[kind])
         return pairs
+
+
+def _values_of(raw: Iterable[bytes | None]) -> list[ValueId]:
+    return [value for value in map(parse_value, raw) if value is not None]

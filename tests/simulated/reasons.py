@@ -6,6 +6,7 @@ have kept the producer from finding out whether it was: `Reasons.judge` names it
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,9 +17,10 @@ from aioidem.testing import Row
 
 from .attempts import Attempts, Story
 
-__all__ = ["Reasons"]
+__all__ = ["Reasons", "lost_place"]
 
 _SLACK = 0.001
+_DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 # What brokers answer to Produce. Any other code, known or not, tells a client nothing about the
 # batch that it refuses.
 _CODES = frozenset(
@@ -73,11 +75,17 @@ class Reasons:
         self.moved_at: float | None = None
         """When the producer last moved to another cluster, in seconds."""
         self.losses: set[tuple[str, int]] = set()
-        """The topics and partitions of which the producer has reported a loss."""
+        """The topics and partitions of which the producer has reported a loss (`lost_place`)."""
         self.forgotten: Callable[[], bool] = lambda: False
         """Whether a leader has forgotten the producer together with deleted batches."""
         self.moves = 0
         """How often it did so."""
+
+    def logged(self, event: str) -> None:
+        """Note an event that the producer reports to its operator."""
+        place = lost_place(event)
+        if place is not None:
+            self.losses.add(place)
 
     def judge(self, rows: Sequence[Row]) -> str | None:
         """Note why the records of a batch end UNKNOWN now; return a complaint if nothing does."""
@@ -140,6 +148,12 @@ class Reasons:
         if age_ms >= self._expiration_ms / 2:
             return "the brokers may have forgotten the producer", True
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
+
+
+def lost_place(event: str) -> tuple[str, int] | None:
+    """Return the topic and partition of a data-loss event; None if it is another event."""
+    lost = _DATA_LOSS.match(event)
+    return None if lost is None else (lost[1], int(lost[2]))
 
 
 def _unknown(code: int) -> bool:

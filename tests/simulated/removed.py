@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from uuid import UUID
 
 from aioidem._broker.batch import StoredBatch
 from aioidem._broker.partition import Partition, Replica
@@ -20,11 +19,10 @@ __all__ = ["RemovedBatches", "whole_log"]
 
 
 class RemovedBatches:
-    """The batches that the leaders' logs had when they were noted last."""
+    """The batches that the leaders' logs had before some of them were removed."""
 
     def __init__(self) -> None:
-        self._noted: dict[tuple[UUID, int], list[StoredBatch]] = {}
-        self._partitions: dict[tuple[UUID, int], Partition] = {}
+        self._noted: dict[Partition, list[StoredBatch]] = {}
         self._since: dict[ValueId, float] = {}
         self.forgotten = False
         """Whether a leader was seen that knows less of a producer than it appended of it.
@@ -32,20 +30,18 @@ class RemovedBatches:
         A new replica, and a restart, build the state of a producer from what is left of the log.
         """
 
-    def note(self, partition: Partition) -> None:
-        """Note the batches of a partition, some of which are about to be removed."""
-        leader = partition.leader_replica
-        if leader is not None:
-            key = partition.topic.id, partition.index
-            self._noted[key] = self.log_of(partition, leader)
-            self._partitions[key] = partition
+    def delete(self, partition: Partition, offset: int, now: float) -> None:
+        """Remove a partition's committed batches below an offset, and note what was there before.
 
-    def took(self, partition: Partition, now: float) -> None:
-        """Note that some of a partition's batches were removed just now, after `note`."""
-        leader = partition.leader_replica
-        if leader is None:
-            return
-        for batch in self._noted.get((partition.topic.id, partition.index), []):
+        Args:
+            partition: The partition. It must have a leader.
+            offset: The offset.
+            now: Seconds.
+        """
+        leader = partition.replicas[partition.leader]
+        noted = self._noted[partition] = self.log_of(partition, leader)
+        partition.delete_before(min(offset, partition.high_watermark))
+        for batch in noted:
             if batch.last_offset < leader.log.start_offset:
                 for record in batch_values(batch.wire()):
                     value = parse_value(record.value)
@@ -54,7 +50,7 @@ class RemovedBatches:
 
     def look(self) -> None:
         """See what leaders know of the producers whose batches were removed, before they judge."""
-        for partition in self._partitions.values():
+        for partition in self._noted:
             leader = partition.leader_replica
             if leader is None or self.forgotten:
                 continue
@@ -84,7 +80,7 @@ class RemovedBatches:
 
     def log_of(self, partition: Partition, replica: Replica) -> list[StoredBatch]:
         """Return the batches of a replica's log, those that were removed from it first."""
-        noted = self._noted.get((partition.topic.id, partition.index), [])
+        noted = self._noted.get(partition, [])
         batches = replica.log.batches
         begins = batches[0].base_offset if batches else replica.log.start_offset
         return [batch for batch in noted if batch.last_offset < begins] + batches

@@ -24,7 +24,7 @@ from .schedule import Call, Fault, Work
 from .shrink import shrink
 from .soak import quiet, run_transactional
 from .test_soak import nothing_is_wrong, seeds_are_right
-from .transactional import _INTERVAL, PROFILES, draw_transactional, kind_of
+from .transactional import CLEANUP_INTERVAL, PROFILES, draw_transactional, kind_of
 from .transactional_run import Transactional
 
 EVERYDAY = 30  # how many of the 240 seeds `make check` runs; `make test` runs all of them
@@ -168,7 +168,7 @@ def test_a_coordinator_whose_clock_jumps_may_fence_with_transactions_v1(seconds:
     plan = dataclasses.replace(
         base,
         transaction_version=0,
-        broker_configs=base.broker_configs | {_INTERVAL: "100"},
+        broker_configs=base.broker_configs | {CLEANUP_INTERVAL: "100"},
         # The coordinator looks at its clock when a partition is added.
         work=(
             Work(tuple(Call(5.0 * p, "t", p, None, 60) for p in (0, 1)), block=False, dawdle=1.0),

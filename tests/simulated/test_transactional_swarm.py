@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections import Counter
 from typing import Literal
@@ -15,12 +14,11 @@ from . import mutants
 from .mutation import applied
 from .perform import perform
 from .run import main as command_line
-from .schedule import Call, Fault, Schedule, Work
+from .schedule import Call, Schedule, Work
 from .soak import quiet
 from .swarm import FEATURES
 from .test_soak import nothing_is_wrong
-from .transactional import draw_transactional
-from .transactional_mutants import noticed_late
+from .transactional_mutants import noticed_late, recreated
 from .transactional_swarm import OWN_FEATURES, SHARED_FEATURES, draw_transactional_swarm
 
 EVERYDAY = 12  # how many seeds `make check` runs; `make test` runs 200
@@ -55,24 +53,16 @@ def test_the_rest_of_two_hundred_seeds_show_nothing_wrong() -> None:
     nothing_is_wrong(200 - EVERYDAY, "--transactions", "--mix", "swarm", first=EVERYDAY)
 
 
-def recreated(version: Literal[0, 2], age: float) -> Schedule:
+def unfinished(version: Literal[0, 2], age: float) -> Schedule:
     """Return one transaction of two topics, of which one is recreated before the commit.
 
     Args:
         version: the level of `transaction.version`.
         age: `metadata_max_age`, in seconds.
     """
-    base = draw_transactional(1, "quiet")
     records = tuple(Call(0.0, topic, 0, None, 60) for topic in ("t", "u"))
-    return dataclasses.replace(
-        base,
-        topics=(("t", 1), ("u", 1)),
-        transaction_version=version,
-        broker_configs=base.broker_configs | {"auto.create.topics.enable": "false"},
-        options=base.options | {"metadata_max_age": age},
-        work=(Work(records, ("g",), block=False, dawdle=2.0),),
-        faults=(Fault(1.0, "recreate", ("t",)),),
-    )
+    work = Work(records, ("g",), block=False, dawdle=2.0)
+    return recreated(1, version, age, (("t", 1), ("u", 1)), work)
 
 
 @BOTH
@@ -80,7 +70,7 @@ def test_a_transaction_is_committed_whole_but_for_a_log_that_was_deleted(
     version: Literal[0, 2],
 ) -> None:
     """A producer that has not heard of it commits, and only the deleted record is missing."""
-    result = perform(recreated(version, 300.0))
+    result = perform(unfinished(version, 300.0))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert result.transactions["committed"] == 2
     assert result.outcomes[Outcome.UNKNOWN] == 1, "the deleted record's outcome means nothing"
@@ -90,7 +80,7 @@ def test_a_transaction_is_committed_whole_but_for_a_log_that_was_deleted(
 def test_a_transaction_is_not_committed_once_a_part_is_known_to_be_gone(
     version: Literal[0, 2],
 ) -> None:
-    result = perform(recreated(version, 0.2))
+    result = perform(unfinished(version, 0.2))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert result.transactions == {"not committed": 1, "committed": 1}
 
@@ -99,7 +89,7 @@ def test_a_transaction_is_not_committed_once_a_part_is_known_to_be_gone(
 def test_a_commit_of_what_is_known_to_be_gone_is_noticed(version: Literal[0, 2]) -> None:
     broken = mutants.MUTANTS["recreated topics doom no transaction"]
     with applied(broken):
-        result = perform(recreated(version, 0.2))
+        result = perform(unfinished(version, 0.2))
     assert {violation.anomaly for violation in result.violations} == {Anomaly.HALF}
 
 

@@ -23,6 +23,7 @@ from .schedule import Call, Drawer, Glitch, Schedule, Work
 from .whole import FAULTS, GLITCHES
 
 __all__ = [
+    "CLEANUP_INTERVAL",
     "FATAL",
     "GROUPS",
     "ODD",
@@ -83,7 +84,7 @@ FATAL = _numbers(
     ErrorCode.producer_fenced,
     ErrorCode.invalid_producer_id_mapping,
 )
-_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+CLEANUP_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 
 
 def kind_of(seed: int) -> str:
@@ -154,7 +155,7 @@ class TransactionalDrawer(Drawer):
             14 if r.random() < 0.7 else r.choice((13,) if version else (9, 11, 13))
             for _ in v["retain"]
         )
-        v["broker_configs"] = {_INTERVAL: "100"}
+        v["broker_configs"] = {CLEANUP_INTERVAL: "100"}
         v["grants_describe"] = True
         if r.random() < 0.15:
             v["used_epochs"] = 32766 - r.randint(0, 6)

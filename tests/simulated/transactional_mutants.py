@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from kio.schema.errors import ErrorCode
 
@@ -32,7 +32,7 @@ from .transactional import draw_transactional
 from .transactional_swarm import draw_transactional_swarm
 from .world import Result
 
-__all__ = ["noticed_late", "rule"]
+__all__ = ["noticed_late", "recreated", "rule"]
 
 
 def rule(text: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
@@ -301,24 +301,47 @@ def recreated_topics_doom_no_transaction(patch: Patch) -> None:
     patch(Transactions, "on_topic_recreated", lambda self, _topic, **_: self.renew())
 
 
+def recreated(
+    seed: int,
+    version: Literal[0, 2],
+    age: float,
+    topics: tuple[tuple[str, int], ...],
+    *work: Work,
+) -> Schedule:
+    """Return transactions in which the topic "t" is recreated after a second.
+
+    Args:
+        seed: draws what is not named here.
+        version: the level of `transaction.version`.
+        age: `metadata_max_age`, in seconds.
+        topics: the topics, and how many partitions each has.
+        work: the transactions.
+    """
+    base = draw_transactional(seed, "quiet")
+    return dataclasses.replace(
+        base,
+        topics=topics,
+        transaction_version=version,
+        broker_configs=base.broker_configs | {"auto.create.topics.enable": "false"},
+        options=base.options | {"metadata_max_age": age},
+        work=work,
+        faults=(Fault(1.0, "recreate", ("t",)),),
+    )
+
+
 def noticed_late(seed: int) -> Schedule:
     """Return three transactions: one before a topic is recreated, one before that is noticed.
 
     Requests name their topic (transactions v1), so the second one's record is in the new topic.
     """
-    base = draw_transactional(seed, "quiet")
-    return dataclasses.replace(
-        base,
-        topics=(("t", 2),),
-        transaction_version=0,
-        broker_configs=base.broker_configs | {"auto.create.topics.enable": "false"},
-        options=base.options | {"metadata_max_age": 3.0},
-        work=(
-            Work((Send(0.0, "t", 1, None, 60),), block=False, dawdle=1.5),
-            Work((Send(0.0, "t", 0, None, 60),), block=False),
-            Work((Send(3.0, "t", 0, None, 60),), block=False),
-        ),
-        faults=(Fault(1.0, "recreate", ("t",)),),
+    return recreated(
+        seed,
+        0,
+        3.0,
+        (("t", 2),),
+        Work((Send(0.0, "t", 1, None, 60),), block=False, dawdle=1.5),
+        Work((Send(0.0, "t", 0, None, 60),), block=False),
+        Work((Send(3.0, "t", 0, None, 60),), block=False),
     )
 
 

@@ -87,7 +87,6 @@ class _GoneError(Exception):
 class _Skew(NamedTuple):
     """A time in which the clock of one broker was wrong."""
 
-    since: float
     until: float
     # By how many seconds: the clock jumps at the beginning if it is ahead, else at the end.
     by: float
@@ -143,7 +142,7 @@ class _Injector(WholeInjector):
     def _do_skew(self, broker: int, ahead: float, seconds: float) -> None:
         super()._do_skew(broker, ahead, seconds)
         whole = self._whole
-        whole.skews.append(_Skew(whole.now, whole.now + seconds, abs(ahead)))
+        whole.skews.append(_Skew(whole.now + seconds, abs(ahead)))
 
     def _do_twin(self, records: int, end: str, transactional_id: str = _NAME) -> None:
         self._whole.start_twin(records, end, transactional_id)

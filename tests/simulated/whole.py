@@ -38,7 +38,6 @@ from aioidem._engine import steps
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
-from aioidem._log import LogLine
 from aioidem._network.transport import Connector
 from aioidem._producer.compressing import compressed
 from aioidem._producer.intake import RecordIntake
@@ -66,7 +65,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import once_in_each_log, reassigned, unresolved_while
+from .broker_changes import reassigned, repeatable, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
@@ -346,20 +345,15 @@ class _TapSender(Sender):
         self._count(settlements)
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event.text}")
-            self._numbers.lines.logged(event)
-            if event.line is LogLine.DATA_LOSS and self._whole.unknowns is not None:
-                where, _, _ = event.text.partition(": ")
-                topic, _, index = where.rpartition("-")
-                self._whole.unknowns.losses.add((topic, int(index)))
-            if event.line in (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED):
-                self._numbers.taken_back()
+            self._numbers.logged(event)
+            if self._whole.unknowns is not None:
+                self._whole.unknowns.logged(event.text)
         self._whole.note_settled(settlements)
         super().deliver()
 
     def _count(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
-            values = [parse_value(record.value) for record in settlement.records]
-            self._numbers.settled(settlement, [v for v in values if v], self._whole.now)
+            self._numbers.settled(settlement, self._whole.now)
 
     def shut(self) -> None:
         """End the Sender as usual; what has no outcome gets one now."""
@@ -991,17 +985,12 @@ class Whole:
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         backwards = self.rows.keys() if schedule.resends_backwards else set()
-        forgotten = schedule.forgetful or schedule.by_name
-        copies = self.removed.before_their_outcome(self.rows.values())
-        copies |= self.late | early if forgotten else set()
-        if schedule.by_name:
-            copies |= once_in_each_log(self.log())
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost | early,
             may_reorder=(late if schedule.unfenced else frozenset())
             | (self._read_ahead | early | backwards | reassigned(self.rows, schedule)),
-            may_repeat=set(self.rows) if config.in_doubt == "resend" else copies,
+            may_repeat=repeatable(self),
             unpromised=not config.enable_idempotence,
         )
         use = result.allowances.add

@@ -20,7 +20,7 @@ import re
 import traceback
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -72,7 +72,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import once_in_each_log, reassigned, unresolved_while
+from .broker_changes import reassigned, repeatable, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
 from .frame_watch import FrameWatch
@@ -80,7 +80,7 @@ from .freshness import Freshness
 from .missing import MissingPartitions
 from .numbers import Numbers
 from .progress import Progress
-from .reasons import Reasons
+from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Schedule
 
@@ -118,7 +118,6 @@ _SPRINT_LEADER = 0
 # Fetch and DescribeProducers, by which a producer reads what is in a log.
 _READS = (1, 61)
 _MOVED = re.compile(r"the cluster changed from (\S+) ")
-_DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
 
 @dataclass
@@ -584,10 +583,11 @@ class SimSender(Sender):
         if any(map(_MOVED.match, events)) and len(self._world.clusters) > 1:
             self._world.unknowns.moved_at = self._world.now
             self._world.unknowns.moves += 1
-        self._world.note_losses(events)
+        for event in events:
+            self._world.unknowns.logged(event)
         self._world.note_settled(self._core.outcomes.peek_settled())
         for line in lines:
-            self._world.core.numbers.lines.logged(line)
+            self._world.core.numbers.logged(line)
         super().deliver()
         for event in events:
             self._world.event(event)
@@ -963,11 +963,6 @@ class World:
         """Note that an answer has shown the producer that a topic was recreated."""
         self.unknowns.recreated[topic] = self.now
 
-    def note_losses(self, events: Iterable[str]) -> None:
-        """Note of which partitions the producer reports losses; `unreported_losses` judges them."""
-        found = filter(None, map(_DATA_LOSS.match, events))
-        self.unknowns.losses |= {(lost[1], int(lost[2])) for lost in found}
-
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
         """Note outcomes that the engine has decided; callers may get them in a later turn."""
         for settlement in settlements:
@@ -977,7 +972,7 @@ class World:
                 complaint = self.unknowns.judge(rows)
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
-            self.core.numbers.settled(settlement, [row.value for row in rows], self.now)
+            self.core.numbers.settled(settlement, self.now)
             self._decided |= {row.value: _OUTCOMES[outcome.status] for row in rows}
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
@@ -1222,21 +1217,18 @@ class World:
     def event(self, event: str) -> None:
         """Note an event that the producer reports to its operator."""
         self.trace(f"event: {event}")
-        moved = _MOVED.match(event)
-        recreated = "was deleted and recreated" in event
-        if recreated:
+        if "was deleted and recreated" in event:
             self._recreated_at = self.now
-        if recreated or moved:
-            self.core.numbers.taken_back()
         self.result.convictions += "was seen to deduplicate" in event
+        moved = _MOVED.match(event)
         if moved is not None:
             self.left.append(moved[1])
             self.watch.cluster_changed()
             # A broker of the same number in the other cluster has answered nothing yet.
             self._speak_v14.clear()
-        lost = _DATA_LOSS.match(event)
+        lost = lost_place(event)
         if lost is not None:
-            self.monitor.loss_reported(lost[1], int(lost[2]))
+            self.monitor.loss_reported(*lost)
 
     def handed(self, link_id: int, step: steps.SendProduce) -> None:
         """Note that a Produce request was given to the socket."""
@@ -1415,9 +1407,9 @@ class World:
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
+        moved = reassigned(self.rows, schedule)
         # Order is promised in each cluster, and the logs of two are compared as if the producer had
         # left the first for good. Where it came back they cannot be compared.
-        moved = reassigned(self.rows, schedule)
         anyhow = schedule.resends_backwards or self.unknowns.moves > 1
         expect = Expectations(
             lost=self.lost | early,
@@ -1483,15 +1475,7 @@ class World:
 
     def repeatable(self) -> Collection[ValueId]:
         """Return the values that may be in the log twice."""
-        if self.config.in_doubt == "resend":
-            return set(self.rows)
-        # A broker may serve a copy after its connection was closed, and have forgotten the copy
-        # that it acknowledged, or have recreated the topic. No client can prevent that.
-        early = unresolved_while(self.injector.forgets_early, self.rows.values())
-        forgotten = self.schedule.forgetful or self.schedule.by_name
-        again = once_in_each_log(self.log()) if self.schedule.by_name else set()
-        removed = self.removed.before_their_outcome(self.rows.values())
-        return removed | (self.late | early | again if forgotten else set())
+        return repeatable(self)
 
     def _judge_windows(self) -> None:
         schedule, convictions = self.schedule, self.result.convictions
