@@ -57,6 +57,13 @@ def test_a_connection_given_up_for_its_answer_is_no_second_route() -> None:
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
+def test_first_records_of_a_new_producer_may_expire_while_it_asks_what_it_needs() -> None:
+    """With a short delivery timeout, the last transaction may take two attempts (seed 2100664)."""
+    with quiet():
+        result = perform(draw_transactional(2100664))
+    assert not result.violations, "\n".join(map(str, result.violations))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_seed_replays_to_the_letter(seed: int) -> None:
     with quiet():

@@ -78,6 +78,9 @@ _GIVES_UP = 600.0
 # Within this many seconds, brokers serve every request that a fault delayed.
 _LONGEST_ZOMBIE = 100.0
 _LAST_TRIES = 3
+# Round trips of a new producer before its first record is acknowledged, besides one for each
+# partition that it adds to the transaction: connections, Metadata, configs, limits, Produce.
+_FIRST_QUESTIONS = 8
 
 
 class _GoneError(Exception):
@@ -675,9 +678,11 @@ class Transactional(Whole):
         # each partition may be stored at an offset that was acknowledged before, and one batch may
         # be refused, after which all partitions have another epoch.
         # A leader that forgot the producer early refuses its next batch, once.
+        # And with a short delivery timeout, a new producer's first records can expire.
         excused = int(bool(self.late) and not self.schedule.transaction_version)
         excused += self.schedule.forgets_early
         excused += len(self._deleted) + bool(self._deleted)
+        excused += self._knows_too_late(len(calls))
         for _ in range(_LAST_TRIES + excused):
             application = await self._continue(application, work)
             try:
@@ -695,6 +700,15 @@ class Transactional(Whole):
             excused = max(0, excused - 1)
         self.report(Anomaly.STUCK, f"the transaction of {name} after all faults was not committed")
         return application
+
+    def _knows_too_late(self, partitions: int) -> bool:
+        """Return whether records of a new producer can expire while it asks what it needs to know.
+
+        It asks for Metadata, the brokers' configs and the topics' limits, and with transactions v1
+        adds partitions one by one. Its next transaction need not ask again.
+        """
+        timeout: float | None = self.schedule.options.get("delivery_timeout")
+        return timeout is not None and timeout < (_FIRST_QUESTIONS + partitions) * self.schedule.rtt
 
     # -- the end -----------------------------------------------------------------------------------
 
