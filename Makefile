@@ -84,10 +84,10 @@ audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(VENV)/audited.txt
 
 soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0 MIX=swarm
-	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM) --mix $(MIX)
+	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM) --mix $(MIX) $(if $(LEDGER),--ledger $(LEDGER))
 
 soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000 MIX=swarm
-	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM) --mix $(MIX)
+	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM) --mix $(MIX) $(if $(LEDGER),--ledger $(LEDGER))
 
 resolve-soak: $(READY) ## Look for simulated UNKNOWN records: make resolve-soak INCIDENTS=1000
 	@$(BIN)/python -m tests.simulated.resolving --incidents $(or $(INCIDENTS),1000) --mutants

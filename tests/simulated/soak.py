@@ -1,9 +1,10 @@
 """Run many seeds of the simulation.
 
-Usage: `python -m tests.simulated.soak --seeds N [--from K] [--mix MIX]`, or `make soak SEEDS=N
-FROM=K MIX=MIX`. It runs on two processes, prints progress and every failing seed as it is found,
-and ends with one line, `N schedules, V violations, U unknown`: schedules run, schedules in which
-something was wrong, records that ended UNKNOWN. The exit status is 1 when something was wrong.
+Usage: `python -m tests.simulated.soak --seeds N [--from K] [--mix MIX] [--ledger FILE]`, or `make
+soak SEEDS=N FROM=K MIX=MIX LEDGER=FILE`. It runs on two processes, prints progress and every
+failing seed as it is found, and ends with one line, `N schedules, V violations, U unknown`:
+schedules run, schedules in which something was wrong, records that ended UNKNOWN. The exit status
+is 1 when something was wrong. `--ledger` adds a line of the run to a file (`ledger`).
 
 With `--transactions` (`make soak-transactions`) every seed draws transactions. The mix says what a
 seed draws: with "profiles" one of the profiles of `schedule` (or of `transactional`), with "swarm"
@@ -26,9 +27,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aioidem.testing import Outcome
 
+from . import ledger
 from .perform import perform
 from .rows import Rows
 from .schedule import Schedule, draw
@@ -261,6 +264,7 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--transactions", action="store_true")
     parser.add_argument("--mix", choices=list(MIXES), default="profiles")
+    parser.add_argument("--ledger", type=Path, help="add a line of this run to a file (see ledger)")
     asked = parser.parse_args()
     say = sys.stdout.write
     began = time.monotonic()
@@ -279,10 +283,26 @@ def main() -> int:
             say(f"... {total.line}, {last[0] - began:.0f} s\n")
         sys.stdout.flush()
 
+    code = ledger.code_digest()
     total = soak(asked.first, asked.seeds, progress, run_one)
+    took = time.monotonic() - began
     for line in total.figures():
         say(line + "\n")
-    say(f"took {time.monotonic() - began:.0f} s\n")
+    say(f"took {took:.0f} s\n")
+    if asked.ledger:
+        kind = "transactions" if asked.transactions else "ordinary"
+        portion = ledger.Portion(
+            ledger.today(),
+            code,
+            kind,
+            asked.mix,
+            asked.first,
+            total.schedules,
+            len(total.failed),
+            total.outcomes[Outcome.UNKNOWN],
+            round(took),
+        )
+        ledger.note(asked.ledger, portion)
     say(total.line + "\n")
     return 1 if total.failed else 0
 
