@@ -38,8 +38,16 @@ FOLDERS: Final = (
     "tests/hot/test_record_twins.py",
     "tests/hot/test_twins.py",
     "tests/producer",
+    "tests/drop_in",
+    "tests/flight",
+    "tests/hostile",
+    "tests/incident",
+    "tests/integrations",
 )
-"""The unit tests: without those that compare counts of opcodes, which notice any change."""
+"""The tests other than simulation and exploration that drive the mutated code.
+
+Without those that compare counts of opcodes or instructions, which notice any change.
+"""
 
 WHOLE: Final = "whole "
 """The prefix of a space with all of its faults, and not only one."""
