@@ -98,13 +98,16 @@ def _portion(row: dict[str, Any]) -> Portion:
 
 
 def totals(portions: Iterable[Portion]) -> Iterator[str]:
-    """Yield a line for each code, kind and mix; a seed that was run twice counts once."""
+    """Yield a line for each code, kind and mix; a seed that was run twice counts once.
+
+    Of a portion that was run again, with a judge that was corrected, the last run counts.
+    """
 
     def key(portion: Portion) -> tuple[str, str, str]:
         return portion.code, portion.kind, portion.mix
 
     for (code, kind, mix), group in groupby(sorted(portions, key=key), key):
-        run = list(group)
+        run = list({(each.first, each.seeds): each for each in group}.values())
         seconds = sum(each.seconds for each in run)
         yield (
             f"{code} {kind} {mix}: {_distinct(run)} seeds, "

@@ -31,6 +31,13 @@ def test_a_seed_that_was_run_twice_counts_once() -> None:
     assert lines == ["c0de ordinary swarm: 110 seeds, 4 violations, 28 unknown, 12 s"]
 
 
+def test_of_a_portion_that_was_run_again_the_last_run_counts() -> None:
+    again = dataclasses.replace(PORTION, violations=0, unknown=8)
+    assert list(totals([PORTION, again])) == [
+        "c0de ordinary swarm: 50 seeds, 0 violations, 8 unknown, 3 s"
+    ]
+
+
 @pytest.mark.parametrize(
     "other",
     [

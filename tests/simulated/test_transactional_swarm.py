@@ -47,6 +47,13 @@ def test_an_identity_that_is_used_under_another_id_is_noticed() -> None:
     assert Anomaly.FOREIGN in {each.anomaly for each in found}
 
 
+def test_no_answer_is_cut_after_the_last_fault() -> None:
+    """An answer that is shorter than its cut leaves the cut to no later answer (seed 2406271)."""
+    with quiet():
+        result = perform(draw_transactional_swarm(2406271))
+    assert not result.violations, "\n".join(map(str, result.violations))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_rest_of_two_hundred_seeds_show_nothing_wrong() -> None:
