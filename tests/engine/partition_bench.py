@@ -58,6 +58,8 @@ class Told(Effects):
         self.settle = self.settlements.append
         self.fatal_error = None
         self.events: list[tuple[object, ...]] = []
+        self.gates: list[tuple[float, float]] = []
+        """From when to when a first-ack gate was closed for a batch."""
 
     def take(self) -> list[tuple[object, ...]]:
         """Return the events since the last call."""
@@ -78,7 +80,7 @@ class Told(Effects):
         self.events.append(("data loss", where, reason))
 
     def waited_at_gate(self, since: float, now: float) -> None:
-        self.events.append(("gate", since, now))
+        self.gates.append((since, now))
 
     def fatal(self, error: KafkaError) -> None:
         self.events.append(("fatal", error))
@@ -182,7 +184,8 @@ class Bench:
         """Acknowledge a first batch at offset 0, then send so many batches of one record."""
         self.ack(self.send(), 0, retained=retained)
         batches = [self.send() for _ in range(count)]
-        self.told.take()
+        self.told.events.clear()
+        self.told.gates.clear()
         self.told.settlements.clear()
         return batches
 
