@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem._engine.batch import BatchState, Persistence
+from aioidem._engine.batch import Batch, BatchState, Persistence
 from aioidem._engine.record import RecordGroup
 from aioidem._engine.recovery import Rung
 from aioidem._engine.retention import Disproof
+from aioidem._engine.route import Route
 from aioidem.errors import DuplicateSequenceNumber, KafkaError, OutOfOrderSequenceNumber
 from aioidem.structs import TopicPartition
 
@@ -151,7 +152,7 @@ def test_the_refusal_of_a_batch_that_has_ended_changes_nothing_more() -> None:
     bench.state.abandon(KafkaError("closed"), bench.told)
     bench.told.take()
     settled = len(bench.told.settlements)
-    bench.refuse(first, INVALID_RECORD)
+    assert bench.refuse(first, INVALID_RECORD) is False
     assert bench.state.gate_open
     bench.lose(second)
     assert bench.state.outstanding == 0
@@ -358,6 +359,59 @@ def test_no_leader_is_accused_of_what_has_another_reason(innocent: str) -> None:
     assert "disproof" not in bench.told.names()
 
 
+def refused_early(bench: Bench) -> list[Batch]:
+    """Have the fifth of eight retries refused, and then the newest three recognised.
+
+    A refusal counts only behind two retries that were recognised. The next retry may count instead.
+    """
+    batches = bench.doubt(8, retained=20)
+    bench.state.follow(RECONNECTED)
+    bench.refuse(bench.send(batches[4]), OUT_OF_ORDER)
+    for batch in batches[:4:-1]:
+        bench.ack(bench.send(batch), batch.base, retained=20)
+    bench.told.take()
+    return batches
+
+
+def test_the_next_retry_counts_instead_of_one_that_was_refused_early() -> None:
+    bench = Bench()
+    fifth = refused_early(bench)[4]
+    bench.refuse(bench.send(fifth), OUT_OF_ORDER)
+    assert "disproof" in bench.told.names()
+
+
+def test_what_was_seen_on_another_connection_does_not_count() -> None:
+    bench = Bench()
+    fifth = refused_early(bench)[4]
+    bench.state.follow(Route(3, 1, 0))
+    bench.ack(bench.send(), 9, retained=20)
+    bench.told.take()
+    bench.refuse(bench.send(fifth), OUT_OF_ORDER)
+    assert "disproof" not in bench.told.names()
+
+
+def test_what_was_seen_under_another_identity_does_not_count() -> None:
+    """There the fifth batch is another one."""
+    bench = Bench()
+    refused_early(bench)
+    bench.state.abandon(KafkaError("closed"), bench.told)
+    bench.state.adopt(SECOND)
+    batches = [bench.seal() for _ in range(10)]
+    bench.told.take()
+    bench.refuse(bench.send(batches[5]), OUT_OF_ORDER)
+    assert "disproof" not in bench.told.names()
+
+
+def test_what_was_seen_before_a_batch_was_divided_does_not_count() -> None:
+    """Its distances were other ones."""
+    bench = lied_to()
+    whole = bench.send(records=2)
+    bench.refuse(whole, MESSAGE_TOO_LARGE)
+    bench.state.replace(whole, [Bench().seal(), Bench().seal()])
+    bench.refuse(bench.state.unresolved[4], OUT_OF_ORDER)
+    assert "disproof" not in bench.told.names()
+
+
 # -- error codes
 
 
@@ -407,9 +461,12 @@ def test_after_an_unlisted_code_no_success_in_flight_proves_anything(
 
 def test_a_permanent_refusal_fails_the_batch_and_gives_up_its_numbers() -> None:
     bench = Bench()
-    (batch,) = bench.pipelined(1)
+    batch, other = bench.pipelined(2)
     assert bench.refuse(batch, INVALID_RECORD) is False
     assert bench.outcomes == [(NOT_WRITTEN, -1, 1, 1)]
+    assert other.attempt is not None
+    assert other.attempt.knows_us, "a listed code says that the leader holds the state"
+    assert not bench.state.gate.questioned
     assert batch.state is BatchState.NOT_WRITTEN
     assert bench.told.take() == [
         ("bump", f"{T}-0", FIRST, "a batch ended NOT_WRITTEN (KafkaError)")
@@ -583,7 +640,7 @@ def test_duplicate_for_the_oldest_of_several_batches_in_doubt_begins_the_ladder(
     """The leader knows the offsets of its newest batches only, so these are resent first."""
     bench = Bench()
     first, second = bench.doubt(2)
-    bench.refuse(bench.send(first), DUPLICATE)
+    assert bench.refuse(bench.send(first), DUPLICATE) is False
     assert (first.state, first.appended) == (BatchState.WAITING, True)
     assert bench.state.recovery.rung is Rung.REFUSED
     assert not second.appended
