@@ -20,6 +20,7 @@ from aioidem._engine.meters import Meters
 from aioidem._engine.overdue import LeaderStatus
 from aioidem._engine.partition import PartitionState, Refusal
 from aioidem._engine.record import PendingRecord, RecordGroup
+from aioidem._engine.recovery import Rung
 from aioidem._engine.retention import Disproof
 from aioidem._engine.route import Route
 from aioidem._engine.settlement import Settlement
@@ -55,7 +56,11 @@ class Told(Effects):
     def __init__(self) -> None:
         self.meters = Meters()
         self.settlements: list[Settlement] = []
-        self.settle = self.settlements.append
+
+        def keep(settlement: Settlement) -> None:
+            self.settlements.append(settlement)
+
+        self.settle = keep
         self.fatal_error = None
         self.events: list[tuple[object, ...]] = []
         self.gates: list[tuple[float, float]] = []
@@ -233,6 +238,10 @@ class Bench:
         assert self.state.suspicion.suspect
 
     # -- what tests look at
+
+    def rung(self) -> Rung:
+        """Return on which rung of the ladder the partition stands."""
+        return self.state.recovery.rung
 
     @property
     def outcomes(self) -> list[tuple[DeliveryStatus, int, int, int]]:

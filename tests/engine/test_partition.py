@@ -8,6 +8,7 @@ the batches with sequences 1, 2 and so on.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -45,18 +46,33 @@ def test_a_partition_is_active_while_a_record_a_batch_or_an_answer_is_left() -> 
     """A batch that has ended on its way leaves the partition active until it is answered."""
     bench = Bench()
     state = bench.state
-    assert not state.active
+
+    def active() -> bool:
+        return state.active
+
+    assert not active()
     bench.queue()
-    assert state.active
+    assert active()
     state.queue.empty()
-    assert not state.active
-    batch = bench.send()
-    assert state.active
+    assert not active()
+    batch = bench.seal()
+    assert active()
+    bench.send(batch)
+    assert active()
     state.abandon(KafkaError("closed"), bench.told)
     assert state.unresolved == []
-    assert state.active
+    assert active()
     bench.ack(batch, 5)
-    assert not state.active
+    assert not active()
+
+
+def test_a_new_partition_may_send_at_once() -> None:
+    bench = Bench(idempotent=False)
+    state = bench.state
+    assert (state.outstanding, state.in_doubt, state.retry_at) == (0, 0, 0.0)
+    batch = bench.seal()
+    assert batch.ordinal == 0
+    assert state.next_resend(0.0) is batch
 
 
 def test_the_records_without_an_outcome_are_counted_and_the_oldest_is_known() -> None:
@@ -91,7 +107,7 @@ def test_a_partition_is_untroubled_without_ladder_suspicion_and_stranger() -> No
     assert Bench().state.untroubled()
     refused = Bench()
     refused.refuse(refused.send(), OUT_OF_ORDER)
-    assert refused.state.recovery.rung is Rung.REFUSED
+    assert refused.rung() is Rung.REFUSED
     assert not refused.state.untroubled()
     suspect = Bench()
     suspect.seal()
@@ -119,11 +135,12 @@ def test_doubt_is_as_old_as_the_first_lost_attempt_of_a_batch_in_doubt() -> None
     """Batches in flight are not in doubt, and the oldest batch need not be so for longest."""
     bench = Bench()
     first, second, third, _ = bench.pipelined(4)
-    assert bench.state.doubted_since is None
+    since = [bench.state.doubted_since]
     for batch, at in [(second, 101.0), (third, 102.0), (first, 103.0)]:
         bench.now = at
         bench.lose(batch)
-    assert bench.state.doubted_since == 101.0
+        since.append(bench.state.doubted_since)
+    assert since == [None, 101.0, 101.0, 101.0]
     assert bench.state.in_doubt == 3
 
 
@@ -147,7 +164,7 @@ def test_the_span_reaches_from_the_oldest_unresolved_to_the_newest_sent_batch() 
     ids=["idempotent", "not idempotent", "transactional"],
 )
 def test_only_an_idempotent_partition_without_transactions_asks_whether_it_was_forgotten(
-    options: dict[str, bool], suspect: bool
+    options: dict[str, Any], suspect: bool
 ) -> None:
     """Its records must be older than half of the expiration by more than nothing."""
     bench = Bench(**options)
@@ -235,9 +252,9 @@ def test_another_route_ends_the_ladder() -> None:
     first, second = bench.pipelined(2)
     bench.lose(second)
     bench.refuse(first, OUT_OF_ORDER)
-    assert bench.state.recovery.rung is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
     bench.state.follow(RECONNECTED)
-    assert bench.state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
 
 
 # -- what is resent
@@ -306,7 +323,7 @@ def test_with_a_gate_one_batch_is_resent_until_it_is_acknowledged() -> None:
     [({}, 5), ({"idempotent": False}, 7), ({"sequence_cap": 100}, 7)],
     ids=["idempotent", "not idempotent", "range of sequences"],
 )
-def test_what_is_resent_together_fits_the_window(options: dict[str, int], resent: int) -> None:
+def test_what_is_resent_together_fits_the_window(options: dict[str, Any], resent: int) -> None:
     """The window is that of the new connection. Without sequences there is none."""
     bench = Bench(**options)
     state = bench.state
@@ -502,8 +519,7 @@ def test_under_a_new_identity_everything_begins_anew() -> None:
     part.build(b"")
     bench.suspect()
     state.gate.question()
-    state.disowned = KafkaError("shared")
-    assert state.bump_wanted
+    state.disown(KafkaError("shared"), bench.told)
     state.adopt(SECOND)
     assert state.ledger.identity == SECOND
     assert not state.bump_wanted
@@ -538,9 +554,9 @@ def test_a_new_identity_ends_the_ladder(rung: Rung) -> None:
         bench.refuse(bench.send(), OUT_OF_ORDER)
     else:
         bench.state.recovery.salvage([])
-    assert bench.state.recovery.rung is rung
+    assert bench.rung() is rung
     bench.state.adopt(SECOND)
-    assert bench.state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
 
 
 # -- attempts
@@ -613,7 +629,7 @@ def test_a_probe_proves_what_is_before_it_unless_an_unknown_code_came_since(
     assert not first.attempt.knows_us
     bench.refuse(first, OUT_OF_ORDER)
     bench.advance()
-    assert bench.state.recovery.rung is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
     if questioned:
         bench.state.gate.question()
     bench.send(second)

@@ -6,6 +6,8 @@ and so on, and the record with sequence 0 was acknowledged at offset 0.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from aioidem._engine.batch import Batch, BatchState, Persistence
@@ -84,7 +86,7 @@ def test_without_sequences_a_success_says_nothing_about_other_batches() -> None:
     assert bench.statuses == [ACKED]
     assert bench.state.unresolved == [first, second]
     assert bench.told.take() == []
-    assert bench.state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
 
 
 def test_a_change_of_the_window_is_reported_and_counts_from_a_current_leader() -> None:
@@ -132,16 +134,18 @@ def test_a_success_opens_the_gate_and_ends_the_trouble() -> None:
 
 
 def test_an_answer_to_a_batch_that_has_ended_still_tells_the_end_of_the_log() -> None:
-    """It settles nothing, and a lower offset after it shows a loss."""
+    """It settles nothing, and a lower offset after it shows a loss, which is reported once."""
     bench = Bench()
-    first, second = bench.pipelined(2)
+    first, second, third = bench.pipelined(3)
     bench.state.abandon(KafkaError("closed"), bench.told)
     bench.told.take()
     settled = len(bench.told.settlements)
     bench.ack(first, 7)
     assert bench.state.log.offset == 7
     bench.ack(second, 5)
+    bench.ack(third, 6)
     assert bench.told.names() == ["data loss"]
+    assert bench.state.log.offset == 6
     assert len(bench.told.settlements) == settled
     assert bench.state.outstanding == 0
 
@@ -226,7 +230,7 @@ def test_an_offset_without_room_is_a_loss_only_if_the_success_would_prove_someth
         bench.told.take()
         bench.ack(second, 11)
         assert bench.told.names() == told
-        assert bench.state.recovery.rung is Rung.SALVAGE
+        assert bench.rung() is Rung.SALVAGE
         assert bench.state.recovery.salvaged == [first]
 
 
@@ -262,19 +266,19 @@ def test_each_salvaged_batch_is_resent_alone_and_the_last_one_ends_the_salvage()
     bench.refuse(first, REQUEST_TIMED_OUT)
     bench.refuse(second, REQUEST_TIMED_OUT)
     bench.ack(third, 2)
-    assert state.recovery.rung is Rung.SALVAGE
+    assert bench.rung() is Rung.SALVAGE
     assert state.next_resend(200.0) is second
     bench.send(second)
     assert state.next_resend(200.0) is None
     bench.ack(second, 1)
-    assert state.recovery.rung is Rung.SALVAGE
+    assert bench.rung() is Rung.SALVAGE
     assert first.in_doubt
     bench.suspect()
     assert state.next_resend(200.0) is None, "the leader may have forgotten it again"
     state.suspicion.renewed()
     assert state.next_resend(200.0) is first
     bench.ack(bench.send(first), -1)
-    assert state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.statuses == [ACKED] * 3
 
 
@@ -291,13 +295,13 @@ def test_a_salvaged_batch_that_is_refused_is_unknown(code: int, kind: type[Kafka
     assert bench.statuses == [ACKED, UNKNOWN]
     assert type(bench.told.settlements[1].outcome.error) is kind
     if code == OUT_OF_ORDER:
-        assert bench.state.recovery.rung is Rung.CLEAR
+        assert bench.rung() is Rung.CLEAR
 
 
 # -- what retries show about the leader's memory
 
 
-def lied_to(*, other: int | None = None, **options: object) -> Bench:
+def lied_to(*, other: int | None = None, **options: Any) -> Bench:
     """Return a partition whose leader says 20, and recognises retries at distances 2 and 3 only.
 
     Eight batches are in doubt. After a reconnect the eighth, the seventh and the sixth are
@@ -334,11 +338,16 @@ def test_a_retry_that_ended_in_another_way_does_not_put_the_verdict_off(other: i
     assert "disproof" in bench.told.names()
 
 
-def test_a_success_may_be_the_last_answer_before_the_verdict() -> None:
-    """The verdict waits for the answers to all retries."""
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_success_may_be_the_last_answer_before_the_verdict(ended: bool) -> None:
+    """The verdict waits for the answers to all retries, also of batches that have ended."""
     bench = lied_to()
     fourth, fifth = bench.state.unresolved[3:5]
     bench.refuse(bench.send(fourth), OUT_OF_ORDER)
+    if ended:
+        fifth.deadline = bench.now
+        bench.expire(bench.now)
+        assert fifth.state is BatchState.UNKNOWN
     assert "disproof" not in bench.told.names()
     bench.ack(fifth, 5, retained=20)
     assert bench.told.take() == [("disproof", T, 0, RECONNECTED, Disproof(20, 4, 5), 100.0)]
@@ -480,7 +489,7 @@ def test_a_permanent_refusal_of_a_batch_in_doubt_asks_further_if_the_leader_was_
     (batch,) = bench.doubt(1)
     bench.refuse(bench.send(batch), INVALID_RECORD)
     assert bench.statuses == []
-    assert bench.state.recovery.rung is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
     assert str(bench.state.recovery.refusal) == str(error(INVALID_RECORD))
     bench = Bench()
     (batch,) = bench.doubt(1)
@@ -489,6 +498,16 @@ def test_a_permanent_refusal_of_a_batch_in_doubt_asks_further_if_the_leader_was_
     assert bench.outcomes == [(UNKNOWN, -1, 2, 1)]
     assert bench.told.names() == ["bump"]
     assert bench.told.meters.doubts == {"unknown": 1}
+
+
+def test_without_sequences_no_leader_recognises_a_copy() -> None:
+    """So a permanent refusal of a batch in doubt ends it UNKNOWN."""
+    bench = Bench(idempotent=False)
+    (batch,) = bench.doubt(1)
+    bench.refuse(bench.send(batch), INVALID_RECORD)
+    assert bench.statuses == [UNKNOWN]
+    assert bench.told.settlements[0].outcome.error is not None
+    assert bench.told.take() == []
 
 
 def test_a_batch_in_doubt_that_ended_unknown_is_no_gap() -> None:
@@ -574,7 +593,7 @@ def test_out_of_order_for_the_oldest_batch_begins_the_ladder(
     batches = bench.pipelined(count, retained=said)
     bench.refuse(batches[0], OUT_OF_ORDER)
     assert batches[0].state is BatchState.WAITING
-    assert bench.state.recovery.rung is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
     assert bench.state.recovery.searches is searches
 
 
@@ -583,7 +602,7 @@ def test_out_of_order_behind_the_oldest_batch_is_no_news() -> None:
     _, second = bench.pipelined(2)
     bench.refuse(second, OUT_OF_ORDER)
     assert second.state is BatchState.WAITING
-    assert bench.state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
 
 
 def test_out_of_order_for_the_oldest_batch_that_keeps_its_numbers_begins_the_ladder() -> None:
@@ -592,10 +611,10 @@ def test_out_of_order_for_the_oldest_batch_that_keeps_its_numbers_begins_the_lad
     first, second, third = bench.pipelined(3)
     bench.refuse(first, INVALID_RECORD)
     bench.refuse(second, OUT_OF_ORDER)
-    assert bench.state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     bench.lose(third)
     bench.refuse(bench.send(third), OUT_OF_ORDER)
-    assert bench.state.recovery.rung is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
 
 
 def test_out_of_order_in_a_transaction_fails_it_if_nothing_before_explains_it() -> None:
@@ -607,7 +626,7 @@ def test_out_of_order_in_a_transaction_fails_it_if_nothing_before_explains_it() 
     bench.refuse(first, OUT_OF_ORDER)
     assert bench.told.names() == ["transaction"]
     assert first.state is second.state is BatchState.WAITING
-    assert bench.state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     bench = Bench(transactional=True)
     first, second, third = bench.pipelined(3)
     bench.refuse(first, REQUEST_TIMED_OUT)
@@ -642,7 +661,7 @@ def test_duplicate_for_the_oldest_of_several_batches_in_doubt_begins_the_ladder(
     first, second = bench.doubt(2)
     assert bench.refuse(bench.send(first), DUPLICATE) is False
     assert (first.state, first.appended) == (BatchState.WAITING, True)
-    assert bench.state.recovery.rung is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
     assert not second.appended
 
 
@@ -653,8 +672,17 @@ def test_duplicate_otherwise_leaves_the_batch_to_be_resent(why: str) -> None:
     batch = batches[1 if why == "not the oldest" else 0]
     bench.refuse(bench.send(batch), DUPLICATE)
     assert (batch.state, batch.appended) == (BatchState.WAITING, True)
-    assert bench.state.recovery.rung is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.state.retry_at == 101.0
+
+
+def test_duplicate_for_a_batch_that_was_sent_once_leaves_it_in_doubt() -> None:
+    """The leader has it, but has not said that it is committed."""
+    bench = Bench()
+    (batch,) = bench.pipelined(1)
+    bench.refuse(batch, DUPLICATE)
+    assert (batch.in_doubt, batch.appended, batch.doubted_at) == (True, True, 100.0)
+    assert bench.told.take() == []
 
 
 def test_duplicate_for_a_salvaged_batch_goes_on_with_the_salvage() -> None:
@@ -664,7 +692,7 @@ def test_duplicate_for_a_salvaged_batch_goes_on_with_the_salvage() -> None:
     bench.refuse(second, REQUEST_TIMED_OUT)
     bench.ack(third, 1)
     bench.refuse(bench.send(first), DUPLICATE)
-    assert bench.state.recovery.rung is Rung.SALVAGE
+    assert bench.rung() is Rung.SALVAGE
 
 
 # -- batches that are too large, and records that are to blame
@@ -686,6 +714,19 @@ def test_a_batch_that_is_too_large_waits_to_be_divided() -> None:
     bench.refuse(batch, MESSAGE_TOO_LARGE)
     assert (batch.state, batch.oversized) == (BatchState.WAITING, True)
     assert bench.told.take() == []
+
+
+def test_a_batch_in_doubt_that_is_too_large_is_not_divided() -> None:
+    """Its first copy may be stored under the same sequences."""
+    bench = Bench()
+    bench.ack(bench.send(), 0)
+    batch = bench.send(records=2)
+    bench.lose(batch)
+    bench.state.follow(RECONNECTED)
+    bench.told.settlements.clear()
+    bench.refuse(bench.send(batch), MESSAGE_TOO_LARGE)
+    assert not batch.oversized
+    assert bench.outcomes == [(UNKNOWN, -1, 2, 2)]
 
 
 def test_the_parts_of_a_batch_take_its_place_and_its_numbers() -> None:

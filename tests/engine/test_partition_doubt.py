@@ -8,6 +8,7 @@ batch in doubt, newest first, to learn whether the leader has stored it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -46,21 +47,21 @@ UNLISTED = 12345
 # -- the ladder
 
 
-def refused(count: int = 2, **options: object) -> tuple[Bench, list[Batch]]:
+def refused(count: int = 2, **options: Any) -> tuple[Bench, list[Batch]]:
     """Return batches in doubt, of which the oldest was resent and answered OUT_OF_ORDER."""
     bench = Bench(**options)
     batches = bench.doubt(count)
     bench.now = bench.state.retry_at
     bench.refuse(bench.send(batches[0]), OUT_OF_ORDER)
-    assert bench.state.recovery.rung is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
     bench.told.take()
     return bench, batches
 
 
-def probing(count: int = 2, **options: object) -> tuple[Bench, list[Batch]]:
+def probing(count: int = 2, **options: Any) -> tuple[Bench, list[Batch]]:
     bench, batches = refused(count, **options)
     bench.advance()
-    assert bench.state.recovery.rung is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
     return bench, batches
 
 
@@ -73,36 +74,36 @@ def probe(bench: Bench, batches: Sequence[Batch], *codes: int) -> None:
         bench.refuse(batch, code)
 
 
-def rung(bench: Bench) -> Rung:
-    return bench.state.recovery.rung
-
-
 def test_the_ladder_is_climbed_when_nothing_is_outstanding() -> None:
     bench, (_, second) = refused()
     bench.send(second)
     bench.advance()
-    assert rung(bench) is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
     assert bench.state.next_resend(200.0) is None
     bench.lose(second, written=False)
     bench.advance()
-    assert rung(bench) is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
 
 
 def test_a_leader_that_can_tell_is_asked_once_before_batches_are_probed() -> None:
     bench, (first, second) = refused()
     state = bench.state
-    assert not state.wants_producers
+
+    def wants() -> bool:
+        return state.wants_producers
+
+    assert not wants()
     bench.advance(may_ask=True)
-    assert rung(bench) is Rung.ASKING
-    assert state.wants_producers
+    assert bench.rung() is Rung.ASKING
+    assert wants()
     assert state.next_resend(200.0) is None
     state.recovery.ask()
-    assert not state.wants_producers
+    assert not wants()
     state.on_producers((FIRST.epoch, first.wire_last))
-    assert rung(bench) is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
     assert state.next_resend(200.0) is first
     bench.ack(bench.send(first), 1)
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.told.meters.doubts == {"asked": 1}
     assert second.in_doubt
 
@@ -110,13 +111,13 @@ def test_a_leader_that_can_tell_is_asked_once_before_batches_are_probed() -> Non
 def test_an_answer_about_producers_that_nobody_waits_for_changes_nothing() -> None:
     bench, _ = refused()
     bench.state.on_producers((FIRST.epoch, 1))
-    assert rung(bench) is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
 
 
 def test_the_first_probe_that_succeeds_ends_the_ladder() -> None:
     bench, (first, second) = probing()
     bench.ack(bench.send(second), 2)
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.statuses == [ACKED, ACKED]
     assert bench.told.meters.doubts == {"probe": 2}
     assert first.state is BatchState.ACKED
@@ -141,7 +142,7 @@ def test_a_probe_without_a_verdict_leaves_the_ladder(way: str) -> None:
         bench.refuse(second, NOT_LEADER)
     else:
         bench.lose(second, written=way == "lost")
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
 
 
 def test_a_retriable_code_before_the_probes_leaves_the_ladder_as_it_is() -> None:
@@ -152,7 +153,7 @@ def test_a_retriable_code_before_the_probes_leaves_the_ladder_as_it_is() -> None
     bench.send(second)
     bench.refuse(first, OUT_OF_ORDER)
     bench.refuse(second, NOT_LEADER)
-    assert rung(bench) is Rung.REFUSED
+    assert bench.rung() is Rung.REFUSED
 
 
 def test_a_batch_without_doubt_that_is_out_of_order_is_a_loss() -> None:
@@ -166,7 +167,7 @@ def test_a_batch_without_doubt_that_is_out_of_order_is_a_loss() -> None:
         ("data loss", f"{T}-0", reason),
         ("bump", f"{T}-0", FIRST, reason),
     ]
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.state.retry_at == 101.0
     assert bench.statuses == []
 
@@ -181,7 +182,7 @@ def test_out_of_order_is_no_loss_while_numbers_are_given_up() -> None:
     bench.now = bench.state.retry_at
     bench.refuse(bench.send(doubtful), OUT_OF_ORDER)
     bench.advance()
-    assert rung(bench) is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
     for _ in range(2):
         probe(bench, [doubtful], OUT_OF_ORDER)
         bench.advance()
@@ -199,13 +200,13 @@ def test_two_passes_of_refused_probes_are_a_loss(throttled: float) -> None:
     probe(bench, batches, OUT_OF_ORDER)
     bench.advance(throttled=throttled)
     assert bench.state.recovery.pass_not_before == began + 2.0 + max(PAUSE, throttled)
-    assert rung(bench) is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
     bench.now = bench.state.recovery.pass_not_before - 0.1
     bench.advance(throttled=throttled)
     assert bench.state.next_resend(bench.now) is None
     bench.now += 0.1
     bench.advance(throttled=throttled)
-    assert (rung(bench), bench.statuses) == (Rung.PROBING, [])
+    assert (bench.rung(), bench.statuses) == (Rung.PROBING, [])
     probe(bench, batches, OUT_OF_ORDER)
     bench.now += 1.0
     bench.advance()
@@ -213,7 +214,7 @@ def test_two_passes_of_refused_probes_are_a_loss(throttled: float) -> None:
     assert bench.statuses == [UNKNOWN, UNKNOWN]
     for settlement in bench.told.settlements:
         assert isinstance(settlement.outcome.error, OutOfOrderSequenceNumber)
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.state.retry_at == bench.now + 2.0
     assert bench.told.meters.doubts == {"unknown": 2}
 
@@ -225,7 +226,7 @@ def test_what_the_leader_called_a_duplicate_is_no_loss() -> None:
     assert not first.appended
     probe(bench, [first, second], OUT_OF_ORDER)
     bench.advance()
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.told.take() == []
     assert bench.statuses == []
 
@@ -237,7 +238,7 @@ def unlisted() -> tuple[Bench, list[Batch]]:
     for batch in batches:
         bench.refuse(batch, UNLISTED)
     bench.advance()
-    assert rung(bench) is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
     bench.told.take()
     return bench, batches
 
@@ -262,7 +263,7 @@ def test_otherwise_it_takes_two_passes(why: str) -> None:
     probe(bench, batches, code)
     bench.advance()
     assert bench.statuses == []
-    assert rung(bench) is Rung.PROBING
+    assert bench.rung() is Rung.PROBING
     bench.now += PAUSE
     probe(bench, batches, code)
     bench.advance()
@@ -273,12 +274,12 @@ def test_the_ladder_ends_when_no_doubt_is_left() -> None:
     for may_ask in (False, True):
         bench, batches = refused()
         bench.advance(may_ask=may_ask)
-        assert rung(bench) is (Rung.ASKING if may_ask else Rung.PROBING)
+        assert bench.rung() is (Rung.ASKING if may_ask else Rung.PROBING)
         bench.state.abandon(KafkaError("closed"), bench.told)
         assert not batches[0].in_doubt or batches[0].settled
         bench.told.take()
         bench.advance(may_ask=may_ask)
-        assert rung(bench) is Rung.CLEAR
+        assert bench.rung() is Rung.CLEAR
         assert bench.told.take() == []
 
 
@@ -288,11 +289,11 @@ def test_the_salvage_ends_when_no_batch_is_left() -> None:
     bench.refuse(first, REQUEST_TIMED_OUT)
     bench.ack(second, 1)
     bench.advance()
-    assert rung(bench) is Rung.SALVAGE
+    assert bench.rung() is Rung.SALVAGE
     bench.expire(first.deadline)
     assert bench.statuses == [ACKED, UNKNOWN]
     bench.advance()
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
 
 
 @pytest.mark.parametrize("at", [Rung.REFUSED, Rung.ASKING, Rung.PROBING])
@@ -301,10 +302,10 @@ def test_a_suspect_leader_is_not_probed(at: Rung) -> None:
     bench, batches = refused()
     if at is not Rung.REFUSED:
         bench.advance(may_ask=at is Rung.ASKING)
-    assert rung(bench) is at
+    assert bench.rung() is at
     bench.suspect()
     bench.advance(may_ask=True)
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.told.take() == []
     assert all(batch.in_doubt for batch in batches)
 
@@ -318,7 +319,7 @@ def test_resend_mode_renumbers_what_a_suspect_leader_refuses() -> None:
     assert all(batch.forsaken for batch in batches)
     assert bench.told.names() == ["bump"]
     assert bench.state.retry_at == 105.0
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert bench.statuses == []
 
 
@@ -326,7 +327,7 @@ def test_resend_mode_stops_probing_a_suspect_leader() -> None:
     bench, batches = probing(resend=True)
     bench.suspect()
     bench.advance()
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
     assert not any(batch.forsaken for batch in batches)
 
 
@@ -377,7 +378,7 @@ def test_a_success_with_nothing_in_doubt_below_it_begins_no_salvage() -> None:
     bench.state.begin_transaction(1, gated=False)
     _, second = bench.send(), bench.send()
     bench.ack(second, 1)
-    assert rung(bench) is Rung.CLEAR
+    assert bench.rung() is Rung.CLEAR
 
 
 def test_what_is_in_doubt_beside_a_gap_is_salvaged() -> None:
@@ -387,7 +388,7 @@ def test_what_is_in_doubt_beside_a_gap_is_salvaged() -> None:
     bench.refuse(second, NOT_ENOUGH_REPLICAS)
     bench.ack(third, 3)
     assert bench.statuses == [ACKED, NOT_WRITTEN]
-    assert (rung(bench), bench.state.recovery.salvaged) == (Rung.SALVAGE, [first])
+    assert (bench.rung(), bench.state.recovery.salvaged) == (Rung.SALVAGE, [first])
 
 
 def renumbered() -> tuple[Bench, list[Batch]]:
@@ -411,6 +412,21 @@ def test_what_is_refused_in_its_second_epoch_is_a_gap_there() -> None:
     bench.told.take()
     bench.ack(second, 1)
     assert bench.told.names() == ["data loss"]
+
+
+@pytest.mark.parametrize("how", ["refused", "in flight", "in doubt"])
+def test_what_was_refused_in_its_second_epoch_below_a_success_is_a_gap_there(how: str) -> None:
+    """It is resent by itself, because a copy may be stored under the first epoch."""
+    bench, (first, second) = renumbered()
+    if how == "refused":
+        bench.refuse(first, NOT_ENOUGH_REPLICAS)
+    elif how == "in doubt":
+        bench.refuse(first, REQUEST_TIMED_OUT)
+    bench.told.take()
+    bench.ack(second, 1)
+    assert bench.told.names() == (["data loss", "bump"] if how == "refused" else [])
+    assert bench.statuses == [ACKED]
+    assert bench.state.recovery.salvaged == [first]
 
 
 @pytest.mark.parametrize("how", ["refused", "in flight", "in doubt"])
@@ -445,28 +461,35 @@ def written(batch: Batch, offset: int) -> WrittenBatch:
 
 
 def test_the_log_is_read_for_doubt_that_no_resend_may_resolve() -> None:
+
+    def wants(bench: Bench) -> bool:
+        return bench.state.wants_read_back
+
     bench = Bench()
     (batch,) = bench.doubt(1)
-    assert not bench.state.wants_read_back, "the leader is not suspect"
+    assert not wants(bench), "the leader is not suspect"
     bench.suspect()
-    assert bench.state.wants_read_back
+    assert wants(bench)
     assert bench.state.begin_read_back() == 1
-    assert not bench.state.wants_read_back, "it is being read"
+    assert not wants(bench), "it is being read"
     bench.state.end_read_back()
     other = bench.send()
-    assert not bench.state.wants_read_back, "a batch is in flight"
+    assert not wants(bench), "a batch is in flight"
     bench.ack(other, 5)
     assert batch.in_doubt
-    assert bench.state.wants_read_back
+    assert wants(bench)
     permitted = Bench(resend=True)
     permitted.doubt(1)
     permitted.suspect()
-    assert not permitted.state.wants_read_back, "a second copy is permitted"
-    refused = Bench()
-    (batch,) = refused.pipelined(1)
-    refused.refuse(batch, NOT_ENOUGH_REPLICAS)
-    refused.suspect()
-    assert not refused.state.wants_read_back, "nothing is in doubt"
+    assert not wants(permitted), "a second copy is permitted"
+    mixed = Bench()
+    rejected, lost = mixed.pipelined(2)
+    mixed.refuse(rejected, NOT_ENOUGH_REPLICAS)
+    mixed.suspect()
+    mixed.lose(lost, written=False)
+    assert not wants(mixed), "nothing is in doubt"
+    mixed.lose(mixed.send(lost))
+    assert wants(mixed), "one of two is"
 
 
 def test_without_an_acknowledged_offset_the_log_is_not_read() -> None:
@@ -508,12 +531,12 @@ def test_reading_goes_on_until_the_end_of_the_log() -> None:
     """What is not found by then ends UNKNOWN."""
     bench, (first, second) = suspect()
     bench.state.begin_read_back()
-    assert bench.state.on_read_back([written(second, 5)], 7, bench.told) == 6
-    assert bench.statuses == [ACKED]
-    assert bench.state.read_back.offset == 6
-    assert bench.state.on_read_back([], 7, bench.told) is None
-    assert bench.state.read_back.offset is None
-    assert bench.statuses == [ACKED, UNKNOWN]
+    offsets = []
+    for page in ([written(second, 5)], []):
+        following = bench.state.on_read_back(page, 7, bench.told)
+        assert following == bench.state.read_back.offset
+        offsets.append((following, bench.statuses))
+    assert offsets == [(6, [ACKED]), (None, [ACKED, UNKNOWN])]
     assert first.state is BatchState.UNKNOWN
 
 
@@ -611,7 +634,7 @@ def test_a_partition_without_a_leader_says_since_when() -> None:
 # -- the end of a transaction, a topic or the producer
 
 
-def in_every_state(**options: object) -> tuple[Bench, dict[str, Batch]]:
+def in_every_state(**options: Any) -> tuple[Bench, dict[str, Batch]]:
     """Return a partition with batches in each state, and a queued record."""
     bench = Bench(**options)
     refused, doubtful, flying = bench.pipelined(3)
