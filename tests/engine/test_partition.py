@@ -457,6 +457,7 @@ def test_a_range_of_sequences_counts_records_and_not_batches() -> None:
 
 def test_unresolved_records_span_less_than_half_of_what_can_be_ordered() -> None:
     """One batch takes at most the other half (2^29 records), so all stay within 2^30."""
+    assert SEQUENCE_CAP == 2**30
     bench = Bench()
     bench.ack(bench.send(), 0)
     batch = bench.send()
