@@ -257,6 +257,19 @@ def test_a_partition_that_nothing_was_written_to_is_not_suspect() -> None:
     assert not suspicion.assess(START_MS, DEFAULT_EXPIRATION, [])
 
 
+@pytest.mark.parametrize(("appended_ms", "suspect"), [(0, True), (-1, False), (1000, False)])
+def test_the_log_append_time_counts_if_the_answer_names_one_that_is_not_the_batch_s_own(
+    appended_ms: int, suspect: bool
+) -> None:
+    """-1 means that it names none. The record was made at 1000 ms, and half of 1 s is the limit."""
+    suspicion = Suspicion()
+    suspicion.acked(1000, appended_ms)
+    assert not suspicion.assess(500.0, 1.0, [])
+    assert suspicion.assess(501.0, 1.0, []) is suspect
+    assert suspicion.suspect is suspect
+    assert suspicion.assess(1501.0, 1.0, [])
+
+
 def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
     """Records that are stamped after the producer's clock was set back make a partition suspect.
 

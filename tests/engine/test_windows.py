@@ -29,9 +29,25 @@ from .driver import (
 
 def test_the_window_is_five_until_a_broker_says_otherwise() -> None:
     window = PartitionWindow()
-    assert window.limit == DEFAULT_BATCHES_RETAINED == 5
+    assert window.limit == window.said == DEFAULT_BATCHES_RETAINED == 5
+    assert not window.heard
+    assert window.max_span == 0
     assert window.admits(5)
     assert not window.admits(6)
+
+
+def test_another_number_than_the_last_one_is_news() -> None:
+    """A reset forgets what applies, and not what was said last, so that is no news again."""
+    window = PartitionWindow()
+    assert not window.learn(None)
+    assert window.heard
+    assert window.learn(20)
+    assert not window.learn(20)
+    window.reset()
+    assert (window.limit, window.heard, window.said) == (5, False, 20)
+    assert not window.learn(20)
+    assert (window.limit, window.heard, window.said) == (20, True, 20)
+    assert window.learn(None)
 
 
 @pytest.mark.parametrize(
