@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from aioidem._engine.first_ack_gate import FirstAckGate, SentAs
+from aioidem._engine.idempotence import ProducerIdentity
+from aioidem._engine.route import Route
+
 from .driver import (
     ACKED,
     CORRUPT_MESSAGE,
@@ -72,3 +76,88 @@ def test_without_idempotence_there_is_no_gate() -> None:
     assert len(rig.outstanding()) == 5
     rig.ack_all()
     rig.assert_drained()
+
+
+# -- the gate alone
+
+HERE: SentAs = (ProducerIdentity(7, 0), Route(1, 1, 0))
+THERE: SentAs = (ProducerIdentity(7, 0), Route(2, 1, 0))
+
+
+def opened(now: float = 10.0) -> FirstAckGate:
+    gate = FirstAckGate(applies=True)
+    gate.hear_none(HERE, now)
+    return gate
+
+
+def test_a_gate_that_was_never_opened() -> None:
+    gate = FirstAckGate(applies=True)
+    assert gate.opened_for is None
+    assert not gate.is_open(HERE)
+    assert not gate.passed(HERE)
+    assert not gate.has_heard(HERE)
+    assert not gate.questioned
+
+
+def test_error_none_opens_the_gate_for_one_identity_and_route() -> None:
+    gate = opened()
+    assert gate.opened_for == HERE
+    assert (gate.is_open(HERE), gate.passed(HERE), gate.has_heard(HERE)) == (True, True, True)
+    assert (gate.is_open(THERE), gate.passed(THERE), gate.has_heard(THERE)) == (False,) * 3
+
+
+def test_a_gate_that_does_not_apply_is_open_and_proves_nothing() -> None:
+    gate = FirstAckGate(applies=False)
+    assert gate.is_open(HERE)
+    assert not gate.passed(HERE)
+
+
+def test_what_was_heard_last_outlives_a_closed_gate() -> None:
+    gate = opened()
+    gate.close()
+    assert gate.opened_for is None
+    assert not gate.is_open(HERE)
+    assert gate.has_heard(HERE)
+
+
+@pytest.mark.parametrize(("now", "open_still"), [(10.5, True), (11.0, True), (11.1, False)])
+def test_with_old_timestamps_error_none_counts_for_a_second(now: float, open_still: bool) -> None:
+    gate = opened(now=10.0)
+    gate.close_unless_fresh(now)
+    assert gate.is_open(HERE) is open_still
+
+
+def test_another_leader_starts_without_proof_and_without_question() -> None:
+    gate = opened()
+    gate.question()
+    gate.restart()
+    assert gate.opened_for is None
+    assert not gate.questioned
+
+
+@pytest.mark.parametrize("proof", ["none", "of state"])
+def test_only_a_proof_of_state_answers_a_question(proof: str) -> None:
+    """After an unlisted error code only NONE, OUT_OF_ORDER and DUPLICATE show the state again."""
+    gate = opened()
+    gate.question()
+    gate.close()
+    assert gate.questioned
+    if proof == "none":
+        gate.hear_none(HERE, 11.0)
+    else:
+        gate.hear_of_state()
+    assert not gate.questioned
+
+
+def test_a_transaction_closes_the_gate_once_and_says_whether_there_is_one() -> None:
+    gate = opened()
+    gate.begin(1, applies=True)
+    assert not gate.is_open(HERE)
+    gate.hear_none(HERE, 11.0)
+    gate.begin(1, applies=False)
+    assert gate.applies
+    assert gate.passed(HERE)
+    gate.begin(2, applies=False)
+    assert not gate.applies
+    assert gate.is_open(THERE)
+    assert not gate.passed(HERE)
