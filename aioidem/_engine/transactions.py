@@ -520,13 +520,18 @@ class Transactions:
         It cannot if it wrote to the old one. It cannot either if the producer did so before, in the
         same epoch: below Produce v13 a request names its topic, so the new one may have those
         batches, and its leader would take records that begin at sequence 0 again for their copies.
+        If no transaction is open, a new epoch is requested before the next one for that reason.
+        With transactions v2 each transaction has an epoch of its own.
 
         Args:
             topic: the name of a topic that was deleted and recreated.
             numbered: whether batches for it have had sequences of the present epoch.
         """
         self.renew()
-        if numbered or any(name == topic for name, _ in self.added):
+        if self.state is TransactionState.READY:
+            if numbered and self.version < V2:
+                self._move(TransactionEvent.RENEW)
+        elif numbered or any(name == topic for name, _ in self.added):
             self.fail(errors.UnknownTopicId(f"topic {topic!r} was deleted and recreated"))
 
     def on_node_lost(self, node_id: int) -> None:

@@ -1335,6 +1335,36 @@ def test_a_topic_made_anew_dooms_a_transaction_in_the_epoch_of_an_earlier_one(ve
 
 
 @BOTH
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_topic_made_anew_between_transactions_gives_the_next_one_another_epoch(
+    version: int, committed: bool
+) -> None:
+    """The last transaction may have written to the new topic, by its name, at sequence 0."""
+    rig = opened(version, 1)
+    before = rig.identity
+    ended = rig.commit() if committed else rig.abort()
+    assert ended.committed is committed
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    assert rig.txn is READY
+    assert rig.begin().identity > before
+    rig.send()
+    assert rig.sequences == [0]
+    rig.ack_all()
+    assert rig.commit().committed
+
+
+def test_a_topic_made_anew_that_the_epoch_did_not_write_to_costs_no_request() -> None:
+    rig = opened(V1)
+    assert rig.commit().committed
+    before = rig.identity
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    assert rig.txn is READY
+    assert rig.identity == before
+
+
+@BOTH
 def test_lost_data_is_not_committed_in_part(version: int) -> None:
     """A second batch acknowledged at the same offset makes the transaction abortable.
 

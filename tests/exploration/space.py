@@ -67,6 +67,8 @@ class Space:
     """Whether leaders ask the coordinator before they append the first batch of a transaction."""
     script: tuple[int, ...] = ()
     """The caller's transactions: how many records each has; negative if the caller aborts it."""
+    rests: bool = False
+    """Whether anything may happen between two transactions of the script."""
     options: tuple[tuple[str, Any], ...] = ()
     """Options of the producer that replace those in `config`."""
 

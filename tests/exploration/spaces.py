@@ -370,6 +370,7 @@ _ALL = [
         frozenset({"recreate", "cut"}),
         transactions="v1",
         script=(1, 1, 1),
+        rests=True,
         holds=frozenset(),
     ),
     Space(

@@ -5,6 +5,7 @@ transaction when it begins it, and asks for the commit at once. What a world has
 
 - *mark*: the coordinator has the marker of a partition written.
 - *abort*: the caller aborts the transaction. In the script such a transaction is a negative number.
+- *begin*: the caller begins the next transaction, where the space lets anything happen before.
 - *twin on*: the twin goes on: it asks for an identity, writes a record, and commits it.
 
 The faults:
@@ -103,16 +104,9 @@ class TransactionalWorld(World):
             self._hear_of_the_end()
             return True
         if self.begun == len(self.told):
-            if sight.transaction is not TransactionState.READY:
+            if not self._may_begin or (self.space.rests and self.begun):
                 return False
-            core.begin_transaction()
-            wanted = self.space.script[self.begun]
-            for place in range(abs(wanted)):
-                self.transaction_of.append(self.begun)
-                self._queue(place % self.space.partitions)
-            self.begun += 1
-            if wanted > 0:
-                core.commit()
+            self._begin_transaction()
             return True
         if sight.committed is not None:
             core.hear_outcome()
@@ -129,6 +123,22 @@ class TransactionalWorld(World):
         self.told += ["none"] * (len(self.space.script) - len(self.told))
 
     @property
+    def _may_begin(self) -> bool:
+        """Whether the caller may begin the next transaction of its script."""
+        over = self.begun == len(self.told) and not self.settled
+        return over and self.core.sight.transaction is TransactionState.READY
+
+    def _begin_transaction(self) -> None:
+        self.core.begin_transaction()
+        wanted = self.space.script[self.begun]
+        for place in range(abs(wanted)):
+            self.transaction_of.append(self.begun)
+            self._queue(place % self.space.partitions)
+        self.begun += 1
+        if wanted > 0:
+            self.core.commit()
+
+    @property
     def _may_abort(self) -> bool:
         open_ = self.core.sight.transaction is TransactionState.OPEN
         return open_ and self.begun > len(self.told) and self.space.script[self.begun - 1] < 0
@@ -140,13 +150,16 @@ class TransactionalWorld(World):
         found = [f"mark {each}" for each in sorted(self.coordinator.unmarked)]
         if self._may_abort:
             found.append("abort")
+        if self.space.rests and self.begun and self._may_begin:
+            found.append("begin")
         if 0 < self.twin < _TWIN_IS_DONE and not self.coordinator.marking:
             found.append("twin on")
         return found + super().actions()
 
     @property
     def _busy(self) -> bool:
-        return self._may_abort or self.coordinator.marking or super()._busy
+        rests = self.space.rests and self._may_begin
+        return rests or self._may_abort or self.coordinator.marking or super()._busy
 
     def _serves(self, pipe: Pipe) -> bool:
         if isinstance(pipe.requests[0], Call):
@@ -183,6 +196,8 @@ class TransactionalWorld(World):
                 self._mark(int(which))
             case "abort":
                 self.core.abort()
+            case "begin":
+                self._begin_transaction()
             case "twin":
                 self._let_twin_act()
             case "garble":
@@ -195,7 +210,7 @@ class TransactionalWorld(World):
                 super().do(action)
                 return
         idle = self.space.partitions == 1 and self.core.state is engine
-        fault = action != "twin on" and kind not in ("mark", "abort")
+        fault = action != "twin on" and kind not in ("mark", "abort", "begin")
         self._after(fault=fault, idle=idle)
 
     def _mark(self, partition: int) -> None:
