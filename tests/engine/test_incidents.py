@@ -227,6 +227,99 @@ def test_the_table_reaches_every_state_and_leaves_every_state() -> None:
     assert {event for _, event in INCIDENT_TRANSITIONS} == set(IncidentEvent)
 
 
+def test_whether_an_incident_is_suspected_or_goes_on_and_may_end() -> None:
+    """While one is suspected, or may end, the conditions are looked at often (`suspects`)."""
+    incidents, holds = Incidents(), {LogLine.NO_BROKER: condition(0.0)}
+
+    def now() -> tuple[bool, bool, bool]:
+        return incidents.quiet, incidents.suspects, incidents.goes_on(LogLine.NO_BROKER)
+
+    assert now() == (True, False, False)
+    assert not list(incidents.see(holds, 0.5))
+    assert now() == (False, True, False)
+    assert list(incidents.see(holds, 1.0))
+    assert now() == (False, False, True)
+    assert not incidents.goes_on(LogLine.THROTTLED)
+    assert not list(incidents.see({}, 1.5))
+    assert now() == (False, True, True)
+    assert list(incidents.see({}, 2.5))
+    assert now() == (True, False, False)
+
+
+def test_an_incident_that_begins_again_is_told_of_as_often_as_the_first_one() -> None:
+    """Its lines are 10 s and 30 s after its own beginning, and its level is looked up anew."""
+
+    def holds(now: float) -> Mapping[LogLine, Condition]:
+        begin = 0.0 if now < 80.0 else 100.0
+        both = {LogLine.IN_DOUBT: condition(begin), LogLine.NO_BROKER: condition(begin)}
+        if 80.0 <= now < 100.0:
+            return {}
+        return both if now < 100.0 else {LogLine.IN_DOUBT: both[LogLine.IN_DOUBT]}
+
+    told = [(now, e) for now, e in run(140.0, holds) if e.line is LogLine.IN_DOUBT]
+    assert [(now, e.phase, e.level) for now, e in told] == [
+        (2.0, Phase.BEGINS, logging.INFO),
+        (12.0, Phase.CONTINUES, logging.INFO),
+        (32.0, Phase.CONTINUES, logging.INFO),
+        (72.0, Phase.CONTINUES, logging.INFO),
+        (80.0, Phase.ENDS, logging.INFO),
+        (102.0, Phase.BEGINS, logging.WARNING),
+        (112.0, Phase.CONTINUES, logging.INFO),
+        (132.0, Phase.CONTINUES, logging.INFO),
+    ]
+
+
+def test_the_grace_of_a_cause_that_is_over_begins_anew_if_the_cause_returns() -> None:
+    """The symptom becomes a warning only when no cause has gone on for its whole grace time."""
+
+    def holds(now: float) -> Mapping[LogLine, Condition]:
+        found = {LogLine.IN_DOUBT: condition(0.0)}
+        if now < 4.0 or 6.0 <= now < 7.0:
+            found[LogLine.AUTHENTICATION] = condition(0.0 if now < 4.0 else 6.0)
+        return found
+
+    told = [(now, e) for now, e in run(12.0, holds) if e.line is LogLine.IN_DOUBT]
+    assert [(now, e.level) for now, e in told] == [(2.0, logging.INFO), (10.0, logging.WARNING)]
+
+
+def test_an_incident_that_begins_again_has_its_own_grace_after_its_cause() -> None:
+    incidents = Incidents()
+
+    def see(now: float, *lines: LogLine, since: float) -> list[tuple[Phase, int | None]]:
+        events = incidents.see({line: condition(since) for line in lines}, now)
+        return [(e.phase, e.level) for e in events if e.line is LogLine.IN_DOUBT]
+
+    both = LogLine.AUTHENTICATION, LogLine.IN_DOUBT
+    assert see(2.0, *both, since=0.0) == [(Phase.BEGINS, logging.INFO)]
+    assert see(3.0, LogLine.IN_DOUBT, since=0.0) == []
+    assert see(4.5, LogLine.IN_DOUBT, since=0.0) == []
+    assert see(5.0, since=0.0) == [(Phase.ENDS, logging.INFO)]
+    assert see(12.0, *both, since=10.0) == [(Phase.BEGINS, logging.INFO)]
+    assert see(12.5, since=10.0) == [(Phase.ENDS, logging.INFO)]
+    assert see(13.0, LogLine.IN_DOUBT, since=13.0) == []
+
+
+def test_a_condition_that_is_said_to_begin_later_begins_now() -> None:
+    incidents = Incidents()
+    assert not list(incidents.see({LogLine.IN_DOUBT: condition(1.0)}, 1.0))
+    assert not list(incidents.see({LogLine.IN_DOUBT: condition(9.0)}, 2.0))
+    [begins] = incidents.see({LogLine.IN_DOUBT: condition(1.0)}, 4.0)
+    assert begins.fields["seconds"] == 2.0
+
+
+def test_an_end_counts_nothing_and_says_how_long_in_milliseconds() -> None:
+    incidents = Incidents()
+    assert list(incidents.see({LogLine.NO_BROKER: condition(0.0, 3)}, 1.23449))
+    assert not list(incidents.see({}, 2.71828))
+    [last] = incidents.see({}, 4.0)
+    assert last.fields == {"seconds": 2.718, "count": 0}
+    assert list(incidents.see({LogLine.NO_BROKER: condition(5.0)}, 7.0))
+    assert not list(incidents.see({}, 8.0))
+    [last] = incidents.close()
+    assert last.fields == {"seconds": 3.0, "count": 0}
+    assert incidents.quiet
+
+
 # --- events ---------------------------------------------------------------------------------------
 
 
@@ -254,6 +347,7 @@ def test_events_that_follow_one_another_are_counted() -> None:
         "30 more in 40 s; the last: at 59",
     ]
     assert [event.level for _, event in told] == [None, *[logging.INFO] * 3]
+    assert [event.fields["seconds"] for _, event in told[1:]] == [10.0, 20.0, 40.0]
 
 
 def test_the_line_of_counted_events_says_how_many_and_in_how_many_milliseconds() -> None:
@@ -288,3 +382,33 @@ def test_a_hundred_events_a_second_for_an_hour_are_a_dozen_lines() -> None:
             repeats.admit(Event(LogLine.DATA_LOSS, "x"), float(second)) for _ in range(100)
         )
     assert lines <= 15
+
+
+def test_lines_that_go_on_are_never_counted_and_those_counted_are_due_at_the_next_interval() -> (
+    None
+):
+    repeats = Repeats()
+    goes_on = Event(LogLine.EPOCH_BUMPED, "x", Phase.CONTINUES)
+    assert all(repeats.admit(goes_on, 0.0) for _ in range(3))
+    assert repeats.due_at is None
+    assert repeats.admit(Event(LogLine.EPOCH_BUMPED, "x"), 1.0)
+    assert repeats.due_at is None
+    assert not repeats.admit(Event(LogLine.EPOCH_BUMPED, "x"), 2.0)
+    assert repeats.due_at == 11.0
+    several = next(line for line in LogLine if line.burst > 1)
+    for _ in range(several.burst + 1):
+        repeats.admit(Event(several, "x"), 0.5)
+    assert repeats.due_at == 10.5
+
+
+def test_in_later_intervals_no_event_is_logged_by_itself() -> None:
+    """A kind whose first events are logged one by one is only counted while it goes on."""
+    several = next(line for line in LogLine if line.burst > 1)
+    repeats = Repeats()
+    admitted = [repeats.admit(Event(several, "x"), 5.0) for _ in range(several.burst)]
+    assert admitted == [True] * several.burst
+    assert not list(repeats.due(14.0))
+    assert not repeats.admit(Event(several, "x"), 14.5)
+    [line] = repeats.due(15.0)
+    assert line.text == "1 more in 10 s; the last: x"
+    assert not repeats.admit(Event(several, "x"), 16.0)

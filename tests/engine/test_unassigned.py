@@ -235,3 +235,51 @@ def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
     assert unassigned.expire(10.0) == [first, fourth, sixth]
     assert unassigned.expire(99.0) == [second, fifth]
     assert unassigned.next_end() is None
+
+
+# -- the queue of topics alone
+
+
+def topic_with(name: str, *counts: int) -> TopicState:
+    """Return a topic with waiting records; a count other than 1 is a block of so many."""
+    topic = TopicState(name, 1, lambda: 0.0)
+    for count in counts:
+        record = cast("PendingRecord", SimpleNamespace(count=count, deadline=99.0))
+        topic.unassigned.wait(1.0, 0, record)
+    return topic
+
+
+def test_a_queue_of_topics_is_busy_while_one_of_them_has_records_that_are_due() -> None:
+    assigning = Assigning()
+    assert not assigning
+    first, second = topic_with("a", 1), topic_with("b", 1)
+    assigning.add(first)
+    assigning.add(second)
+    assert assigning
+    first.unassigned.due.clear()
+    assert assigning, "the second one's records are still due"
+    second.unassigned.due.clear()
+    assert not assigning
+
+
+def test_a_topic_is_queued_once_and_only_if_it_has_records() -> None:
+    assigning = Assigning()
+    none, some = topic_with("a"), topic_with("b", 1, 1)
+    assigning.add(none)
+    assigning.add(some)
+    assigning.add(some)
+    assert [topic.name for topic, _ in assigning.take(1)] == ["b"]
+    assert assigning
+    some.unassigned.wait(1.0, 0, cast("PendingRecord", SimpleNamespace(count=1, deadline=99.0)))
+    assigning.add(some)
+    assert [topic.name for topic, _ in assigning.take(9)] == ["b", "b"]
+    assert not assigning
+    assert list(assigning.take(9)) == []
+
+
+def test_no_more_than_so_many_records_are_taken_but_a_block_is_taken_whole() -> None:
+    assigning = Assigning()
+    assigning.add(topic_with("a", 1, 5, 1))
+    assert list(assigning.take(0)) == []
+    assert [each.record.count for _, each in assigning.take(2)] == [1, 5]
+    assert [each.record.count for _, each in assigning.take(2)] == [1]
