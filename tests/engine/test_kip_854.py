@@ -24,7 +24,7 @@ from aioidem._engine.suspicion import DEFAULT_EXPIRATION, Suspicion
 from aioidem._protocol.broker_config import BrokerFacts
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import assign_offsets
-from aioidem.errors import ConfigError
+from aioidem.errors import ConfigError, UnsupportedVersionError
 
 from .driver import (
     ACKED,
@@ -829,3 +829,41 @@ def test_resend_mode_keeps_the_deadline() -> None:
 def test_an_expiration_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError):
         DatedRig(producer_id_expiration=0.0)
+
+
+# -- the log cannot be read
+
+
+def test_without_a_usable_version_of_fetch_old_records_in_doubt_end_unknown() -> None:
+    """A resend may be stored twice, and only the log tells; it is asked once per connection."""
+    rig, _ = doubted(2)
+    step = rig.held.pop()
+    rig.core.on_unsupported(step, UnsupportedVersionError("no version"), rig.now)
+    rig.poll()
+    assert not rig.core.connections.links[step.link_id].may_read
+    rig.tick(5.0)
+    assert rig.statuses == [ACKED, UNKNOWN, UNKNOWN]
+    assert rig.held == []
+
+
+@pytest.mark.parametrize("throttle_ms", [0, 3000])
+def test_a_throttle_in_the_answer_to_a_read_holds_the_connection(throttle_ms: int) -> None:
+    rig, _ = doubted(2)
+    step = rig.held.pop()
+    link = rig.core.connections.links[step.link_id]
+    rig.core.on_answer(step, ReadBackAnswer(0, 1, b"", throttle_ms), rig.now)
+    assert link.admits(rig.now) is (throttle_ms == 0)
+    assert link.admits(rig.now + 3.1)
+
+
+def test_a_retriable_refusal_of_a_read_is_tried_again_after_a_back_off_with_new_metadata() -> None:
+    rig, _ = doubted(2, retry_backoff=4.0, retry_backoff_max=4.0)
+    rig.tick(5.0)
+    before = rig.core.metadata.requests
+    rig.page(code=NOT_LEADER)
+    assert rig.held == []
+    rig.tick(3.5)
+    assert rig.held == []
+    assert rig.core.metadata.requests > before
+    rig.tick(1.0)
+    assert [type(step) for step in rig.held] == [steps.ReadBack]
