@@ -91,3 +91,31 @@ def test_percentiles_are_of_the_last_minute() -> None:
     assert distribution.percentile(0.5, 1.0) < 1.1e-5
     assert distribution.percentile(1.0, 1.0) > 3600
     assert math.isnan(distribution.percentile(0.5, 60.0))
+
+
+def test_the_largest_of_two_samples_is_the_larger_one_until_its_minute_is_over() -> None:
+    sensor = Sensor()
+    assert math.isnan(sensor.largest(0.0))
+    sensor.record(9, 100.0)
+    sensor.record(5, 131.0)
+    assert sensor.largest(140.0) == 9
+    assert sensor.largest(161.0) == 5
+    assert math.isnan(sensor.largest(191.0))
+
+
+def test_a_sample_that_is_used_again_begins_empty() -> None:
+    """Three samples are kept, of which two count; the fourth 30 s use the first one again."""
+    sensor = Sensor()
+    for turn in range(4):
+        sensor.record(100 if turn == 0 else 1, 100.0 + 31.0 * turn)
+    assert sensor.largest(194.0) == 1
+    assert sensor.average(194.0) == 1
+
+
+def test_the_highest_percentile_is_the_largest_duration() -> None:
+    durations = Distribution()
+    assert math.isnan(durations.percentile(0.99, 0.0))
+    durations.record_all([0.1] * 99 + [2.0], 0.0)
+    assert durations.percentile(0.99, 0.0) == pytest.approx(0.1, rel=0.011)
+    assert durations.percentile(1.0, 0.0) == pytest.approx(2.0, rel=0.011)
+    assert durations.percentile(1.0, 0.0) <= 2.0

@@ -1,0 +1,161 @@
+"""`Meters` without an engine: turns of the event loop, calls, connections and record sizes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aioidem._engine.meters import Meters
+from aioidem.errors import KafkaTimeoutError, RecordListTooLargeError, TransactionAborted
+
+
+def entry(count: int, size: int) -> Any:
+    """Return a partition and a batch of so many records of a size."""
+    batch = SimpleNamespace(
+        count=count,
+        data=b"x" * 100,
+        deadline=130.0,
+        compression=1.0,
+        records=[SimpleNamespace(size=size + place) for place in range(count)],
+        attempts=1,
+    )
+    return SimpleNamespace(topic="t"), batch
+
+
+def test_work_and_pauses_of_the_loop_are_told_apart() -> None:
+    """A pause is the time between the end of a turn and the beginning of the next one."""
+    meters = Meters()
+    meters.turns += [(10.0, 10.5), (12.0, 12.25)]
+    meters.fold(13.0)
+    assert (meters.work.count, meters.work.total) == (2, 0.75)
+    assert (meters.pauses.count, meters.pauses.total) == (2, 1.5)
+    meters.turns += [(13.25, 13.5)]
+    meters.fold(14.0)
+    assert (meters.work.count, meters.work.total) == (3, 1.0)
+    assert (meters.pauses.count, meters.pauses.total) == (3, 2.5)
+    assert meters.turns == []
+
+
+def test_the_numbers_of_turns_count_when_the_last_turn_began() -> None:
+    meters = Meters()
+    meters.turns += [(10.0, 10.5), (12.0, 12.25)]
+    meters.fold(999.0)
+    assert meters.work.largest(12.0 + 59.0) == 0.5
+    assert meters.work.count == 2
+    assert meters.work.average(12.0 + 61.0) != meters.work.average(12.0 + 59.0)
+
+
+def test_the_time_of_calls_adds_up_by_kind() -> None:
+    meters = Meters()
+    meters.spend("flush", 1.5)
+    meters.spend("flush", 0.5)
+    meters.spend("metadata", 0.25)
+    assert {call: meters.spent[call] for call in ("flush", "metadata")} == {
+        "flush": 2.0,
+        "metadata": 0.25,
+    }
+
+
+@pytest.mark.parametrize(("sasl", "authenticated"), [(True, 1), (False, 0)])
+def test_connections_are_counted_and_those_with_sasl(sasl: bool, authenticated: int) -> None:
+    meters = Meters()
+    meters.connected(1.0, authenticated=sasl)
+    assert (meters.opened.total, meters.authenticated.total) == (1, authenticated)
+
+
+def test_of_large_batches_only_the_first_of_each_second_are_looked_at_for_large_records() -> None:
+    """Sizes of records in small batches are always known; 0 is not counted as a size."""
+    meters = Meters()
+    meters.now = 101.0
+    large, small = entry(2_000, 1_000), entry(2, 10)
+    for _ in range(200):
+        meters.sent([large], 2_000, 100.0)
+    meters.sent([small], 2, 100.0)
+    meters.fold(101.0)
+    looked_at = meters.record_size.count - 1
+    assert 0 < looked_at < 200
+    assert meters.record_size.largest(101.0) == 2_999
+    meters.sent([large], 2_000, 101.0)
+    meters.fold(102.0)
+    assert meters.record_size.count == looked_at + 2
+    meters.sent([entry(1, 7)], 1, 102.0)
+    meters.fold(103.0)
+    assert meters.record_size.count == looked_at + 3
+
+
+def test_what_is_said_of_batches_is_added_up_by_topic_and_in_all() -> None:
+    meters = Meters()
+    meters.now, meters.delivery_timeout = 100.0, 40.0
+    state, batch = entry(3, 10)
+    batch.compression, batch.deadline = 0.5, 130.0
+    other, again = SimpleNamespace(topic="u"), entry(4, 5)[1]
+    again.data, again.attempts, again.deadline = b"x" * 60, 2, 140.0
+    first = entry(1, 1)[1]
+    first.deadline = 140.0
+    meters.sent([(state, batch), (other, again), (other, first)], 8, 100.0)
+    meters.fold(100.5)
+    assert meters.due_at == 101.5
+    of_t, of_u = meters.topics["t"], meters.topics["u"]
+    assert [(each.records.total, each.bytes.total) for each in (of_t, of_u)] == [(3, 100), (5, 160)]
+    assert (of_t.compression.total, of_u.compression.total) == (0.5, 2.0)
+    assert (meters.compression.count, meters.compression.total) == (3, 2.5)
+    assert (meters.batch_size.count, meters.batch_size.total) == (3, 260)
+    assert (meters.per_request.count, meters.per_request.total) == (1, 8)
+    # Queued for 40 - (130 - 100) seconds, and twice for 40 - (140 - 100).
+    assert (meters.queue_time.count, meters.queue_time.total) == (3, 10.0)
+    assert (meters.record_size.count, meters.record_size.total) == (3, 12 + 8 + 1)
+    assert (meters.retries.total, of_t.retries.total, of_u.retries.total) == (4, 0, 4)
+
+
+def test_first_attempts_alone_are_no_retries() -> None:
+    meters = Meters()
+    meters.sent([entry(3, 10)], 3, 100.0)
+    meters.fold(101.0)
+    assert meters.retries.count == 0
+
+
+def test_the_time_until_records_are_acknowledged_is_that_since_they_were_queued() -> None:
+    """What is noted is the time from the deadline, which is a negative number."""
+    meters = Meters()
+    meters.now, meters.delivery_timeout = 100.0, 40.0
+    meters.fold(100.0)
+    assert meters.delivery.count == 0
+    meters.acked += [-30.0, -39.0]
+    meters.fold(101.0)
+    assert (meters.delivery.count, meters.delivery.total) == (2, 11.0)
+    assert meters.acked == []
+
+
+@pytest.mark.parametrize("noted", ["requests", "answers", "latencies"])
+def test_what_is_noted_of_a_broker_is_added_up(noted: str) -> None:
+    meters = Meters()
+    node = meters.nodes[1]
+    getattr(node, noted).append(8)
+    meters.fold(1.0)
+    sensors = {"requests": node.sent, "answers": node.received, "latencies": node.latency}
+    totals = {name: sensor.total for name, sensor in sensors.items() if sensor.count}
+    assert totals == {noted: 12 if noted == "answers" else 8}
+    in_all = (meters.requests.count, meters.answers.count, meters.latency.count)
+    assert in_all == tuple(each.count for each in sensors.values())
+
+
+def test_answers_without_a_throttle_time_count_as_throttled_by_nothing() -> None:
+    meters = Meters()
+    node = meters.nodes[1]
+    node.latencies += [0.1, 0.1, 0.1]
+    node.throttles.append(1.5)
+    meters.fold(1.0)
+    assert (node.throttle.count, node.throttle.total) == (3, 1.5)
+    assert meters.throttle.count == 3
+
+
+def test_failed_records_are_counted_by_topic_and_by_kind_but_not_those_of_an_abort() -> None:
+    meters = Meters()
+    meters.failed("t", 2, KafkaTimeoutError("slow"))
+    meters.failed("u", 3, RecordListTooLargeError("large"))
+    meters.failed("t", 9, TransactionAborted("aborted"))
+    assert meters.errors.total == 5
+    assert (meters.topics["t"].errors.total, meters.topics["u"].errors.total) == (2, 3)
+    assert dict(meters.kinds) == {"KafkaTimeoutError": 2, "RecordListTooLargeError": 3}
