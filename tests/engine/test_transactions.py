@@ -1344,8 +1344,15 @@ def test_a_topic_made_anew_between_transactions_gives_the_next_one_another_epoch
     before = rig.identity
     ended = rig.commit() if committed else rig.abort()
     assert ended.committed is committed
+    rig.hold = (INIT,)
     rig.ids[T] = topic_id(T, 1)
     rig.refresh()
+    if version == V1:
+        assert rig.txn is TransactionState.RENEWING
+        assert rig.called(INIT).existing.producer_epoch == before[1]
+        rig.answer_call(rig.called(INIT))
+    else:
+        assert rig.held == []
     assert rig.txn is READY
     assert rig.begin().identity > before
     rig.send()
