@@ -45,6 +45,7 @@ from aioidem._engine.record import PendingRecord
 from aioidem._engine.retention import BrokerMemory
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._engine.transactions import Outcome as TransactionOutcome
+from aioidem._log import LogLine
 from aioidem._protocol.add_offsets import AddOffsetsAnswer
 from aioidem._protocol.add_partitions import AddPartitionsAnswer
 from aioidem._protocol.broker_config import BrokerFacts
@@ -104,6 +105,25 @@ CALLS = (
 Log = tuple[str, int, UUID | None]
 Identity = tuple[int, int]
 _NAMESPACE = UUID(int=0xA101DE)
+
+
+SAYS = {
+    LogLine.DATA_LOSS: ": data loss: ",
+    LogLine.EPOCH_BUMPED: ": producer epoch bumped, because ",
+    LogLine.TRANSACTION_FAILED: ": the transaction must be aborted: ",
+    LogLine.PRODUCER_ID_SHARED: "another client",
+    LogLine.STATE_EXPIRED: ": record timestamps are more than half of ",
+    LogLine.SHORT_EXPIRATION: ") is not below half of ",
+    LogLine.TOPIC_RECREATED: " was deleted and recreated: ",
+    LogLine.CLUSTER_CHANGED: "the cluster changed from ",
+    LogLine.OTHER_CLUSTER: " leads to cluster ",
+    LogLine.FEWER_RETAINED: "it was seen to deduplicate a retry ",
+    LogLine.LIMIT_UNKNOWN: ": its batches stay within batch_size ",
+    LogLine.WINDOW_WITHHELD: "window 5: ",
+    LogLine.WINDOW_SOURCE: "KIP-1269",
+    LogLine.WINDOW_CHANGED: ": the window is ",
+}
+"""What the text of each line of the engine's log says."""
 
 
 def topic_id(name: str, generation: int = 0) -> UUID:
@@ -442,7 +462,9 @@ class Rig:
                 assert isinstance(record, SinkRecord)
                 record.settle(settlement.outcome, index)
                 record.sink.at = self.now
-        self.events.extend(event.text for event in self.core.outcomes.take_events())
+        for event in self.core.outcomes.take_events():
+            assert SAYS[event.line] in event.text, event
+            self.events.append(event.text)
         budget = self.core.budget
         assert budget.used >= 0 <= budget.copies
         self._unsettled = [each for each in self._unsettled if each.status is PENDING]
