@@ -38,6 +38,7 @@ from kio.schema.errors import ErrorCode
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.discovery import Discovery
+from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.links import Link
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
@@ -333,6 +334,9 @@ class Rig:
         self._firsts: dict[tuple[Log, Identity], int] = {}
         self._begins: dict[tuple[Log, Identity], int] = {}
         self.max_span = 0
+        # The identity when outcomes were last collected, and how often it was another one then.
+        self._identity: ProducerIdentity | None = None
+        self._changes = 0
         self._split = False
         self.polls = 0
         self.transaction_version = transaction_version
@@ -465,6 +469,11 @@ class Rig:
         for event in self.core.outcomes.take_events():
             assert SAYS[event.line] in event.text, event
             self.events.append(event.text)
+        current = self.core.identity.current
+        if current != self._identity:
+            self._changes += self._identity is not None
+            self._identity = current
+        assert self.core.epoch_bumps == self._changes
         budget = self.core.budget
         assert budget.used >= 0 <= budget.copies
         self._unsettled = [each for each in self._unsettled if each.status is PENDING]
