@@ -659,13 +659,15 @@ class Transactions:
         self.retry_at = now + self._backoff.next_delay()
 
     def on_found(self, error_code: int, node_id: int, now: float) -> None:
-        """Handle the answer to FindCoordinator."""
+        """Handle the answer to FindCoordinator; after a success without a broker, ask again."""
         call, self._calling = self._calling, None
         if call is None:
             return
         if error_code == ErrorCode.none and node_id >= 0:
             call.coordinator.node_id = node_id
             self._heard()
+        elif error_code == ErrorCode.none:
+            self._wait(now)
         else:
             self._refused(call, error_code, now)
 

@@ -151,13 +151,15 @@ def test_only_a_proof_of_state_answers_a_question(proof: str) -> None:
 
 def test_a_transaction_closes_the_gate_once_and_says_whether_there_is_one() -> None:
     gate = opened()
+    applies = [gate.applies]
     gate.begin(1, applies=True)
     assert not gate.is_open(HERE)
     gate.hear_none(HERE, 11.0)
     gate.begin(1, applies=False)
-    assert gate.applies
+    applies.append(gate.applies)
     assert gate.passed(HERE)
     gate.begin(2, applies=False)
-    assert not gate.applies
+    applies.append(gate.applies)
     assert gate.is_open(THERE)
     assert not gate.passed(HERE)
+    assert applies == [True, True, False]

@@ -17,6 +17,7 @@ from aioidem._engine import steps
 from aioidem._engine.coordinator_refusals import coordinator_error
 from aioidem._engine.transactions import TransactionState
 from aioidem._protocol.end_txn import EndTxnAnswer
+from aioidem._protocol.find_coordinator import CoordinatorAnswer
 from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
 from aioidem.structs import DeliveryStatus
@@ -531,6 +532,22 @@ def test_a_coordinator_that_is_away_moved_loading_or_lost_is_asked_again(
     if kind is not INIT:
         assert rig.transactions.outcome.committed is True
         a_whole_transaction(rig)
+
+
+@BOTH
+def test_a_coordinator_without_an_id_is_sought_again(version: int) -> None:
+    """An answer without an error may still name no broker; and broker 0 is one."""
+    rig = starting(version, FIND)
+    step = rig.called(FIND)
+    rig.forget_call(step.link_id)
+    rig.core.on_answer(step, CoordinatorAnswer(0, -1, "", -1), rig.now)
+    rig.poll()
+    assert rig.transactions.coordinator.node_id is None
+    rig.tick(2.0)
+    again = rig.called(FIND)
+    rig.forget_call(again.link_id)
+    rig.core.on_answer(again, CoordinatorAnswer(0, 0, "b1", 9092), rig.now)
+    assert rig.transactions.coordinator.node_id == 0
 
 
 @BOTH
