@@ -64,6 +64,17 @@ def test_a_broker_that_moved_is_connected_to_at_once_at_its_new_address() -> Non
     assert wires.opening[-1] == steps.OpenLink(2, "new0", 9092)
 
 
+def test_of_many_addresses_only_those_that_metadata_names_are_kept() -> None:
+    """A cluster whose brokers get new ids for years does not fill the memory."""
+    connections = Connections(ProducerConfig.build("b1:9092"), lambda: 0.0)
+    for first in range(0, 5_000, 10):
+        connections.learn([BrokerAddress(n, f"b{n}", 9092) for n in range(first, first + 10)])
+    known = [node_id for node_id in connections.nodes if node_id >= 0]
+    assert len(known) < 1_100
+    assert set(range(4_990, 5_000)) <= set(known)
+    assert len(connections.nodes) > len(known), "the bootstrap server is kept"
+
+
 def test_of_too_many_addresses_those_named_those_connected_and_the_bootstrap_ones_stay() -> None:
     wires = Wires()
     wires.learn(*range(1100))

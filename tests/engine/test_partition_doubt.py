@@ -391,8 +391,11 @@ def test_what_is_in_doubt_beside_a_gap_is_salvaged() -> None:
     assert (bench.rung(), bench.state.recovery.salvaged) == (Rung.SALVAGE, [first])
 
 
-def renumbered() -> tuple[Bench, list[Batch]]:
-    """Return two batches in doubt under a former epoch that are in flight under the next."""
+def renumbered(how: str = "in flight") -> tuple[Bench, list[Batch]]:
+    """Return two batches in doubt under a former epoch that are in flight under the next.
+
+    The first one may also be answered there: it is "refused", or "in doubt" there too.
+    """
     bench, batches = refused(resend=True)
     bench.suspect()
     bench.advance()
@@ -401,6 +404,10 @@ def renumbered() -> tuple[Bench, list[Batch]]:
         assert batch.absent_here
         bench.send(batch)
     bench.told.take()
+    if how == "refused":
+        bench.refuse(batches[0], NOT_ENOUGH_REPLICAS)
+    elif how == "in doubt":
+        bench.refuse(batches[0], REQUEST_TIMED_OUT)
     return bench, batches
 
 
@@ -417,11 +424,7 @@ def test_what_is_refused_in_its_second_epoch_is_a_gap_there() -> None:
 @pytest.mark.parametrize("how", ["refused", "in flight", "in doubt"])
 def test_what_was_refused_in_its_second_epoch_below_a_success_is_a_gap_there(how: str) -> None:
     """It is resent by itself, because a copy may be stored under the first epoch."""
-    bench, (first, second) = renumbered()
-    if how == "refused":
-        bench.refuse(first, NOT_ENOUGH_REPLICAS)
-    elif how == "in doubt":
-        bench.refuse(first, REQUEST_TIMED_OUT)
+    bench, (first, second) = renumbered(how)
     bench.told.take()
     bench.ack(second, 1)
     assert bench.told.names() == (["data loss", "bump"] if how == "refused" else [])
@@ -432,11 +435,7 @@ def test_what_was_refused_in_its_second_epoch_below_a_success_is_a_gap_there(how
 @pytest.mark.parametrize("how", ["refused", "in flight", "in doubt"])
 def test_what_expires_in_its_second_epoch_is_a_gap_there_if_it_was_refused(how: str) -> None:
     """A batch that is in flight, or in doubt in that epoch too, may be stored."""
-    bench, (first, second) = renumbered()
-    if how == "refused":
-        bench.refuse(first, NOT_ENOUGH_REPLICAS)
-    elif how == "in doubt":
-        bench.refuse(first, REQUEST_TIMED_OUT)
+    bench, (first, second) = renumbered(how)
     second.deadline += 100.0
     bench.expire(first.deadline)
     assert bench.statuses == [UNKNOWN]

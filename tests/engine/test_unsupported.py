@@ -69,12 +69,15 @@ def test_without_describe_producers_batches_in_doubt_are_probed() -> None:
     assert asked(rig, steps.AskProducers) == 1
 
 
-def test_without_a_producer_id_records_fail_and_the_reason_is_told() -> None:
+def asking_for_a_producer_id() -> Rig:
+    """Make a rig whose request for a producer id is held."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
-    rig.core.accumulator.topic("t")
-    rig.poll()
-    rig.tick(1.0)
+    return rig.start()
+
+
+def test_without_a_producer_id_records_fail_and_the_reason_is_told() -> None:
+    rig = asking_for_a_producer_id()
     rig.send()
     assert rig.statuses == [PENDING]
     withdraw(rig, steps.InitProducerId)
@@ -99,11 +102,7 @@ def test_other_requests_are_tried_again_later() -> None:
 
 def test_a_request_is_withdrawn_once() -> None:
     """A connection may be lost while its request is being encoded; it is not known any more."""
-    rig = Rig()
-    rig.hold = (steps.InitProducerId,)
-    rig.core.accumulator.topic("t")
-    rig.poll()
-    rig.tick(1.0)
+    rig = asking_for_a_producer_id()
     [step] = rig.held
     rig.lose()
     rig.send()

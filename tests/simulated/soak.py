@@ -283,7 +283,7 @@ def main() -> int:
             say(f"... {total.line}, {last[0] - began:.0f} s\n")
         sys.stdout.flush()
 
-    code = ledger.code_digest()
+    code = ledger.code_digest() if asked.ledger else ""
     total = soak(asked.first, asked.seeds, progress, run_one)
     took = time.monotonic() - began
     for line in total.figures():
@@ -292,15 +292,15 @@ def main() -> int:
     if asked.ledger:
         kind = "transactions" if asked.transactions else "ordinary"
         portion = ledger.Portion(
-            ledger.today(),
-            code,
-            kind,
-            asked.mix,
-            asked.first,
-            total.schedules,
-            len(total.failed),
-            total.outcomes[Outcome.UNKNOWN],
-            round(took),
+            date=ledger.today(),
+            code=code,
+            kind=kind,
+            mix=asked.mix,
+            first=asked.first,
+            seeds=total.schedules,
+            violations=len(total.failed),
+            unknown=total.outcomes[Outcome.UNKNOWN],
+            seconds=round(took),
         )
         ledger.note(asked.ledger, portion)
     say(total.line + "\n")

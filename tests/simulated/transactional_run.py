@@ -165,12 +165,7 @@ class _Injector(WholeInjector):
         embedded.release_markers()
         embedded.set_rtt(self._whole.schedule.rtt)
         for stream in self._whole.streams:
-            stream.trickle = (0, 0.0)
-            # Answers that were too short to be cut left these for a longer one.
-            stream.garble = None
-            stream.reset_after.clear()
-            if stream.mute:
-                stream.cut()
+            stream.heal()
         self._glitches.clear()
         self._refusal = None
         self._unheard.clear()
