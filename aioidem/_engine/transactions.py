@@ -541,7 +541,10 @@ class Transactions:
                 each.node_id = None
 
     def renew(self) -> None:
-        """Make the producer request another epoch before the next transaction begins."""
+        """Make the producer request another epoch when its present transaction ends.
+
+        If none is open, that is when the next one ends.
+        """
         self._renew = True
 
     def die(self, error: errors.KafkaError) -> None:
