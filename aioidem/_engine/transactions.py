@@ -250,7 +250,7 @@ class Transactions:
     @property
     def may_change_id(self) -> bool:
         """Whether nothing of this transactional id is open or still to be sent."""
-        return self.state is TransactionState.READY and not self._renew and self._calling is None
+        return self.state is TransactionState.READY and not self._renew
 
     def change_id(self, transactional_id: str) -> None:
         """Request an identity under another transactional id, as a new producer would.
@@ -729,7 +729,6 @@ class Transactions:
         }
         if not commit.left and commit in self.offsets:
             self.offsets.remove(commit)
-        self._confirmed = self._confirmed or len(commit.left) < len(asked)
         for code in [codes.get(each) for each in asked]:
             self.on_produced(code)
         self._take_codes(call, {each: codes.get(each, _LEFT_OUT) for each in asked}, now)
@@ -856,7 +855,10 @@ class Transactions:
             self.die(error)
 
     def _abortable(self, call: Call, error: errors.KafkaError) -> None:
-        if call.kind is not CallKind.END:
+        if call.kind in _NEEDED_BY_ABORTS and call.coordinator is self.coordinator:
+            # No abort would do without this call, and it would be repeated at once.
+            self._refuse(error)
+        elif call.kind is not CallKind.END:
             self.fail(error)
         elif call.commit:
             self._move(TransactionEvent.FAIL)
@@ -913,6 +915,8 @@ _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
     TransactionState.INITIALISING,
     TransactionState.RENEWING,
 }
+_NEEDED_BY_ABORTS = frozenset({CallKind.FIND, CallKind.INIT})
+"""The calls that an abort needs as well, if they are about the transactional id."""
 _BEGINNING = frozenset({CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS, CallKind.COMMIT_OFFSETS})
 _CONCURRENT = ErrorCode.concurrent_transactions
 """An EndTxn with this answer was not carried out. With other retriable codes it may have been: a
