@@ -29,14 +29,6 @@ NONE is one of them, for an answer that has neither an error nor a producer id. 
 no reason.
 """
 
-_REFUSED = frozenset(
-    {
-        ErrorCode.unsupported_version,
-        ErrorCode.cluster_authorization_failed,
-        ErrorCode.invalid_transaction_timeout,
-        ErrorCode.transactional_id_authorization_failed,
-    }
-)
 _NEEDED: dict[int, str] = {
     ErrorCode.cluster_authorization_failed: (
         "a producer id needs IDEMPOTENT_WRITE on the cluster, or WRITE on some topic"
@@ -120,7 +112,7 @@ class IdentityRequest:
             self.error = None
             return None
         self.failed(now)
-        if code in _REFUSED or not (code in _PASSING or may_pass(code)):
+        if code not in _PASSING and not may_pass(code):
             wanted = _NEEDED.get(code, "InitProducerId")
             self.error = errors.broker_error(code, wanted.format(self._transactional_id))
             return self.error

@@ -908,6 +908,7 @@ class Rig:
                 answer = EndTxnAnswer(code, *more.pop("identity", following))
             case _:
                 raise AssertionError(f"this step is no call to a coordinator: {step}")
+        answer = answer._replace(throttle_ms=more.pop("throttle_ms", 0))
         assert not more, more
         self.forget_call(step.link_id)
         self.core.on_answer(step, answer, self.now)
