@@ -156,3 +156,31 @@ def test_brokers_named_beside_hints_are_added_and_replace_nothing() -> None:
     assert cluster.brokers[9].host == "b9"
     assert cluster.brokers[1].host == "b1"
     assert cluster.hint("t", 0, 9, 6)
+
+
+def test_no_hint_counts_for_a_topic_partition_or_broker_that_is_not_known() -> None:
+    cluster, _ = view(update((0, 1, 5)))
+    assert not cluster.hint("u", 0, 2, 6)
+    assert not cluster.hint("t", 7, 2, 6)
+    assert not cluster.hint("t", 0, 9, 6)
+    cluster.add_brokers([BrokerAddress(-1, "b8", 9092), BrokerAddress(0, "b0", 9092)])
+    assert not cluster.hint("t", 0, -1, 6)
+    assert leader(cluster) == (1, 5)
+    assert cluster.hint("t", 0, 0, 6)
+    assert leader(cluster) == (0, 6)
+
+
+def test_another_cluster_begins_with_nothing_known() -> None:
+    cluster, _ = view(update((0, 1, 5)))
+    cluster.forget("d")
+    assert cluster.cluster_id == "d"
+    assert cluster.brokers == {}
+    assert cluster.topics == {}
+    assert leader(cluster) is None
+
+
+def test_a_cluster_may_have_no_id_and_get_one() -> None:
+    cluster = ClusterView()
+    assert cluster.cluster_id is None
+    cluster.learn_id("c")
+    assert cluster.cluster_id == "c"

@@ -64,3 +64,45 @@ def test_failures_and_useless_answers_back_off() -> None:
     at = wanted.due_at()
     assert at is not None
     assert at - now == pytest.approx(0.1)
+
+
+def test_metadata_is_requested_before_any_clock_has_begun() -> None:
+    assert refresher().due_at() == 0.0
+    assert refresher().wanted
+    assert refresher().requests == 0
+    assert refresher().refreshed_at is None
+
+
+def test_metadata_that_never_came_is_requested_even_if_nobody_wants_it() -> None:
+    wanted = refresher()
+    wanted.sent()
+    wanted.in_flight = False
+    assert not wanted.wanted
+    assert wanted.due(0.0)
+    assert wanted.due_at() == 0.0
+
+
+def test_each_request_has_the_next_number() -> None:
+    wanted = refresher()
+    for number in (1, 2, 3):
+        wanted.sent()
+        assert wanted.requests == number
+        wanted.failed(0.0)
+
+
+def test_old_metadata_waits_for_the_back_off_too() -> None:
+    wanted = refresher(max_age=0.05)
+    wanted.sent()
+    wanted.answered(10.0, enough=True)
+    assert wanted.refreshed_at == 10.0
+    assert wanted.due_at() == pytest.approx(10.1)
+    assert not wanted.due(10.09)
+
+
+def test_metadata_that_is_wanted_is_requested_before_it_is_old() -> None:
+    wanted = refresher()
+    wanted.sent()
+    wanted.answered(10.0, enough=True)
+    wanted.want()
+    assert not wanted.due(10.09)
+    assert wanted.due(10.11)

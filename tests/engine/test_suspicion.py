@@ -1,0 +1,115 @@
+"""`Suspicion` alone: which timestamp counts, and how long a suspicion lasts."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem._engine.batch import Batch
+from aioidem._engine.idempotence import ProducerIdentity
+from aioidem._engine.record import PendingRecord
+from aioidem._engine.suspicion import Suspicion
+
+NONE_NAMED = -1
+"""What an answer has instead of a log append time on a topic with CreateTime."""
+EXPIRATION = 100.0
+HALF_MS = 50_000
+
+
+def batch(stamp_ms: int) -> Batch:
+    return Batch(
+        ordinal=0,
+        records=[PendingRecord(None, b"v", (), stamp_ms, None, 10)],
+        data=b"data",
+        identity=ProducerIdentity(7, 0),
+        base=0,
+        deadline=90.0,
+        max_timestamp_ms=stamp_ms,
+    )
+
+
+def suspected_from(of: Suspicion, *unresolved: int) -> int:
+    """Return the stamp from which the expiration is counted, in milliseconds."""
+    batches = [batch(stamp) for stamp in unresolved]
+    stamp: int
+    for stamp in sorted({*unresolved, *range(0, 5000, 500)}):
+        due = stamp + HALF_MS
+        if not of.assess(due, EXPIRATION, batches) and of.assess(due + 1, EXPIRATION, batches):
+            return stamp
+    raise AssertionError("it is suspect at no time, or always")
+
+
+def test_a_partition_without_batches_is_not_suspect() -> None:
+    of = Suspicion()
+    assert not of.suspect
+    assert not of.assess(10**15, EXPIRATION, [])
+
+
+@pytest.mark.parametrize(
+    ("appended_ms", "counts"), [(NONE_NAMED, 1000), (1000, 1000), (0, 0), (500, 500), (2000, 2000)]
+)
+def test_the_time_of_the_acknowledged_batch_counts_or_when_it_was_appended(
+    appended_ms: int, counts: int
+) -> None:
+    of = Suspicion()
+    of.acked(1000, appended_ms)
+    assert suspected_from(of) == counts
+
+
+def test_the_last_acknowledgement_counts() -> None:
+    of = Suspicion()
+    of.acked(1000, 500)
+    of.acked(2000, NONE_NAMED)
+    assert suspected_from(of) == 2000
+    assert suspected_from(of, 1500, 2500) == 1500, "the topic has no log append times any more"
+
+
+def test_the_oldest_stamp_of_an_unresolved_batch_counts_if_it_is_older() -> None:
+    of = Suspicion()
+    assert suspected_from(of, 2000, 1500, 3000) == 1500
+    of.acked(1000, NONE_NAMED)
+    assert suspected_from(of, 2000) == 1000
+    assert suspected_from(of, 2000, 500) == 500
+
+
+def test_where_the_log_sets_the_time_the_records_time_does_not_count() -> None:
+    of = Suspicion()
+    of.acked(0, 1500)
+    assert suspected_from(of, 500) == 1500
+    of.renewed()
+    assert suspected_from(of, 500) == 1500, "a fact about the log outlasts an identity"
+
+
+def test_the_time_of_a_stored_duplicate_is_no_append_time() -> None:
+    of = Suspicion()
+    of.acked(1000, 1000)
+    assert suspected_from(of, 500) == 500
+
+
+def test_a_new_identity_ends_the_suspicion_and_what_it_was_about() -> None:
+    of = Suspicion()
+    of.acked(1000, NONE_NAMED)
+    assert of.assess(10**9, EXPIRATION, [])
+    of.leader_changed()
+    of.renewed()
+    assert not of.suspect
+    assert not of.assess(10**9, EXPIRATION, [])
+
+
+def test_a_suspicion_lasts_over_changes_of_the_leader_until_the_new_one_acknowledges() -> None:
+    of = Suspicion()
+    of.acked(1000, NONE_NAMED)
+    of.assess(10**9, EXPIRATION, [])
+    of.leader_changed()
+    assert of.assess(0, EXPIRATION, []), "even if the clock is put back"
+    of.suspect = False
+    of.leader_changed()
+    assert of.assess(0, EXPIRATION, [])
+    of.acked(1000, NONE_NAMED)
+    assert not of.assess(0, EXPIRATION, [])
+
+
+def test_a_change_of_the_leader_alone_makes_nothing_suspect() -> None:
+    of = Suspicion()
+    of.acked(1000, NONE_NAMED)
+    of.leader_changed()
+    assert not of.assess(1000, EXPIRATION, [])
