@@ -143,3 +143,50 @@ def test_a_stored_batch_is_missing_nowhere() -> None:
     batch.send(cast("Attempt", object()))
     batch.learn(Evidence.PROVED, 30.0)
     assert (batch.in_doubt, batch.absent_here) == (False, False)
+
+
+def test_the_first_attempt_is_kept_and_the_last_one_is_too() -> None:
+    batch, first, second = sealed(), cast("Attempt", object()), cast("Attempt", object())
+    assert (batch.first_attempt, batch.attempt) == (None, None)
+    batch.send(first)
+    batch.learn(Evidence.REFUSED, 10.0)
+    batch.move(BatchEvent.RETRY)
+    batch.send(second)
+    assert (batch.first_attempt, batch.attempt, batch.attempts) == (first, second, 2)
+
+
+def test_an_attempt_that_is_disbelieved_proves_nothing_below_it() -> None:
+    end = (41, FIRST, 3)
+    believed = Attempt(1, 5, 9, 3.0, knows_us=True, after=end)
+    assert (believed.knows_us, believed.after) == (True, end)
+    believed.disbelieve()
+    assert (believed.knows_us, believed.after) == (False, end)
+
+
+def test_what_is_noted_of_a_batch_stays() -> None:
+    batch = in_doubt()
+    batch.go_astray()
+    batch.find_appended()
+    batch.shift(2)
+    assert (batch.astray, batch.appended, batch.ordinal) == (True, True, 5)
+    refused = sealed()
+    refused.send(cast("Attempt", object()))
+    refused.refuse_size()
+    assert (refused.oversized, refused.state) == (True, BatchState.WAITING)
+
+
+def test_a_batch_that_was_never_in_doubt_is_renumbered_without_a_trace() -> None:
+    batch = sealed()
+    attempt(batch, Evidence.REFUSED, 10.0)
+    batch.renumber(SECOND, 0, b"again", 9)
+    assert batch.state is BatchState.SEALED
+    assert (batch.identity, batch.base, batch.data, batch.ordinal) == (SECOND, 0, b"again", 9)
+    assert (batch.renamed, batch.in_doubt, batch.absent_here) == (False, False, False)
+
+
+def test_a_batch_that_was_renamed_stays_so() -> None:
+    batch = forsaken()
+    attempt(batch, Evidence.AMBIGUOUS, 20.0)
+    assert (batch.renamed, batch.absent_here) == (True, False)
+    assert not sealed().absent_here
+    assert not in_doubt().absent_here

@@ -200,3 +200,69 @@ def test_an_answer_in_v14_makes_the_next_waits_short_again() -> None:
         if turn == 2:
             found.answered()
     assert waits[3] == waits[0] < waits[1] < waits[2]
+
+
+def test_a_new_broker_is_not_connected_and_has_not_answered() -> None:
+    found = discovery()
+    assert (found.state, found.speaks) == (DiscoveryState.APART, False)
+    assert found.reason == "broker 1 has not answered in Produce v14 yet"
+    assert found.again_at() is None
+    assert not found.due(10**9)
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_without_idempotence_there_is_no_window_to_discover(mode: str) -> None:
+    found = discovery(window_discovery=mode, enable_idempotence=False)
+    found.opened(V14)
+    assert (found.state, found.reason) == (DiscoveryState.ABSENT, "window_discovery is off")
+
+
+@pytest.mark.parametrize(("mode", "longest"), [("auto", 300), ("on", 15)])
+def test_the_longest_wait_is_told(mode: str, longest: int) -> None:
+    found = discovery(window_discovery=mode)
+    found.opened(V14)
+    if found.begin():
+        found.described(0, named=True, topic="t", now=0.0)
+    found.refused("no", 0.0)
+    assert f"{AGAIN} {longest} s" in told(found)
+
+
+def test_a_new_connection_is_asked_at_once_even_if_the_last_one_was_to_be_asked_later() -> None:
+    found = asking()
+    found.described(TOPIC_AUTHORIZATION_FAILED, named=False, topic="t", now=100.0)
+    found.lost(v14_unanswered=False, now=100.0)
+    found.opened(V14)
+    assert found.due(100.0)
+    assert found.begin()
+    assert found.state is DiscoveryState.ASKING
+
+
+def test_an_answer_in_v14_makes_the_wait_after_a_refused_question_short_again() -> None:
+    found, waits = asking(), []
+    for turn in range(3):
+        found.described(TOPIC_AUTHORIZATION_FAILED, named=False, topic="t", now=100.0)
+        at = found.again_at()
+        assert at is not None
+        waits.append(at)
+        found.begin()
+        if turn == 1:
+            found.described(0, named=True, topic="t", now=100.0)
+            found.answered()
+            found.lost(v14_unanswered=False, now=100.0)
+            found.opened(V14)
+            found.begin()
+    assert waits[0] == waits[2] < waits[1]
+
+
+def test_different_findings_about_a_broker_are_all_told() -> None:
+    found = discovery()
+    found.opened(V13)
+    assert "does not offer Produce v14" in told(found)
+    found.lost(v14_unanswered=False, now=0.0)
+    found.opened(V14)
+    found.begin()
+    found.unsupported()
+    assert "does not offer DescribeConfigs" in told(found)
+    found.lost(v14_unanswered=False, now=0.0)
+    found.opened(V13)
+    assert "does not offer Produce v14" in told(found)

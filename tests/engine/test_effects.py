@@ -10,7 +10,7 @@ from aioidem import errors
 from aioidem._engine.accusations import Accusations
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.effects import Effects
-from aioidem._engine.idempotence import MAX_EPOCH, IdentityLedger, IdentityState, ProducerIdentity
+from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity
 from aioidem._engine.memory import ByteBudget
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.no_transactions import NoTransactions
@@ -155,14 +155,3 @@ def test_doubts_are_counted_by_how_they_ended_and_the_gate_by_its_time() -> None
     assert (bench.of.meters.doubts["probe"], bench.of.meters.doubts["unknown"]) == (2, 1)
     bench.of.waited_at_gate(2.0, 5.0)
     assert (bench.of.meters.gate.count, bench.of.meters.gate.total) == (1, 3.0)
-
-
-def test_the_last_epoch_of_an_id_is_followed_by_another_id() -> None:
-    identity = IdentityLedger()
-    identity.ask()
-    identity.grant(7, MAX_EPOCH)
-    identity.bump()
-    assert (identity.current, identity.state) == (None, IdentityState.ABSENT)
-    assert identity.bumps == 1
-    identity.bump()
-    assert identity.bumps == 1, "without an id there is no epoch to raise"

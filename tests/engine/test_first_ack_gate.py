@@ -1,165 +1,94 @@
-"""The first-ack gate: one batch in flight until the leader has shown that it knows the producer."""
+"""`FirstAckGate` alone: when more than one batch of a partition may be in flight."""
 
 from __future__ import annotations
-
-import pytest
 
 from aioidem._engine.first_ack_gate import FirstAckGate, SentAs
 from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.route import Route
 
-from .driver import (
-    ACKED,
-    CORRUPT_MESSAGE,
-    NOT_ENOUGH_REPLICAS,
-    NOT_LEADER,
-    OUT_OF_ORDER,
-    Rig,
-    pipelined,
-)
+HERE: SentAs = (ProducerIdentity(7, 0), Route(1, 5, 9))
+NEXT_EPOCH: SentAs = (ProducerIdentity(7, 1), Route(1, 5, 9))
+NEXT_LINK: SentAs = (ProducerIdentity(7, 0), Route(2, 5, 9))
 
 
-def test_one_batch_is_in_flight_until_the_first_acknowledgement() -> None:
-    """One batch is in flight until the first error NONE (KAFKA-15591).
-
-    See also KAFKA-14312, KAFKA-14359, KAFKA-19880 and franz-go #223.
-    """
-    rig = Rig().start()
-    rig.send(8)
-    assert rig.sequences == [0]
-    rig.ack(rig.outstanding()[0])
-    assert rig.sequences == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("code", [NOT_LEADER, NOT_ENOUGH_REPLICAS, CORRUPT_MESSAGE])
-def test_the_gate_closes_after_any_error(code: int) -> None:
-    """After an error the oldest batch is sent alone until it is acknowledged."""
-    rig, requests = pipelined(5)
-    rig.fail(requests[0], code, poll=False)
-    for request in requests[1:]:
-        rig.fail(request, OUT_OF_ORDER)
-    rig.send(3)
-    rig.tick(2.0)
-    assert rig.sequences == [1]
-    rig.ack(rig.outstanding()[0])
-    assert rig.sequences == [2, 3, 4, 5, 6]
-    rig.ack_all()
-    assert rig.statuses == [ACKED] * 9
-    assert [o.offset for o in rig.outcomes] == sorted(o.offset for o in rig.outcomes)
-
-
-def test_the_gate_is_closed_on_every_new_connection() -> None:
-    rig, requests = pipelined(2)
-    for request in requests:
-        rig.ack(request)
-    rig.lose()
-    rig.tick(1.0)
-    rig.send(4)
-    assert rig.sequences == [3]
-
-
-def test_the_gate_is_closed_under_every_new_leader_epoch() -> None:
-    """A new leader epoch closes the gate, even without an error and on the same broker."""
-    rig, requests = pipelined(2)
-    for request in requests:
-        rig.ack(request)
-    rig.move_leader(1, 1)
-    rig.send(4)
-    assert rig.sequences == [3]
-    rig.ack(rig.outstanding()[0])
-    assert rig.sequences == [4, 5, 6]
-
-
-def test_without_idempotence_there_is_no_gate() -> None:
-    rig = Rig(enable_idempotence=False, acks=1).start()
-    rig.send(7)
-    assert len(rig.outstanding()) == 5
-    rig.ack_all()
-    rig.assert_drained()
-
-
-# -- the gate alone
-
-HERE: SentAs = (ProducerIdentity(7, 0), Route(1, 1, 0))
-THERE: SentAs = (ProducerIdentity(7, 0), Route(2, 1, 0))
-
-
-def opened(now: float = 10.0) -> FirstAckGate:
+def heard(now: float = 0.0) -> FirstAckGate:
     gate = FirstAckGate(applies=True)
     gate.hear_none(HERE, now)
     return gate
 
 
-def test_a_gate_that_was_never_opened() -> None:
+def test_a_new_gate_is_closed_and_nothing_is_in_question() -> None:
     gate = FirstAckGate(applies=True)
-    assert gate.opened_for is None
     assert not gate.is_open(HERE)
     assert not gate.passed(HERE)
     assert not gate.has_heard(HERE)
-    assert not gate.questioned
+    assert gate.questioned is False
+    assert gate.opened_for is None
 
 
-def test_error_none_opens_the_gate_for_one_identity_and_route() -> None:
-    gate = opened()
-    assert gate.opened_for == HERE
-    assert (gate.is_open(HERE), gate.passed(HERE), gate.has_heard(HERE)) == (True, True, True)
-    assert (gate.is_open(THERE), gate.passed(THERE), gate.has_heard(THERE)) == (False,) * 3
+def test_it_opens_for_what_was_heard_and_for_nothing_else() -> None:
+    gate = heard()
+    for sent_as in (HERE, NEXT_EPOCH, NEXT_LINK):
+        assert gate.is_open(sent_as) is (sent_as == HERE)
+        assert gate.passed(sent_as) is (sent_as == HERE)
+        assert gate.has_heard(sent_as) is (sent_as == HERE)
 
 
-def test_a_gate_that_does_not_apply_is_open_and_proves_nothing() -> None:
+def test_where_it_does_not_apply_it_is_open_but_not_passed() -> None:
     gate = FirstAckGate(applies=False)
     assert gate.is_open(HERE)
     assert not gate.passed(HERE)
 
 
-def test_what_was_heard_last_outlives_a_closed_gate() -> None:
-    gate = opened()
-    gate.close()
-    assert gate.opened_for is None
+def test_a_closed_gate_remembers_whom_it_heard() -> None:
+    for close in (FirstAckGate.close, FirstAckGate.restart):
+        gate = heard()
+        close(gate)
+        assert not gate.is_open(HERE)
+        assert gate.has_heard(HERE)
+
+
+def test_old_timestamps_close_it_a_second_after_the_last_success() -> None:
+    gate = heard(10.0)
+    gate.close_unless_fresh(11.0)
+    assert gate.is_open(HERE)
+    gate.close_unless_fresh(11.01)
     assert not gate.is_open(HERE)
-    assert gate.has_heard(HERE)
 
 
-@pytest.mark.parametrize(("now", "open_still"), [(10.5, True), (11.0, True), (11.1, False)])
-def test_with_old_timestamps_error_none_counts_for_a_second(now: float, open_still: bool) -> None:
-    gate = opened(now=10.0)
-    gate.close_unless_fresh(now)
-    assert gate.is_open(HERE) is open_still
-
-
-def test_another_leader_starts_without_proof_and_without_question() -> None:
-    gate = opened()
-    gate.question()
-    gate.restart()
-    assert gate.opened_for is None
-    assert not gate.questioned
-
-
-@pytest.mark.parametrize("proof", ["none", "of state"])
-def test_only_a_proof_of_state_answers_a_question(proof: str) -> None:
-    """After an unlisted error code only NONE, OUT_OF_ORDER and DUPLICATE show the state again."""
-    gate = opened()
-    gate.question()
-    gate.close()
-    assert gate.questioned
-    if proof == "none":
-        gate.hear_none(HERE, 11.0)
-    else:
-        gate.hear_of_state()
-    assert not gate.questioned
-
-
-def test_a_transaction_closes_the_gate_once_and_says_whether_there_is_one() -> None:
-    gate = opened()
-    applies = [gate.applies]
+def test_a_transaction_closes_it_once() -> None:
+    gate = heard()
     gate.begin(1, applies=True)
     assert not gate.is_open(HERE)
-    gate.hear_none(HERE, 11.0)
+    gate.hear_none(HERE, 0.0)
     gate.begin(1, applies=False)
-    applies.append(gate.applies)
+    assert gate.applies
     assert gate.passed(HERE)
     gate.begin(2, applies=False)
-    applies.append(gate.applies)
-    assert gate.is_open(THERE)
     assert not gate.passed(HERE)
-    assert applies == [True, True, False]
+    assert gate.is_open(HERE), "there is no gate in transactions v2"
+
+
+def test_a_new_gate_is_that_of_no_transaction() -> None:
+    gate = heard()
+    gate.begin(0, applies=False)
+    assert gate.passed(HERE)
+
+
+def test_a_question_lasts_until_the_leader_shows_the_state_or_is_another_one() -> None:
+    def success(gate: FirstAckGate) -> None:
+        gate.hear_none(HERE, 0.0)
+
+    for answer in (FirstAckGate.hear_of_state, FirstAckGate.restart, success):
+        gate = heard()
+        gate.question()
+        assert gate.questioned is True
+        answer(gate)
+        assert gate.questioned is False
+
+
+def test_closing_the_gate_answers_no_question() -> None:
+    gate = heard()
+    gate.question()
+    gate.close()
+    assert gate.questioned is True

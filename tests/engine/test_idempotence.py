@@ -93,6 +93,25 @@ def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
     assert ledger.grant(8, 0) == ProducerIdentity(8, 0)
 
 
+def test_the_coordinator_grants_identities_and_each_but_the_first_is_a_change() -> None:
+    ledger = IdentityLedger()
+    for bumps, identity in enumerate([(7, 0), (7, 1), (8, 0)]):
+        ledger.renew(*identity)
+        assert (ledger.current, ledger.state) == (identity, IdentityState.READY)
+        assert ledger.bumps == bumps
+
+
+def test_an_id_is_given_up_once() -> None:
+    ledger = IdentityLedger()
+    ledger.disown()
+    assert (ledger.current, ledger.state, ledger.bumps) == (None, IdentityState.ABSENT, 0)
+    ledger.ask()
+    ledger.grant(7, 3)
+    ledger.disown()
+    ledger.disown()
+    assert (ledger.current, ledger.state, ledger.bumps) == (None, IdentityState.ABSENT, 1)
+
+
 def test_sequences_are_taken_at_drain_and_count_records() -> None:
     """Records take sequences when they are sent; those behind a closed first-ack gate have none."""
     rig = Rig(batch_size=1000, linger=0.01).start()
