@@ -298,6 +298,14 @@ class Partitions:
         """Return the states of a topic's partitions."""
         return [state for state in self.live.values() if state.topic == topic]
 
+    def holds(self, state: PartitionState) -> bool:
+        """Return whether a partition's state was not retired, so that its topic still exists.
+
+        What an answer says about a deleted topic, such as who leads it, is not true of the topic
+        that has its name now.
+        """
+        return self.live.get((state.topic, state.partition)) is state
+
     def retire(self, old: PartitionState, error: errors.KafkaError) -> None:
         """Settle all records of a deleted topic's partition, and retire the partition's state.
 

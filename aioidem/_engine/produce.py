@@ -331,7 +331,8 @@ class ProduceRequests:
             return
         self.refused = True
         refusal = self._refusal(entry, link, request, part, now)
-        self._cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)
+        if self._partitions.holds(state):
+            self._cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)
         if state.on_error(batch, refusal, now, self._effects):
             event = self._partitions.disown(state, refusal.error, self._identity)
             if event is not None:

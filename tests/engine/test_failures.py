@@ -522,6 +522,29 @@ def test_nobody_waits_for_the_leader_of_a_deleted_topic() -> None:
     assert rig.statuses == [UNKNOWN, ACKED]
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_leader_of_the_deleted_topic_is_none_of_the_new_one(version: int) -> None:
+    """A late answer names the leader of the old topic, with a higher leader epoch (KIP-951).
+
+    No Metadata answer about the new topic could replace such a leader, so nothing would be written
+    until the new topic had as many elections as the old one.
+    """
+    rig = Rig(brokers=2, version=version).start()
+    rig.move_leader(1, 5)
+    rig.send()
+    (owed,) = rig.outstanding()
+    rig.leaders[T, 0] = (1, 0)
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    rig.fail(owed, NOT_LEADER, leader_id=2, leader_epoch=6)
+    rig.tick(2.0)
+    (record,) = rig.send()
+    (request,) = rig.outstanding()
+    assert request.link.host == "b1"
+    rig.ack(request)
+    assert record.status is ACKED
+
+
 def _recreated_with_one_partition_of_two(count: int = 1) -> tuple[Rig, Outcome, Outcome]:
     """Queue records for partition 1 and a later one for 0, then recreate the topic without 1.
 
