@@ -1,7 +1,7 @@
 """Kills: which broken rules of the engine the exploration notices, and in which space.
 
 The changes that break a rule are those of `tests.simulated.mutants`, which were written for another
-judge, and those of `read_back_mutants`. A mutant is killed if a space that is fine without it shows
+judge, and those of `rare_mutants`. A mutant is killed if a space that is fine without it shows
 a violation with it.
 
 No space asks for the rules about what is not in the model: offsets of groups in transactions,
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from tests.simulated.mutants import MUTANTS
 from tests.simulated.mutation import applied
 
-from . import read_back_mutants as _read_back_mutants  # noqa: F401 - registers mutants
+from . import rare_mutants as _rare_mutants  # noqa: F401 - registers mutants
 from .search import Found, explore
 from .spaces import SPACES
 
@@ -67,6 +67,7 @@ _BY_SPACE = {
     "a leader that forgets after an error": ("gate not reset after an error",),
     "without idempotence": ("new leader not kept waiting",),
     "recreated once": ("recreated topic taken for the same",),
+    "recreated after an election": ("leader of a deleted topic believed",),
     "topic unlisted": ("state forgotten when the topic vanishes",),
     "deadlines": (
         "expired doubt said to be not written",

@@ -271,6 +271,14 @@ _ALL = [
         holds=_TRUE,
     ),
     Space(
+        "recreated after an election",
+        "is a leader that a late answer names taken for that of the old topic only?",
+        frozenset({"recreate", "move"}),
+        records=1,
+        late=1,
+        holds=_TRUE,
+    ),
+    Space(
         "topic unlisted",
         "does the state of a partition outlive metadata that does not know its topic?",
         frozenset({"vanish", "cut", "unsure"}),

@@ -35,6 +35,7 @@ KILLS = {
     "one refused pass is enough": 1,
     "epoch of describe producers ignored": 1,
     "recreated topic taken for the same": 1,
+    "leader of a deleted topic believed": 2,
     "recreated topics begin again in the same epoch": 1,
     "implicit ack where suspect": 2,
     "gate not reset after an error": 3,
