@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.connections import Connections
-from aioidem._engine.links import Link, LinkState
+from aioidem._engine.discovery import DiscoveryState
+from aioidem._engine.links import Leaving, Link, LinkState
+from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._protocol.metadata import BrokerAddress
 
 V13 = 13
@@ -22,7 +25,8 @@ class Wires:
 
     def __init__(self, *others: str, **options: Any) -> None:
         config = ProducerConfig.build(",".join(["b1:9092", *others]), **options)
-        self.all = Connections(config, lambda: 0.0)
+        self.draw = 0.0
+        self.all = Connections(config, lambda: self.draw)
         self.opening: list[steps.Step] = []
 
     def learn(self, *node_ids: int, host: str = "h") -> None:
@@ -39,11 +43,36 @@ class Wires:
         self.all.opened(link, V13, now)
         return link
 
+    def home(self, node_id: int, now: float = 0.0) -> Link:
+        """Return a connection that leads to the producer's cluster."""
+        link = self.ready(node_id, now)
+        self.all.identified(link, "home", at_home=True)
+        return link
+
+    def any(self, now: float = 0.0, *, identified: bool = True) -> Link | None:
+        return self.all.any(now, self.opening, identified=identified)
+
+    def opened_to(self) -> list[str]:
+        """Return the hosts that connections were to be opened to since the last call."""
+        made, self.opening = self.opening, []
+        assert all(isinstance(each, steps.OpenLink) for each in made)
+        return [each.host for each in made if isinstance(each, steps.OpenLink)]
+
     def astray(self) -> bool:
         return self.all.astray
 
-    def failed(self, node_id: int, error: Exception, now: float = 0.0) -> None:
+    def failed(self, node_id: int, error: Exception | None, now: float = 0.0) -> None:
         self.all.drop(self.connecting(node_id, now), error, now)
+
+
+def asked(link: Link, kind: RequestKind, *, version: int = 0, sent_at: float = 0.0) -> None:
+    """Give a request to a connection."""
+    link.add(Outstanding(len(link.outstanding), kind, sent_at, version=version))
+
+
+def leaving(found: Sequence[Leaving]) -> list[int]:
+    """Return the brokers whose connections are to be closed."""
+    return [each.link.node_id for each in found]
 
 
 # -- addresses
@@ -83,6 +112,19 @@ def test_of_too_many_addresses_those_named_those_connected_and_the_bootstrap_one
     assert set(wires.all.nodes) == {-1, 5, 7}
 
 
+def test_a_thousand_addresses_are_kept_and_of_more_those_that_are_named_stay_as_they_are() -> None:
+    """The bootstrap address is one of them. What is known of an address includes its back-off."""
+    wires = Wires()
+    wires.learn(*range(999))
+    wires.failed(5, OSError("refused"))
+    wires.learn(5)
+    assert len(wires.all.nodes) == 1000
+    wires.learn(999)
+    wires.learn(5)
+    assert set(wires.all.nodes) == {-1, 5}
+    assert wires.all.nodes[5].backoff.failures == 1
+
+
 def test_when_the_cluster_changes_only_bootstrap_addresses_stay() -> None:
     wires = Wires("b2:9092")
     wires.learn(0, 1)
@@ -90,7 +132,297 @@ def test_when_the_cluster_changes_only_bootstrap_addresses_stay() -> None:
     assert set(wires.all.nodes) == {-1, -2}
 
 
+# -- choosing
+
+
+def test_a_request_for_any_broker_waits_for_a_connection_that_has_named_its_cluster() -> None:
+    wires = Wires()
+    link = wires.ready(-1)
+    assert wires.opened_to() == ["b1"]
+    assert wires.any() is None
+    assert wires.any(identified=False) is link
+    wires.all.identified(link, "home", at_home=True)
+    assert wires.any() is link
+    link.throttle(2000, 1.0)
+    assert wires.any(2.9) is None
+    assert wires.any(2.9, identified=False) is None
+    assert wires.any(3.0) is link
+    assert wires.opened_to() == [], "one connection is enough"
+
+
+def test_a_broker_that_metadata_names_is_preferred_to_a_bootstrap_address() -> None:
+    wires = Wires()
+    wires.learn(0)
+    bootstrap = wires.home(-1)
+    assert wires.any() is bootstrap
+    broker = wires.home(0)
+    asked(broker, RequestKind.METADATA)
+    assert wires.any() is broker, "even if it has more to do"
+
+
+def test_the_broker_with_the_fewest_outstanding_requests_is_preferred() -> None:
+    wires = Wires()
+    wires.learn(1, 0, 2)
+    for node_id, requests in ((1, 2), (0, 1), (2, 3)):
+        link = wires.home(node_id)
+        for _ in range(requests):
+            asked(link, RequestKind.METADATA)
+    found = wires.any()
+    assert found is not None
+    assert found.node_id == 0
+
+
+def test_a_connection_that_has_named_its_cluster_is_preferred_to_one_that_has_not() -> None:
+    wires = Wires()
+    wires.learn(0)
+    home = wires.home(-1)
+    wires.ready(0)
+    assert wires.any(identified=False) is home
+
+
+def test_a_connection_that_is_being_opened_is_waited_for_unless_its_address_failed_before() -> None:
+    wires = Wires("b2:9092", "b3:9092")
+    wires.connecting(-1)
+    assert wires.any() is None
+    assert wires.opened_to() == ["b1"]
+    wires.failed(-2, OSError("refused"))
+    wires.connecting(-2, now=100.0)
+    assert wires.any(100.0) is None
+    assert wires.opened_to() == ["b2", "b2"], "the first one may come up"
+    wires = Wires("b2:9092", "b3:9092")
+    wires.failed(-2, OSError("refused"))
+    wires.connecting(-2, now=100.0)
+    assert wires.any(100.0) is None
+    assert wires.opened_to() == ["b2", "b2", "b1"]
+
+
+def test_an_open_connection_is_waited_for_even_if_its_address_failed_before() -> None:
+    """It has not named its cluster yet, but it is about to."""
+    wires = Wires("b2:9092")
+    wires.failed(-1, OSError("refused"))
+    wires.ready(-1, now=100.0)
+    wires.opened_to()
+    assert wires.any(100.0) is None
+    assert wires.opened_to() == []
+
+
+@pytest.mark.parametrize(("draw", "host"), [(0.0, "b1"), (0.5, "h0"), (0.99, "h1")])
+def test_the_address_is_drawn_among_all_that_failed_least_often(draw: float, host: str) -> None:
+    wires = Wires("b2:9092")
+    wires.learn(0, 1)
+    wires.failed(-2, OSError("refused"))
+    wires.opened_to()
+    wires.draw = draw
+    assert wires.any(100.0) is None
+    assert wires.opened_to() == [host]
+
+
+def test_an_address_is_not_used_before_its_back_off_is_over() -> None:
+    wires = Wires()
+    wires.failed(-1, OSError("refused"), now=10.0)
+    wires.opened_to()
+    retry_at = wires.all.nodes[-1].retry_at
+    before = math.nextafter(retry_at, 0.0)
+    assert wires.any(before) is None
+    assert wires.all.to(-1, before, wires.opening) is None
+    assert wires.opened_to() == []
+    assert wires.any(retry_at) is None
+    assert wires.opened_to() == ["b1"]
+    wires.learn(0)
+    wires.failed(0, OSError("refused"), now=10.0)
+    wires.opened_to()
+    wires.connecting(0, now=wires.all.nodes[0].retry_at)
+    assert wires.opened_to() == ["h0"]
+
+
+def test_a_request_for_one_broker_goes_to_its_connection_once_that_is_up() -> None:
+    wires = Wires()
+    wires.learn(0)
+    wires.ready(-1)
+    link = wires.connecting(0)
+    assert wires.all.to(0, 1.0, wires.opening) is None
+    wires.all.opened(link, V13, 1.0)
+    assert wires.all.to(0, 1.0, wires.opening) is link
+    assert wires.opened_to() == ["b1", "h0"]
+
+
+def test_an_address_with_a_connection_is_not_connected_to_again() -> None:
+    wires = Wires()
+    wires.failed(-1, OSError("refused"))
+    wires.connecting(-1, now=100.0)
+    wires.opened_to()
+    assert wires.any(200.0) is None
+    assert wires.all.to(-1, 200.0, wires.opening) is None
+    assert wires.all.to(7, 200.0, wires.opening) is None, "there is no broker 7"
+    assert wires.opened_to() == []
+
+
+# -- life
+
+
+@pytest.mark.parametrize(
+    ("offered", "plain", "asks"), [(9, 9, False), (13, 13, False), (14, 13, True)]
+)
+def test_the_version_below_14_is_used_until_the_broker_was_asked_about_14(
+    offered: int, plain: int, asks: bool
+) -> None:
+    wires = Wires()
+    link = wires.connecting(-1)
+    wires.all.opened(link, offered, 5.0)
+    assert (link.plain_version, link.produce_version, link.last_progress) == (plain, plain, 5.0)
+    assert link.discovery.due(5.0) is asks
+
+
+def test_a_broker_is_down_from_its_first_failure_until_a_connection_opens() -> None:
+    wires = Wires()
+    node = wires.all.nodes[-1]
+    wires.failed(-1, OSError("refused"), now=10.0)
+    wires.failed(-1, OSError("no route"), now=20.0)
+    assert (node.down_since, str(node.last_error)) == (10.0, "no route")
+    assert (wires.all.reach.since, wires.all.reach.attempts) == (10.0, 2)
+    wires.ready(-1, now=30.0)
+    assert node.down_since is None
+    assert wires.all.unreachable(30.0) is None
+
+
+def test_a_connection_that_is_closed_without_an_error_is_no_failure_if_it_was_up() -> None:
+    wires = Wires()
+    link = wires.ready(-1, now=10.0)
+    assert wires.all.drop(link, None, 20.0) == []
+    node = wires.all.nodes[-1]
+    assert link.closed
+    assert (node.link, node.down_since, node.backoff.failures, node.retry_at) == (
+        None,
+        None,
+        0,
+        0.0,
+    )
+    assert wires.all.unreachable(20.0) is None
+    wires.failed(-1, None, now=30.0)
+    assert (node.down_since, node.backoff.failures) == (30.0, 1)
+    assert node.retry_at > 30.0
+    assert wires.all.unreachable(30.0) is not None
+
+
+def test_a_connection_that_ends_with_an_error_is_a_failure_also_if_it_was_up() -> None:
+    wires = Wires()
+    link = wires.ready(-1, now=10.0)
+    asked(link, RequestKind.METADATA)
+    (request,) = wires.all.drop(link, OSError("reset"), 20.0)
+    assert request.kind is RequestKind.METADATA
+    node = wires.all.nodes[-1]
+    assert (node.down_since, node.backoff.failures) == (20.0, 1)
+    assert wires.all.unreachable(20.0) is not None
+
+
+def test_while_another_connection_is_up_a_broker_can_be_reached() -> None:
+    """One that is still being opened is not enough."""
+    wires = Wires("b2:9092", "b3:9092")
+    other = wires.ready(-2)
+    wires.connecting(-3)
+    wires.failed(-1, OSError("refused"), now=10.0)
+    assert wires.all.unreachable(10.0) is None
+    wires.all.drop(other, None, 20.0)
+    wires.failed(-1, OSError("refused"), now=30.0)
+    assert wires.all.reach.since == 30.0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "producers", "limits"),
+    [
+        ([], True, True),
+        ([RequestKind.DESCRIBE_PRODUCERS], False, True),
+        ([RequestKind.TOPIC_LIMIT], True, False),
+        ([RequestKind.PRODUCE, RequestKind.READ_BACK], True, True),
+        ([RequestKind.TOPIC_LIMIT, RequestKind.DESCRIBE_PRODUCERS], False, False),
+    ],
+)
+def test_a_question_that_may_have_ended_a_connection_is_not_asked_on_the_next_one(
+    kinds: list[RequestKind], producers: bool, limits: bool
+) -> None:
+    wires = Wires()
+    first = wires.ready(-1)
+    assert (first.knows_producers, first.limits.may_ask) == (True, True)
+    for kind in kinds:
+        asked(first, kind)
+    wires.all.drop(first, None, 1.0)
+    wires.failed(-1, OSError("refused"), now=2.0)
+    second = wires.ready(-1, now=100.0)
+    assert (second.knows_producers, second.limits.may_ask) == (producers, limits)
+    wires.all.drop(second, None, 101.0)
+    third = wires.ready(-1, now=200.0)
+    assert (third.knows_producers, third.limits.may_ask) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("versions", "held_back"),
+    [([14], True), ([13, 14, 0], True), ([13], False), ([], False)],
+)
+def test_a_broker_that_twice_leaves_produce_14_unanswered_gets_13_for_a_while(
+    versions: list[int], held_back: bool
+) -> None:
+    wires = Wires(window_discovery="on")
+    discovery = wires.all.nodes[-1].discovery
+    for now in (0.0, 100.0):
+        link = wires.connecting(-1, now)
+        wires.all.opened(link, 14, now)
+        discovery.begin()
+        assert link.produce_version == 14
+        for version in versions:
+            asked(link, RequestKind.PRODUCE, version=version)
+        wires.all.drop(link, OSError("reset"), now + 1.0)
+    assert (discovery.state is DiscoveryState.HELD_BACK) is held_back
+
+
+def test_a_connection_is_overdue_when_its_oldest_request_has_timed_out() -> None:
+    wires = Wires("b2:9092", "b3:9092", request_timeout=20.0)
+    late, other, idle = (wires.ready(each) for each in (-1, -2, -3))
+    asked(late, RequestKind.PRODUCE, sent_at=10.0)
+    asked(other, RequestKind.PRODUCE, sent_at=11.0)
+    assert idle.timeout_at(20.0, 120.0) is None
+    assert wires.all.overdue(29.9) == ()
+    (found,) = wires.all.overdue(30.0)
+    assert (found.link, found.reason) == (late, "no answer within request_timeout (20 s)")
+    assert type(found.error) is errors.KafkaConnectionError
+    assert found.error.args == (found.reason,)
+    assert leaving(wires.all.overdue(31.0)) == [-1, -2]
+
+
+def test_a_connection_without_requests_is_spare_when_it_has_been_idle_for_long() -> None:
+    wires = Wires("b2:9092", "b3:9092", connections_max_idle=60.0)
+    wires.ready(-1, now=10.0)
+    busy = wires.ready(-2, now=10.0)
+    asked(busy, RequestKind.METADATA, sent_at=10.0)
+    wires.connecting(-3, now=10.0)
+    assert wires.all.spare(69.9) == []
+    (found,) = wires.all.spare(70.0)
+    assert (found.link.node_id, found.reason, found.error) == (-1, "idle", None)
+    endless = Wires(connections_max_idle=None)
+    assert endless.all.spare(1e9) == ()
+    endless.ready(-1)
+    assert endless.all.spare(1e9) == []
+
+
+def test_bootstrap_connections_are_spare_once_a_broker_has_named_its_cluster() -> None:
+    wires = Wires("b2:9092", "b3:9092")
+    wires.learn(0)
+    wires.home(-1)
+    asked(wires.home(-2), RequestKind.METADATA)
+    wires.connecting(-3)
+    assert wires.all.spare(0.0) == []
+    broker = wires.ready(0)
+    assert wires.all.spare(0.0) == []
+    wires.all.identified(broker, "home", at_home=True)
+    assert leaving(wires.all.spare(0.0)) == [-1]
+
+
 # -- which cluster a connection leads to
+
+
+def test_at_first_no_connection_leads_astray() -> None:
+    wires = Wires()
+    wires.home(-1)
+    assert not wires.astray()
 
 
 def test_a_connection_is_a_stranger_if_its_broker_named_another_cluster() -> None:
@@ -250,3 +582,21 @@ def test_the_next_time_is_the_earliest_of_back_offs_throttles_and_idle_connectio
     assert 10.0 < retry_at < 40.0
     assert wires.all.next_wake(10.0) == retry_at
     assert wires.all.next_wake(retry_at) == 40.0
+
+
+def test_a_connection_that_is_being_opened_or_may_stay_idle_is_not_due_by_itself() -> None:
+    wires = Wires(connections_max_idle=60.0)
+    wires.connecting(-1, now=10.0)
+    assert wires.all.next_wake(10.0) == math.inf
+    wires = Wires(connections_max_idle=None)
+    wires.ready(-1, now=10.0)
+    assert wires.all.next_wake(10.0) == math.inf
+
+
+@pytest.mark.parametrize("order", [(-1, -2), (-2, -1)])
+def test_the_request_that_times_out_first_is_due_first(order: tuple[int, int]) -> None:
+    wires = Wires("b2:9092", request_timeout=20.0, connections_max_idle=60.0)
+    links = {each: wires.ready(each, now=10.0) for each in order}
+    asked(links[-1], RequestKind.PRODUCE, sent_at=12.0)
+    asked(links[-2], RequestKind.PRODUCE, sent_at=15.0)
+    assert wires.all.next_wake(15.0) == 32.0
