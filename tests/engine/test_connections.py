@@ -15,6 +15,7 @@ from aioidem._engine.connections import Connections
 from aioidem._engine.discovery import DiscoveryState
 from aioidem._engine.links import Leaving, Link, LinkState
 from aioidem._engine.requests import Outstanding, RequestKind
+from aioidem._engine.retention import Disproof
 from aioidem._protocol.metadata import BrokerAddress
 
 V13 = 13
@@ -372,6 +373,16 @@ def test_a_broker_that_twice_leaves_produce_14_unanswered_gets_13_for_a_while(
             asked(link, RequestKind.PRODUCE, version=version)
         wires.all.drop(link, OSError("reset"), now + 1.0)
     assert (discovery.state is DiscoveryState.HELD_BACK) is held_back
+
+
+def test_what_is_known_of_a_broker_outlives_the_connection() -> None:
+    wires = Wires()
+    wires.learn(0)
+    first, other = wires.ready(0), wires.ready(-1)
+    first.memory.disprove(Disproof(said=20, proved=7, refused=8), 0.0)
+    wires.all.drop(first, None, 1.0)
+    second = wires.ready(0, now=100.0)
+    assert [each.memory.believed(20, 100.0) for each in (second, other)] == [7, 20]
 
 
 def test_a_connection_is_overdue_when_its_oldest_request_has_timed_out() -> None:

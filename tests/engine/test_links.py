@@ -27,6 +27,7 @@ def request(token: int, sent_at: float, nbytes: int = 10) -> Outstanding:
 def test_what_a_connection_may_do_in_each_state() -> None:
     link = made_link()
     assert (link.state, link.closed, link.admits(0.0)) == (LinkState.CONNECTING, False, False)
+    assert (link.produce_version, link.throttled_until) == (0, 0.0), "`statistics()` shows these"
     link.opened(12, 7.0)
     assert (link.closed, link.plain_version, link.last_progress) == (False, 12, 7.0)
     assert link.admits(0.0)
@@ -38,12 +39,45 @@ def test_what_a_connection_may_do_in_each_state() -> None:
 def test_questions_are_asked_once_per_connection() -> None:
     link = made_link()
     assert (link.asked_broker, link.asked_cluster, link.identified) == (False, False, False)
+    assert link.cluster_id is None
     link.note_asked_cluster()
     link.note_asked_broker()
     assert (link.asked_broker, link.asked_cluster, link.identified) == (True, True, False)
     other = made_link()
     other.identify("c")
     assert (other.asked_cluster, other.identified, other.cluster_id) == (True, True, "c")
+
+
+def test_what_the_broker_does_not_know_or_refuses_is_not_asked_on_this_connection_again() -> None:
+    link, other = ready(), ready()
+    assert (link.knows_producers, link.may_read) == (True, True)
+    link.note_producers(worth_asking=False)
+    assert (link.knows_producers, link.may_read) == (False, True)
+    link.note_producers(worth_asking=True)
+    link.refuse_reading()
+    assert (link.knows_producers, link.may_read) == (True, False)
+    assert (other.knows_producers, other.may_read) == (True, True)
+
+
+def test_produce_14_is_used_as_soon_as_the_broker_is_known_to_name_its_window() -> None:
+    link = made_link()
+    link.opened(11, 0.0)
+    link.discovery.opened(14)
+    assert link.produce_version == 11
+    assert link.discovery.begin(), "the broker is asked"
+    assert link.produce_version == 11
+    link.discovery.described(0, named=True, topic="t", now=0.0)
+    assert link.produce_version == 14
+
+
+def test_no_more_requests_are_outstanding_than_the_connection_may_have() -> None:
+    link = ready()
+    for token in range(5):
+        assert link.admits(0.0)
+        link.add(request(token, 0.0))
+    assert not link.admits(0.0)
+    link.take(3, 1.0)
+    assert link.admits(1.0)
 
 
 # -- times
@@ -59,8 +93,22 @@ def test_the_first_round_trip_counts_in_full_and_later_ones_an_eighth() -> None:
         assert link.rtt == pytest.approx(rtt)
 
 
+@pytest.mark.parametrize(("elapsed", "rtt"), [(0.8125, 6.5), (0.9375, 7.1171875)])
+def test_the_estimate_is_at_most_eight_times_the_last_round_trip(
+    elapsed: float, rtt: float
+) -> None:
+    """An eighth of the way from 8 s to the new time is 7.1 s: that is more, or less, than that."""
+    link = ready()
+    link.add(request(0, 0.0))
+    link.take(0, 8.0)
+    link.add(request(1, 8.0))
+    link.take(1, 8.0 + elapsed)
+    assert link.rtt == rtt
+
+
 def test_an_answer_is_counted_and_is_progress() -> None:
     link = ready()
+    assert (link.rtt, link.answered_at, link.latencies) == (None, None, [])
     link.add(request(1, 1.0, 30))
     link.add(request(2, 2.0, 5))
     assert (link.bytes_in_flight, link.window.outstanding) == (35, 2)
@@ -128,11 +176,26 @@ def test_a_throttle_holds_requests_and_puts_the_timeout_off() -> None:
 def test_a_throttle_is_told_for_a_while_after_it_has_ended() -> None:
     link = ready()
     link.throttle(3000, 6.0)
-    told = [link.throttle_at(9.0 + after) for after in (0.0, 0.5, 3600.0)]
-    assert told == [3.0, 3.0, 0.0]
+    told = [link.throttle_at(9.0 + after) for after in (0.0, 0.5, 1.0, 3600.0)]
+    assert told == [3.0, 3.0, 0.0, 0.0]
+    assert ready().throttle_at(0.5) == 0.0
+
+
+def test_an_answer_without_a_throttle_time_puts_no_timeout_off() -> None:
+    link = ready()
+    link.add(request(1, 5.0))
+    link.throttle(0, 9.0)
+    assert link.timeout_at(10.0, 100.0) == 15.0
 
 
 def test_an_address_in_messages_has_brackets_around_ipv6() -> None:
     config = ProducerConfig.build("b1:9092")
     assert Node(1, "::1", 9092, config, lambda: 0.5).address == "[::1]:9092"
     assert Node(1, "b1", 9092, config, lambda: 0.5).address == "b1:9092"
+
+
+def test_another_cluster_behind_an_address_is_news_once() -> None:
+    node = Node(1, "b1", 9092, ProducerConfig.build("b1:9092"), lambda: 0.5)
+    news = [node.misrouted(each) for each in ("other", "other", "third", "other")]
+    assert news == [True, False, True, True]
+    assert node.misrouted_to == "other"
