@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from aioidem._engine.meters import Meters
+from aioidem._engine.record import PendingRecord
+from aioidem._engine.record_block import Columns, RecordBlock, RecordRuns
 from aioidem.errors import KafkaTimeoutError, RecordListTooLargeError, TransactionAborted
+
+NOBODY = SimpleNamespace(take=lambda *_: None)
+"""A receiver that ignores outcomes."""
 
 
 def entry(count: int, size: int) -> Any:
@@ -43,8 +49,9 @@ def test_the_numbers_of_turns_count_when_the_last_turn_began() -> None:
     meters.turns += [(10.0, 10.5), (12.0, 12.25)]
     meters.fold(999.0)
     assert meters.work.largest(12.0 + 59.0) == 0.5
-    assert meters.work.count == 2
-    assert meters.work.average(12.0 + 61.0) != meters.work.average(12.0 + 59.0)
+    assert meters.pauses.largest(12.0 + 59.0) == 1.5
+    assert math.isnan(meters.work.largest(12.0 + 61.0))
+    assert math.isnan(meters.pauses.largest(12.0 + 61.0))
 
 
 def test_the_time_of_calls_adds_up_by_kind() -> None:
@@ -85,6 +92,54 @@ def test_of_large_batches_only_the_first_of_each_second_are_looked_at_for_large_
     assert meters.record_size.count == looked_at + 3
 
 
+@pytest.mark.parametrize(
+    ("measured_before", "count", "measured"),
+    [(1000, 16, True), (1000, 17, False), (999, 17, True), (0, 2000, True)],
+)
+def test_a_thousand_records_per_second_of_batches_of_more_than_sixteen_are_looked_at(
+    measured_before: int, count: int, measured: bool
+) -> None:
+    meters = Meters()
+    meters.now = 100.0
+    if measured_before:
+        meters.sent([entry(measured_before, 0)], measured_before, 100.0)
+    meters.sent([entry(count, 5_000)], count, 100.0)
+    meters.fold(101.0)
+    largest = 5_000 + count - 1 if measured else measured_before - 1
+    assert meters.record_size.largest(101.0) == largest
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_size_of_the_largest_record_of_each_batch_is_told(count: int) -> None:
+    meters = Meters()
+    meters.sent([entry(count, 50)], count, 100.0)
+    meters.fold(101.0)
+    assert (meters.record_size.count, meters.record_size.total) == (1, 50 + count - 1)
+
+
+def test_of_records_of_one_call_the_largest_one_of_the_call_is_told() -> None:
+    """Unless there is one record in the batch, whose own size is told."""
+    call = RecordBlock(Columns((b"a", b"b" * 40, b"c"), None, (), 0), NOBODY, None)
+    single = PendingRecord(None, b"", (), 0, None, 20)
+    state, batch = entry(4, 0)
+    batch.records = RecordRuns([single, call])
+    other, alone = entry(1, 0)
+    alone.records = RecordRuns([call])[2:]
+    meters = Meters()
+    meters.sent([(state, batch), (other, alone)], 5, 100.0)
+    meters.fold(101.0)
+    assert call.columns.largest > max(single.size, alone.records[0].size)
+    assert meters.record_size.largest(0.0) == call.columns.largest
+    assert meters.record_size.total == call.columns.largest + alone.records[0].size
+
+
+def test_new_meters_are_due_at_once() -> None:
+    meters = Meters()
+    assert (meters.now, meters.due_at) == (0.0, 0.0)
+    meters.fold(7.0)
+    assert meters.due_at == 8.0
+
+
 def test_what_is_said_of_batches_is_added_up_by_topic_and_in_all() -> None:
     meters = Meters()
     meters.now, meters.delivery_timeout = 100.0, 40.0
@@ -114,6 +169,16 @@ def test_first_attempts_alone_are_no_retries() -> None:
     meters.sent([entry(3, 10)], 3, 100.0)
     meters.fold(101.0)
     assert meters.retries.count == 0
+
+
+def test_the_records_of_later_attempts_are_retries_however_many_they_are() -> None:
+    meters = Meters()
+    state, again = entry(1, 10)
+    again.attempts = 2
+    meters.sent([entry(3, 10), (state, again)], 4, 100.0)
+    meters.fold(101.0)
+    assert (meters.retries.count, meters.retries.total) == (1, 1)
+    assert meters.topics["t"].retries.total == 1
 
 
 def test_the_time_until_records_are_acknowledged_is_that_since_they_were_queued() -> None:

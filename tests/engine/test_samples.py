@@ -83,6 +83,13 @@ def test_a_percentile_is_off_by_one_percent_at_most(share: float) -> None:
         assert distribution.percentile(share, 1.0) == pytest.approx(exact, rel=0.0101)
 
 
+@pytest.mark.parametrize("seconds", [1.1e-5, 60.0, 3950.0])
+def test_the_classes_reach_from_ten_microseconds_to_more_than_an_hour(seconds: float) -> None:
+    distribution = Distribution()
+    distribution.record_all([seconds] * 2, 0.0)
+    assert distribution.percentile(0.5, 0.0) == pytest.approx(seconds, rel=0.0101)
+
+
 def test_percentiles_are_of_the_last_minute() -> None:
     """After a minute there is no percentile; durations beyond the classes are the last class."""
     distribution = Distribution()
