@@ -61,12 +61,13 @@ def test_samples_are_used_again() -> None:
 
 def test_many_numbers_at_once_are_like_each_by_itself() -> None:
     """`record_all` has the sums of as many calls of `record`; no number is nothing."""
-    one, many = Sensor(), Distribution()
+    one, many, plain = Sensor(), Distribution(), Sensor()
     for number in (3.0, 1.0, 2.0):
         one.record(number, 5.0)
-    many.record_all([3.0, 1.0, 2.0], 5.0)
-    many.record_all([], 50.0)
-    for sensor in (one, many):
+    for each in (many, plain):
+        each.record_all([3.0, 1.0, 2.0], 5.0)
+        each.record_all([], 50.0)
+    for sensor in (one, many, plain):
         assert (sensor.count, sensor.total) == (3, 6.0)
         assert (sensor.average(6.0), sensor.largest(6.0)) == (2.0, 3.0)
 
