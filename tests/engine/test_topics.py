@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aioidem._engine.topics import CEILING_MEMORY, TopicState
+from aioidem.errors import TopicAuthorizationFailedError
 
 
 def test_a_refused_size_bounds_the_topic_for_an_hour() -> None:
@@ -53,12 +54,29 @@ def test_a_limit_that_explains_every_refusal_counts_instead_of_half_the_size() -
 def test_what_another_cluster_said_of_the_topic_is_forgotten() -> None:
     topic = TopicState("t", 100, lambda: 0.5)
     topic.describe(29, told_by=7)
-    refused: list[object] = [topic.refuse(), topic.refused]
-    assert refused[0] is refused[1]
-    topic.too_large(800, 0.0)
+    topic.refuse()
+    topic.too_large(200, 0.0)
     topic.forget_cluster()
     assert (topic.error_code, topic.refused, topic.described_by) == (0, None, 0)
     assert topic.ceiling(1000, 0.0) == 1000
+    topic.too_large(800, 0.0)
+    assert topic.ceiling(1000, 0.0) == 400
+
+
+def test_nothing_is_known_of_a_new_topic() -> None:
+    topic = TopicState("t", 100, lambda: 0.5)
+    assert topic.name == "t"
+    assert (topic.error_code, topic.refused, topic.described_by, topic.waiting) == (0, None, 0, 0)
+    assert not topic.unassigned
+
+
+def test_a_refused_topic_has_the_error_of_its_code_with_its_name() -> None:
+    topic = TopicState("payments", 100, lambda: 0.5)
+    topic.describe(29, told_by=7)
+    error = topic.refuse()
+    assert type(error) is TopicAuthorizationFailedError
+    assert "topic 'payments': " in str(error)
+    assert topic.refused is error
 
 
 def test_callers_are_counted_while_they_wait_for_the_partitions() -> None:

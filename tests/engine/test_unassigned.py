@@ -6,6 +6,7 @@ applies to the records that have no partition yet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from aioidem._engine.assigning import SLICE, Assigning
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import Columns, RecordBlock
 from aioidem._engine.topics import TopicState
-from aioidem._engine.unassigned import UnassignedRecords
+from aioidem._engine.unassigned import Unassigned, UnassignedRecords
 from aioidem.errors import ProducerClosed
 from aioidem.partitioner import murmur2
 
@@ -101,8 +102,7 @@ def test_a_slice_counts_the_records_of_a_block() -> None:
     """A block waits as one item, but to assign it takes as long as its records do."""
     topic, assigning = TopicState(T, 1000, lambda: 0.0), Assigning()
     for _ in range(3):
-        columns = Columns((b"value",) * (SLICE - 1), None, (), 0)
-        topic.unassigned.wait(60.0, 0, RecordBlock(columns, NOBODY, None))
+        topic.unassigned.wait(60.0, 0, block(SLICE - 1))
     assigning.add(topic)
     taken = [[each.record.count for _, each in assigning.take(SLICE)] for _ in range(3)]
     assert taken == [[SLICE - 1, SLICE - 1], [SLICE - 1], []]
@@ -210,8 +210,14 @@ def test_the_missing_partitions_of_a_later_slice_are_asked_for_and_refused() -> 
     assert "there is no partition 7" in str(rig.outcomes[-1].error)
 
 
-def record(size: int = 10) -> PendingRecord:
-    return PendingRecord(None, b"", (), 0, None, size)
+def record(deadline: float = 60.0, ordinal: int = 0) -> PendingRecord:
+    made = PendingRecord(None, b"", (), 0, None, 10)
+    made.deadline, made.ordinal = deadline, ordinal
+    return made
+
+
+def block(count: int) -> RecordBlock:
+    return RecordBlock(Columns((b"value",) * count, None, (), 0), NOBODY, None)
 
 
 def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
@@ -235,6 +241,72 @@ def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
     assert unassigned.expire(10.0) == [first, fourth, sixth]
     assert unassigned.expire(99.0) == [second, fifth]
     assert unassigned.next_end() is None
+
+
+def test_records_without_a_partition_are_counted_and_a_block_counts_as_many_as_it_holds() -> None:
+    unassigned = UnassignedRecords()
+    assert (len(unassigned), bool(unassigned), unassigned.waits) == (0, False, False)
+    unassigned.wait(10.0, 0, block(3))
+    unassigned.wait(10.0, 0, record())
+    assert (len(unassigned), bool(unassigned), unassigned.waits) == (4, True, True)
+    unassigned.make_due()
+    unassigned.follow(10.0, 0, block(2))
+    assert (len(unassigned), bool(unassigned), unassigned.waits) == (6, True, False)
+    unassigned.wait(10.0, 0, record())
+    assert (len(unassigned), unassigned.waits) == (7, True)
+
+
+def test_how_long_the_first_waiting_record_has_waited_counts_from_when_it_was_queued() -> None:
+    """It was queued `delivery_timeout` before its deadline. Those that are due do not count."""
+    unassigned = UnassignedRecords()
+    assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (math.inf, 0.0)
+    for deadline in (95.0, 98.0):
+        unassigned.wait(80.0, 0, record(deadline=deadline))
+    assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (65.0, 5.0)
+    unassigned.make_due()
+    assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (math.inf, 0.0)
+
+
+def test_records_that_wait_are_due_before_those_that_are_due_already() -> None:
+    unassigned = UnassignedRecords()
+    first, second, third = record(), record(), record()
+    unassigned.follow(10.0, 1, second)
+    unassigned.follow(10.0, 1, third)
+    unassigned.wait(9.0, 2, first)
+    unassigned.make_due()
+    assert list(unassigned.due) == [
+        Unassigned(9.0, 2, first),
+        Unassigned(10.0, 1, second),
+        Unassigned(10.0, 1, third),
+    ]
+    assert unassigned.next_end() is None
+    assert unassigned.expire(99.0) == []
+
+
+def test_all_records_are_taken_once_and_those_that_wait_come_first() -> None:
+    unassigned = UnassignedRecords()
+    first, second = record(), record()
+    unassigned.follow(10.0, 1, second)
+    unassigned.wait(9.0, 2, first)
+    assert unassigned.take() == [Unassigned(9.0, 2, first), Unassigned(10.0, 1, second)]
+    assert not unassigned
+    assert unassigned.take() == []
+
+
+def test_records_that_are_put_in_order_wait_until_they_end_each_at_its_own_time() -> None:
+    unassigned = UnassignedRecords()
+    first, second, third = (record(ordinal=each) for each in (1, 2, 3))
+    unassigned.follow(12.0, 1, third)
+    unassigned.wait(11.0, 2, second)
+    unassigned.wait(10.0, 3, first)
+    unassigned.put_in_order()
+    assert not unassigned.due
+    assert unassigned.next_end() == 10.0
+    assert unassigned.take() == [
+        Unassigned(10.0, 3, first),
+        Unassigned(11.0, 2, second),
+        Unassigned(12.0, 1, third),
+    ]
 
 
 # -- the queue of topics alone
