@@ -364,11 +364,9 @@ class Connections:
             # All bootstrap servers get the same credentials and certificates, so a refusal by one
             # of them is final.
             if isinstance(each, errors.AuthenticationFailedError | errors.ConfigError):
-                # The copy has no traceback. Its cause keeps its own traceback, which shows where a
-                # user's callable (for passwords or tokens) failed.
-                failure = copy.copy(each)
-                failure.__cause__ = each.__cause__
-                return failure
+                # The copy has no traceback. Its cause, which is the same, keeps its own traceback,
+                # which shows where a user's callable (for passwords or tokens) failed.
+                return copy.copy(each)
         if any(error is None for error in failures):
             return None
         return self._none_answers([each for each in failures if each is not None])

@@ -177,12 +177,12 @@ class Meters:
         largest: int = max(map(_size_of, records))
         return largest
 
-    def failed(self, topic: str, count: int, error: BaseException) -> None:
+    def failed(self, topic: str, count: int, error: BaseException, now: float) -> None:
         """Note that records failed, or were refused when they were to be queued."""
         if isinstance(error, TransactionAborted):
             return  # the caller that aborts a transaction knows that its records fail
-        self.errors.record(count, self.now)
-        self.topics[topic].errors.record(count, self.now)
+        self.errors.record(count, now)
+        self.topics[topic].errors.record(count, now)
         self.kinds[type(error).__name__] += count
 
     def spend(self, call: str, seconds: float) -> None:

@@ -106,7 +106,7 @@ class Outcomes:
                 counters.records_unknown += count
             error = outcome.error
             if error is not None:
-                self.meters.failed(outcome.topic, count, error)
+                self.meters.failed(outcome.topic, count, error, self.meters.now)
             self._transactions.fail(error if isinstance(error, errors.KafkaError) else None)
             if self.on_failure is not None:
                 self.on_failure(settlement)

@@ -127,9 +127,10 @@ def obstacle(
         tried = "" if leader.name is None else f"; last tried {leader.name}{_why(leader)}"
         return f"no leader{duration}{tried}"
     if leader.down_since is not None:
+        attempts = "1 attempt" if leader.attempts == 1 else f"{leader.attempts} attempts"
         return (
             f"no connection to the leader, {leader.name}, for {now - leader.down_since:.1f} s and "
-            f"{leader.attempts} attempts{_why(leader)}"
+            f"{attempts}{_why(leader)}"
         )
     if not identified:
         return "the cluster has granted no producer id"

@@ -94,7 +94,6 @@ class TopicView:
         if known is None:
             self._everything = self._available = None
             self.leaders[index] = NO_LEADER
-            self.leaderless.add(index)
             known = -1
         elif 0 <= epoch < known:
             return

@@ -415,7 +415,7 @@ class RecordIntake:
         error = errors.MessageSizeTooLargeError(
             f"a record for topic {topic!r} has {size} bytes, more than {limit}: nothing was queued"
         )
-        self._meters.failed(topic, 1, error)
+        self._meters.failed(topic, 1, error, self._life.clock())
         return error
 
     def queue(self, topic: str, record: QueuedDelivery, block_until: float | None = None) -> None:
@@ -455,8 +455,9 @@ class RecordIntake:
         try:
             await self._granted(size, until, _place(topic, partition))
         except errors.KafkaTimeoutError as error:
-            self._meters.exhausted.record(1, self._life.clock())
-            self._meters.failed(topic, 1, error)
+            now = self._life.clock()
+            self._meters.exhausted.record(1, now)
+            self._meters.failed(topic, 1, error, now)
             raise
         finally:
             now = self._life.clock()

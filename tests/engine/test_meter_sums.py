@@ -218,9 +218,10 @@ def test_answers_without_a_throttle_time_count_as_throttled_by_nothing() -> None
 
 def test_failed_records_are_counted_by_topic_and_by_kind_but_not_those_of_an_abort() -> None:
     meters = Meters()
-    meters.failed("t", 2, KafkaTimeoutError("slow"))
-    meters.failed("u", 3, RecordListTooLargeError("large"))
-    meters.failed("t", 9, TransactionAborted("aborted"))
+    meters.failed("t", 2, KafkaTimeoutError("slow"), 5.0)
+    meters.failed("u", 3, RecordListTooLargeError("large"), 5.0)
+    meters.failed("t", 9, TransactionAborted("aborted"), 5.0)
     assert meters.errors.total == 5
+    assert meters.errors.rate(5.0) > 0 == meters.errors.rate(500.0)
     assert (meters.topics["t"].errors.total, meters.topics["u"].errors.total) == (2, 3)
     assert dict(meters.kinds) == {"KafkaTimeoutError": 2, "RecordListTooLargeError": 3}

@@ -57,6 +57,11 @@ def trouble(*reasons: str, since: float = 80.0) -> Trouble:
             "no connection to the leader, broker 1 (b1:9092), for 10.0 s and 3 attempts: refused",
         ),
         (
+            DOWN._replace(attempts=1),
+            True,
+            "no connection to the leader, broker 1 (b1:9092), for 10.0 s and 1 attempt: refused",
+        ),
+        (
             DOWN._replace(error=None),
             True,
             "no connection to the leader, broker 1 (b1:9092), for 10.0 s and 3 attempts",

@@ -427,6 +427,22 @@ async def test_counters_never_fall_and_rates_end_after_a_minute() -> None:
     assert last["connection-close-total"] == last["connection-creation-total"]
 
 
+@bounded(300)
+async def test_a_refusal_after_a_quiet_time_counts_now() -> None:
+    """The engine of an idle producer has not looked at the clock for long."""
+    async with (
+        EmbeddedCluster(transport="memory") as cluster,
+        producer_for(cluster, metadata_max_age=3600.0, connections_max_idle=None) as producer,
+    ):
+        await producer.send("t", b"")
+        await virtual_time(200)
+        with pytest.raises(errors.MessageSizeTooLargeError):
+            producer.send_nowait("t", b"v" * 2_000_000)
+        metrics = producer.metrics()
+    assert metrics["producer-metrics"]["record-error-total"] == 1
+    assert metrics["producer-metrics"]["record-error-rate"] > 0
+
+
 @bounded(120)
 async def test_statistics_have_rates_and_percentiles_in_seconds() -> None:
     """`statistics()` has the same rates and latencies in seconds, and None where nothing was."""
