@@ -16,6 +16,7 @@ from aioidem._records import (
     BATCH_OVERHEAD,
     Codec,
     ReadRecord,
+    RecordBatch,
     build_batch,
     compress,
     read_batches,
@@ -188,7 +189,48 @@ def test_records_under_another_codecs_name_are_refused(true: Codec, claimed: Cod
 START = b"\x00\x00\x00"
 WHOLE = START + b"\x01\x01\x00"
 MANY = 2**31 - 1
+SIX = b"\x80\x80\x80\x80\x80\x00"
 LONGEST = b"\xff" * 4 + b"\x0f"
+
+
+TOLD = {
+    "a record's length runs past the end": (
+        *("length -1", "length -2", "length one too large", "length 2^31 - 1"),
+    ),
+    "a record is not as long as it says": (
+        *("length one too small", "length zero", "a byte after the headers"),
+        "header count one too small",
+    ),
+    "a varint is longer than 5 bytes": (
+        *("length of six bytes", "offset delta of six bytes", "key length of six bytes"),
+        *("value length of six bytes", "header count of six bytes"),
+        "header key length of six bytes",
+    ),
+    "a varint is longer than 10 bytes": ("timestamp of eleven bytes",),
+    "a varint is out of range": (
+        *("length beyond 32 bits", "length of 33 bits"),
+        *("timestamp beyond 64 bits", "timestamp of 65 bits"),
+    ),
+    "1 records in 2 bytes": ("attributes only",),
+    "a timestamp is out of range": ("timestamp that overflows",),
+    "offset deltas are out of order": (
+        *("offset delta -1", "offset delta 1", "offset delta 2^31 - 1"),
+    ),
+    "a key's length is below -1": ("key length -2",),
+    "a value's length is below -1": ("value length -2",),
+    "a header count runs past the end": (
+        *("header count -1", "header count 1 of none", "header count 2^31 - 1"),
+        "header count 3 in four bytes",
+    ),
+    "a header has no key": ("header key null",),
+    "a length is below -1": ("header key length -2", "header value length -2"),
+    "a length runs past the end": (
+        "header key beyond the record",
+        "header value beyond the record",
+    ),
+    "codec can't decode": ("header key not UTF-8", "header key a surrogate"),
+}
+"""By reason that the error tells: the malformed records below."""
 
 
 def test_the_record_that_the_malformed_ones_are_made_from_is_right() -> None:
@@ -205,14 +247,17 @@ def test_the_record_that_the_malformed_ones_are_made_from_is_right() -> None:
         "length 2^31 - 1": b"\xfe" + b"\xff" * 3 + b"\x0f" + WHOLE,
         "length of six bytes": b"\x8c\x80\x80\x80\x80\x00" + WHOLE,
         "length beyond 32 bits": b"\xff" * 4 + b"\x7f" + WHOLE,
+        "length of 33 bits": b"\xff" * 4 + b"\x1f" + WHOLE,
         "length zero": b"\x00" + WHOLE,
         "attributes only": record_of(b"\x00"),
         "timestamp of eleven bytes": record_of(b"\x00" + b"\x80" * 10 + b"\x00\x00\x01\x01\x00"),
         "timestamp beyond 64 bits": record_of(b"\x00" + b"\xff" * 9 + b"\x7f\x00\x01\x01\x00"),
+        "timestamp of 65 bits": record_of(b"\x00" + b"\xff" * 9 + b"\x03\x00\x01\x01\x00"),
         "timestamp that overflows": record_of(b"\x00\xfe" + b"\xff" * 8 + b"\x01\x00\x01\x01\x00"),
         "offset delta -1": record_of(b"\x00\x00\x01\x01\x01\x00"),
         "offset delta 1": record_of(b"\x00\x00\x02\x01\x01\x00"),
         "offset delta 2^31 - 1": record_of(b"\x00\x00\xfe\xff\xff\xff\x0f\x01\x01\x00"),
+        "offset delta of six bytes": record_of(b"\x00\x00" + SIX + b"\x01\x01\x00"),
         "key length -2": record_of(START + b"\x03\x01\x00"),
         "key longer than the record": record_of(START + b"\x08\x01\x00"),
         "key length 2^31 - 1": record_of(START + b"\xfe\xff\xff\xff\x0f\x01\x00"),
@@ -220,6 +265,10 @@ def test_the_record_that_the_malformed_ones_are_made_from_is_right() -> None:
         "value length -2": record_of(START + b"\x01\x03\x00"),
         "value longer than the record": record_of(START + b"\x01\x08\x00"),
         "value length 2^31 - 1": record_of(START + b"\x01\xfe\xff\xff\xff\x0f\x00"),
+        "value length of six bytes": record_of(START + b"\x01" + SIX + b"\x00"),
+        "header count of six bytes": record_of(START + b"\x01\x01" + SIX),
+        "header count 3 in four bytes": record_of(START + b"\x01\x01\x06" + b"\x00\x01" * 2),
+        "header key length of six bytes": record_of(START + b"\x01\x01\x02" + SIX + b"\x01"),
         "header count -1": record_of(START + b"\x01\x01\x01"),
         "header count 1 of none": record_of(START + b"\x01\x01\x02"),
         "header count 2^31 - 1": record_of(START + b"\x01\x01\xfe\xff\xff\xff\x0f" + b"\x00" * 64),
@@ -236,7 +285,9 @@ def test_the_record_that_the_malformed_ones_are_made_from_is_right() -> None:
     ids=lambda item: item[0],
 )
 def test_a_malformed_record_is_refused(section: tuple[str, bytes]) -> None:
-    refuses(batch_of(section[1], 1))
+    reason = next((told for told, names in TOLD.items() if section[0] in names), "index out of")
+    with pytest.raises(ProtocolError, match=f"a batch's records are malformed: .*{reason}"):
+        read_all(batch_of(section[1], 1))
     # A length that is too large must not be satisfied by bytes of the records that follow.
     refuses(batch_of(section[1] + record_of(WHOLE) * 40, 1))
 
@@ -317,6 +368,15 @@ def test_more_records_or_headers_than_allowed_are_refused() -> None:
             batch.records()
 
 
+def test_records_without_headers_are_counted_too() -> None:
+    data = build_batch([ReadRecord(i, NOW, None, None, ()) for i in range(3)]).data
+    (batch,) = read_batches(data, max_items=3)
+    assert len(batch.records()) == 3
+    (batch,) = read_batches(data, max_items=2)
+    with pytest.raises(ProtocolError, match="3 records in 21 bytes"):
+        batch.records()
+
+
 def test_a_count_of_two_billion_allocates_nothing() -> None:
     section = record_of(START + b"\x01\x01" + unsigned(MANY << 1) + b"\x00" * 1000)
     for data in (batch_of(section, 1), with_field(batch_of(section, 1), COUNT_AT, ">i", MANY)):
@@ -336,3 +396,92 @@ def test_an_empty_batch_with_bytes_after_its_header_is_refused() -> None:
         if codec:
             assert read_all(batch_of(compress(codec, b""), 0, codec)) == []
             refuses(batch_of(compress(codec, b"\x00"), 0, codec))
+
+
+def told_of(data: bytes) -> str:
+    with pytest.raises(ProtocolError) as raised:
+        read_all(data)
+    return str(raised.value)
+
+
+def test_the_error_says_what_is_wrong_with_the_header() -> None:
+    good = BATCHES[Codec.NONE]
+    size = len(good)
+    assert "7 bytes are no batch" in told_of(good[:7])
+    assert "11 bytes are no batch" in told_of(good + good[:11])
+    assert f"a batch of length {size - 12} is cut short" in told_of(good[:-1])
+    assert "the length field of a batch is 48" in told_of(with_field(good, LENGTH_AT, ">i", 48))
+    assert "the length field of a batch is -1" in told_of(with_field(good, LENGTH_AT, ">i", -1))
+    assert "only 2 is supported" in told_of(with_field(good, MAGIC_AT, ">b", 3))
+    for count, delta in ((-1, 3), (4, -1), (-1, -1)):
+        data = with_field(with_field(good, COUNT_AT, ">i", count), LAST_DELTA_AT, ">i", delta)
+        assert f"a batch has {count} records, the last at delta {delta}" in told_of(data)
+    assert "the unknown codec 5" in told_of(with_field(good, ATTRIBUTES_AT, ">h", 5))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_is_told_by_its_magic_though_its_header_is_shorter(magic: int) -> None:
+    """Its length may be as short as 14 bytes, and the magic is within the first five of them."""
+    old = struct.pack(">qiIb", 0, 14, 0, magic) + bytes(9)
+    assert f"a batch has magic {magic}; only 2 is supported" in told_of(old)
+    for length, told in ((5, f"magic {magic}"), (4, "the length field of a batch is 4")):
+        assert told in told_of(with_field(old, LENGTH_AT, ">i", length))
+    assert "the length field of a batch is 14" in told_of(old[:MAGIC_AT])
+    other = with_field(old, MAGIC_AT, ">b", 7)
+    assert "the length field of a batch is 14" in told_of(other)
+
+
+def test_a_batch_alone_is_exactly_one() -> None:
+    good = BATCHES[Codec.NONE]
+    size = len(good)
+    with pytest.raises(ProtocolError, match="a batch of 60 bytes has no room for its header"):
+        RecordBatch(good[:60])
+    with pytest.raises(
+        ProtocolError, match=f"a batch of {size - 1} bytes has the length {size - 12}"
+    ):
+        RecordBatch(good[:-1])
+    assert RecordBatch(good) == RecordBatch(bytes(good)) != RecordBatch(BATCHES[Codec.GZIP])
+    assert hash(RecordBatch(good)) == hash(RecordBatch(bytes(good)))
+    assert RecordBatch(good) != good
+
+
+@pytest.mark.parametrize(
+    ("sequence", "last"), [(-1, -1), (0, 3), (5, 8), (2**31 - 2, 1), (2**31 - 4, 2**31 - 1)]
+)
+def test_the_last_sequence_wraps(sequence: int, last: int) -> None:
+    built = build_batch(RECORDS, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    (batch,) = read_batches(built.data)
+    assert (batch.last_sequence, batch.last_offset) == (last, 3)
+
+
+def test_a_batch_without_records_may_be_empty() -> None:
+    """Compaction leaves such batches, whatever their codec is."""
+    for codec in Codec:
+        assert read_all(batch_of(b"", 0, codec, last_delta=3)) == []
+
+
+@pytest.mark.parametrize("delta", [-(2**63), 2**63 - 1])
+def test_timestamps_reach_the_ends_of_their_range(delta: int) -> None:
+    zigzag = (delta << 1) ^ (delta >> 63)
+    section = record_of(b"\x00" + unsigned(zigzag & (2**64 - 1)) + b"\x00\x01\x01\x00")
+    at_zero = bytearray(batch_of(section, 1))
+    struct.pack_into(">qq", at_zero, 27, 0, 0)
+    assert [record.timestamp_ms for record in read_all(bytes(at_zero))] == [delta]
+
+
+@pytest.mark.parametrize("size", [63, 64, 127, 8191, 8192, 1 << 20])
+def test_lengths_of_one_two_and_three_bytes_are_read(size: int) -> None:
+    record = ReadRecord(0, NOW, b"k" * size, b"v" * size, (("h" * size, b"w" * size),))
+    assert read_all(build_batch([record]).data) == [record]
+
+
+def test_there_may_be_two_bytes_for_each_header_and_seven_for_each_record() -> None:
+    body = START + b"\x01\x01" + b"\x06" + b"\x00\x01" * 3
+    (record,) = read_all(batch_of(record_of(body), 1))
+    assert record.headers == (("", None),) * 3
+    assert len(read_all(batch_of(b"".join(shortest(i) for i in range(60)), 60))) == 60
+
+
+def shortest(number: int) -> bytes:
+    """Return a record of seven bytes with this offset delta, which is below 64."""
+    return record_of(bytes((0, 0, number << 1, 1, 1, 0)))
