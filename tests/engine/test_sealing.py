@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,10 @@ from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Batch
 from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.partition import PartitionState
-from aioidem._engine.record import PendingRecord
+from aioidem._engine.record import PendingRecord, RecordGroup
 from aioidem._engine.sealing import Sealer
 from aioidem._engine.topics import TopicState
-from aioidem._records import Codec, read_batches, record_size_bound
+from aioidem._records import BATCH_OVERHEAD, BatchBody, Codec, read_batches, record_size_bound
 
 from .driver import Request, Rig, made_link
 
@@ -376,3 +377,281 @@ def test_a_split_makes_the_estimate_careful_again() -> None:
     split(bench, grown)
     bench.fill(400)
     assert bench.seal().count < grown.count / 2
+
+
+# -- with an encoder whose batches have chosen sizes
+
+_OVERHEAD = BATCH_OVERHEAD
+
+
+class Sized(Bench):
+    """A sealer whose codec makes `per_record` bytes of each record, and keeps their number."""
+
+    def __init__(self, per_record: int, codec: str = "gzip", **options: object) -> None:
+        super().__init__(compression_type=codec, **options)
+        self.encoded: list[int] = []
+
+        def encode(records: Sequence[PendingRecord], codec: Codec, level: int | None) -> BatchBody:
+            del level
+            self.encoded.append(len(records))
+            plain = _OVERHEAD + sum(record.size for record in records)
+            stamps = [record.timestamp_ms for record in records]
+            data = bytes(per_record * len(records))
+            return BatchBody(data, codec, len(records), stamps[0], max(stamps), plain)
+
+        self.sealer.encode = encode
+
+    def into(self, room: int, *, alone: bool = True) -> Batch | None:
+        """Seal a batch for a request with this room."""
+        return self.sealer.seal(self.state, self.topic, self.link, 0.0, room, alone=alone)
+
+    def group(self) -> None:
+        """Let the records that wait be a group which fits into a request."""
+        shared = RecordGroup(_OVERHEAD + 10)
+        for record in self.state.queue.records:
+            record.group = shared
+
+    @property
+    def waiting(self) -> int:
+        return self.state.queue.count
+
+
+def test_a_batch_that_came_out_too_large_is_cut_down_in_proportion() -> None:
+    """More than five records of 100 bytes are too many; the others wait again."""
+    bench = Sized(100, batch_size=100_000)
+    bench.fill(10, 1)
+    bench.state.queue.flush()
+    batch = bench.into(_OVERHEAD + 500)
+    assert batch is not None
+    assert (batch.count, len(batch.data)) == (5, _OVERHEAD + 500)
+    assert bench.encoded == [bench.encoded[0], 5]
+    assert bench.encoded[0] > 5
+    assert (bench.waiting, bench.state.queue.flushing) == (5, True)
+    assert batch.records[0].value == b"%08d." % 0
+    assert bench.state.queue.records[0].value == b"%08d." % 5
+
+
+def test_a_batch_of_exactly_the_room_is_not_cut_down() -> None:
+    for room, count in ((_OVERHEAD + 300, 3), (_OVERHEAD + 299, 2)):
+        bench = Sized(100, batch_size=100_000)
+        bench.fill(3, 1)
+        batch = bench.into(room, alone=False)
+        assert batch is not None
+        assert batch.count == count
+
+
+def test_two_records_that_do_not_fit_become_one() -> None:
+    bench = Sized(1000, batch_size=100_000)
+    bench.fill(2)
+    batch = bench.into(500)
+    assert batch is not None
+    assert (batch.count, bench.waiting) == (1, 1)
+
+
+@pytest.mark.parametrize(("alone", "left"), [(True, 0), (False, 1)])
+def test_a_single_record_exceeds_the_room_of_an_empty_request_only(alone: bool, left: int) -> None:
+    bench = Sized(1000, batch_size=100_000)
+    bench.fill(1)
+    bench.state.queue.flush()
+    batch = bench.into(500, alone=alone)
+    assert (batch is not None) is alone
+    assert (bench.waiting, bench.state.queue.flushing) == (left, bool(left))
+    assert bench.state.ledger.next == 1 - left
+
+
+def test_a_group_waits_for_a_request_of_its_own_and_is_divided_only_if_that_is_too_small() -> None:
+    for alone in (True, False):
+        bench = Sized(200, batch_size=100_000)
+        bench.fill(4)
+        bench.group()
+        batch = bench.into(600, alone=alone)
+        assert (batch is not None) is alone
+        assert batch is None or batch.count == 4
+        assert bench.waiting == (0 if alone else 4)
+    for per_record in (1000, 1001):
+        bench = Sized(per_record, batch_size=100_000, max_request_size=4000 + _OVERHEAD)
+        bench.fill(4)
+        bench.group()
+        batch = bench.into(1 << 30)
+        assert batch is not None
+        assert batch.count == (4 if per_record == 1000 else 3)
+
+
+def test_a_batch_has_no_more_records_than_the_sequences_that_are_left() -> None:
+    bench = Sized(1, batch_size=100_000)
+    bench.fill(9)
+    bench.state.sequence_cap = 4
+    batch = bench.into(1 << 30)
+    assert batch is not None
+    assert batch.count == 4
+
+
+def test_a_batch_knows_its_numbers_and_how_well_it_was_compressed() -> None:
+    bench = Sized(10, batch_size=100_000)
+    bench.fill(3)
+    bench.state.ledger.next = 5
+    batch = bench.into(1 << 30)
+    assert batch is not None
+    assert (batch.base, batch.count, bench.state.ledger.next) == (5, 3, 8)
+    assert batch.compression == 30 / sum(record.size for record in batch.records)
+    assert (batch.deadline, batch.max_timestamp_ms) == (50.0, 1002)
+    plain = Sized(10, "none", batch_size=100_000)
+    plain.fill(3)
+    batch = plain.into(1 << 30)
+    assert batch is not None
+    assert batch.compression == 1.0
+
+
+def test_without_an_identity_a_batch_has_no_numbers() -> None:
+    bench = Bench(batch_size=100_000)
+    bench.state.ledger.identity = None
+    bench.fill(3)
+    batch = bench.seal()
+    assert (batch.base, batch.identity, bench.state.ledger.next) == (0, None, 0)
+    (read,) = read_batches(batch.data)
+    assert (read.producer_id, read.producer_epoch, read.base_sequence) == (-1, -1, -1)
+
+
+@pytest.mark.parametrize("name", [None, "x"])
+def test_only_batches_of_a_transactional_producer_are_transactional(name: str | None) -> None:
+    bench = Bench(batch_size=100_000, transactional_id=name)
+    bench.fill(1)
+    (read,) = read_batches(bench.seal().data)
+    assert read.transactional is (name is not None)
+
+
+def test_what_compressed_badly_makes_the_next_batch_smaller() -> None:
+    """The estimate is of the whole batch: a body of 3,000 bytes for 1,000 is a ratio of about 3."""
+    bench = Sized(300, batch_size=2000)
+    bench.fill(20, 50)
+    first = bench.into(1 << 30)
+    assert first is not None
+    before = bench.encoded[-1]
+    second = bench.into(1 << 30)
+    assert second is not None
+    assert bench.encoded[-1] <= before
+    ratio = bench.sealer._estimator.estimate("t", Codec.GZIP)  # noqa: SLF001
+    assert ratio > 2.0
+    plain = Sized(300, "none", batch_size=2000)
+    plain.fill(20, 50)
+    plain.into(1 << 30)
+    assert plain.sealer._estimator.estimate("t", Codec.NONE) == 1.0  # noqa: SLF001
+
+
+# -- drafts
+
+
+def drafted(count: int, per_record: int) -> Sized:
+    """Return a sealer with a draft of all records that wait, of which each has this size."""
+    bench = Sized(per_record, batch_size=1_000_000, max_request_size=1_000_000)
+    bench.told(1_000_000)
+    bench.fill(count, 400_000 // count)
+    assert bench.into(1 << 30) is None
+    draft = bench.state.queue.draft
+    assert draft is not None
+    assert bench.encoded == []
+    draft.body = bench.sealer.encode(draft.records, Codec.GZIP, None)
+    return bench
+
+
+def test_a_draft_is_sealed_when_its_records_are_compressed() -> None:
+    bench = drafted(3, 100)
+    draft = bench.state.queue.draft
+    assert draft is not None
+    body, draft.body = draft.body, None
+    assert bench.into(1 << 30) is None
+    draft.body = body
+    batch = bench.into(_OVERHEAD + 300, alone=False)
+    assert batch is not None
+    assert (batch.count, bench.waiting, bench.state.queue.draft) == (3, 0, None)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_draft_that_does_not_fit_waits_for_a_request_of_its_own(alone: bool) -> None:
+    bench = drafted(3, 100)
+    batch = bench.into(_OVERHEAD + 299, alone=alone)
+    assert (batch is not None) is alone
+    assert (bench.state.queue.draft is None) is alone
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "keep"),
+    [(4, 399, 3), (4, 400, None), (4, 250, 2), (4, 50, 1), (2, 199, 1), (1, 50, None)],
+)
+def test_a_draft_that_became_too_large_is_replaced_by_a_shorter_one(
+    count: int, most: int, keep: int | None
+) -> None:
+    """`most` and the header are what the leader takes now."""
+    bench = drafted(count, 100)
+    before = bench.state.queue.draft
+    limit = _OVERHEAD + most
+    bench.told(limit)
+    batch = bench.into(1 << 30)
+    after = bench.state.queue.draft
+    assert (batch is None) is (keep is not None)
+    if keep is not None:
+        assert after is not None
+        assert after is not before
+        assert after.body is None
+        assert len(after.records) in (keep, max(1, keep - 1))
+    assert bench.waiting == (count if keep is not None else 0)
+
+
+def test_a_draft_of_more_records_than_sequences_are_left_is_replaced_by_a_shorter_one() -> None:
+    for cap, left in ((4, None), (3, 3), (2, 2)):
+        bench = drafted(4, 100)
+        bench.state.sequence_cap = cap
+        batch = bench.into(1 << 30)
+        after = bench.state.queue.draft
+        assert (None if after is None else len(after.records)) == left
+        assert (batch is None) is (left is not None)
+
+
+# -- parts
+
+
+def test_a_part_is_as_large_as_a_batch_and_the_topic_may_be() -> None:
+    for batch_size, most in ((2, 10), (10, 2)):
+        bench = Bench(batch_size=1_000_000)
+        bench.fill(6)
+        whole = bench.seal()
+        one = whole.records[0].size
+        other = Bench(batch_size=_OVERHEAD + batch_size * one)
+        parts = other.sealer.split(bench.state, whole, _OVERHEAD + most * one)
+        assert [part.count for part in parts] == [2, 2, 2]
+        assert [part.max_timestamp_ms for part in parts] == [1001, 1003, 1005]
+        assert [part.ordinal for part in parts] == [0, 1, 2]
+        assert [part.deadline for part in parts] == [50.0, 52.0, 54.0]
+
+
+@pytest.mark.parametrize(("count", "counts"), [(2, [1, 1]), (3, [1, 2]), (6, [3, 3]), (7, [3, 4])])
+def test_a_batch_that_one_part_could_hold_is_halved(count: int, counts: list[int]) -> None:
+    bench = Bench(batch_size=1_000_000)
+    bench.fill(count)
+    parts = bench.sealer.split(bench.state, bench.seal(), 1_000_000)
+    assert [part.count for part in parts] == counts
+
+
+def test_a_split_sets_the_estimate_to_how_badly_it_was_compressed() -> None:
+    for codec, expected in (("gzip", 3.0), ("none", 1.0)):
+        bench = Sized(360, codec, batch_size=1_000_000)
+        bench.fill(20)
+        batch = bench.into(1 << 30)
+        assert batch is not None
+        plain = _OVERHEAD + sum(record.size for record in batch.records)
+        batch.data = bytes(3 * plain)
+        bench.sealer.split(bench.state, batch, 5000)
+        estimate = bench.sealer._estimator.estimate("t", bench.sealer._codec)  # noqa: SLF001
+        assert estimate == expected
+
+
+def test_a_refused_record_is_left_out_of_its_batch() -> None:
+    bench = Bench(batch_size=1_000_000)
+    bench.fill(4)
+    batch = bench.seal()
+    left = bench.sealer.without(batch, {1, 3})
+    assert left is not None
+    assert list(left.records) == [batch.records[0], batch.records[2]]
+    assert (left.base, left.ordinal, left.identity) == (batch.base, batch.ordinal, batch.identity)
+    assert (left.max_timestamp_ms, left.deadline, left.data) == (1002, 50.0, b"")
+    assert bench.sealer.without(batch, range(4)) is None
