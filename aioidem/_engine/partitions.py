@@ -106,10 +106,20 @@ class Partitions:
         self.busy[state] = None
         state.begin_transaction(self._transaction, gated=self._gated)
 
+    def served(self, state: PartitionState) -> None:
+        """Put a partition behind the other busy ones: a batch of it is being sent.
+
+        If a connection admits only some batches at a time, the partition that has waited longest is
+        next, as in Java's producer.
+        """
+        del self.busy[state]
+        self.busy[state] = None
+
     def active(self) -> list[PartitionState]:
         """Return the states that have something to do, except those of deleted topics.
 
-        States that have nothing to do are removed from `busy`.
+        They come in the order of their turn (`served`). States that have nothing to do are removed
+        from `busy`.
         """
         # This is `PartitionState.active`, which takes longer for each state than all of the rest.
         active = [

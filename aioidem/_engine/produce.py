@@ -30,7 +30,7 @@ from aioidem._engine.links import Link
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState, Refusal
 from aioidem._engine.partitions import Partitions
-from aioidem._engine.record_accumulator import MOST_BATCHES, RecordAccumulator
+from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.refusals import culprits, refusal_error, too_large
 from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import Entry, Outstanding, RequestKind
@@ -99,7 +99,6 @@ class ProduceRequests:
         self._meters = outcomes.meters
         self._effects = effects
         self._transactions = transactions
-        self._turn = 0
         self._timeout_ms = int(config.request_timeout * 1000)
         # Whether a batch was refused, or left out of an answer, since the last poll.
         self.refused = False
@@ -122,12 +121,8 @@ class ProduceRequests:
 
     def _send_all(self, active: list[PartitionState], now: float) -> None:
         """Send the due batches of several partitions, grouped by connection."""
-        # Each call begins with another partition: if a connection admits only some batches, the
-        # same partitions would otherwise be served each time.
-        self._turn += 1
-        offset = self._turn % len(active)
         by_link: dict[Link, list[PartitionState]] = {}
-        for state in [*active[offset:], *active[:offset]]:
+        for state in active:
             link = self._route(state, now)
             if link is not None:
                 by_link.setdefault(link, []).append(state)
@@ -184,8 +179,9 @@ class ProduceRequests:
             self._write(link, chosen, now)
             if not _any_waits(states):
                 return
-            turn = len(chosen) if len(chosen) == MOST_BATCHES else 1
-            states = [*states[turn:], *states[:turn]] if len(states) > 1 else states
+            if len(states) > 1:
+                served = {state: None for state, _ in chosen}
+                states = [*(state for state in states if state not in served), *served]
         self._accumulator.prepare(link, states, now)
 
     def _write(self, link: Link, chosen: list[Entry], now: float) -> None:
@@ -207,6 +203,7 @@ class ProduceRequests:
                     names[topic_id] = state.topic
             data.partitions.append((state.partition, batch.data))
             entries[state.topic, state.partition] = entry
+            self._partitions.served(state)
             nbytes += len(batch.data)
             records += batch.count
             counters.batches_retried += batch.attempts > 1

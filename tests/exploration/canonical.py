@@ -149,9 +149,6 @@ class _Walk:
     def by_link(self, thing: dict[int, Any]) -> Any:
         return tuple([(self.link(key), self.form(value)) for key, value in thing.items()])
 
-    def parity(self, number: int) -> int:
-        return number % 2
-
     def sorted_items(self, thing: dict[Any, Any]) -> Any:
         return _plain(tuple(sorted(thing.items())))
 
@@ -252,7 +249,6 @@ _WAYS: dict[str, _Way] = {
     "Link.last_progress": _Walk.since,
     "Link.answered_at": _Walk.since,
     "FirstAckGate._heard_at": _Walk.since,
-    "ProduceRequests._turn": _Walk.parity,  # each poll begins with another of two partitions
     "World.written": _Walk.sorted_items,
     "TransactionalWorld.written": _Walk.sorted_items,
     "MigratingWorld.written": _Walk.sorted_items,
