@@ -245,8 +245,9 @@ class ProducerCore:
         if not calm or not self._may_sleep_on(todo, active, now):
             self.wake_at = self._next_wake(active, now)
         self._calm, self.produce.refused = calm or not self._has_unasked(now), False
-        if self.produce.take_rerouted():
-            # What is in doubt was looked at before its partition had a connection to ask on.
+        if self.produce.take_rerouted() or (calm and self.metadata.wanted):
+            # What is in doubt was looked at before its partition had a connection to ask on. And a
+            # calm poll asks for no metadata, though it may find that the leader is not known.
             self.wake_at = now
         if self._drafts.steps:
             todo += self._drafts.take_steps()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._engine import steps
 from aioidem._engine.transactions import TransactionState
 from aioidem._protocol.broker_config import BrokerFacts
+from aioidem._protocol.producer_id import ProducerIdAnswer
 from aioidem._protocol.producers import ProducersAnswer
 
 from .driver import (
@@ -472,3 +474,21 @@ def test_what_the_old_brokers_said_of_themselves_is_forgotten() -> None:
     rig.settle_down()
     assert rig.core.connections.nodes[1] is not node
     assert rig.core.expiration != 5.0
+
+
+def test_a_producer_id_that_the_old_cluster_refused_is_not_refused_by_the_next_one() -> None:
+    rig = Rig()
+    rig.hold = (steps.InitProducerId,)
+    rig.start()
+    (asked,) = rig.held
+    rig.held.clear()
+    denied = ProducerIdAnswer(ErrorCode.cluster_authorization_failed, -1, -1)
+    rig.core.on_answer(asked, denied, rig.now)
+    errors_before = rig.core.identity_error
+    carried(rig)
+    wait_until(rig, lambda: bool(told(rig, "the cluster changed")), 30.0)
+    assert (errors_before is not None, rig.core.identity_error) == (True, None)
+    rig.hold = ()
+    (record,) = rig.send()
+    rig.settle_down()
+    assert record.status is ACKED
