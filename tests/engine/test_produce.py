@@ -186,6 +186,22 @@ def test_a_partition_that_the_answer_leaves_out_is_in_doubt() -> None:
     assert (wanted, rig.core.metadata.wanted) == (False, True)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_write_without_an_answer_may_have_begun_the_transaction(version: int) -> None:
+    for left_out in (False, True):
+        rig = Rig(transactional_id="x", transaction_version=version).start().begin()
+        rig.send()
+        (request,) = rig.outstanding()
+        if left_out:
+            rig.answer(request, [], poll=False)
+        else:
+            rig.lose(poll=False)
+        rig.hold = (steps.EndTransaction,)
+        rig.abort()
+        rig.tick(3.0)
+        assert rig.called(steps.EndTransaction).commit is False
+
+
 @pytest.mark.parametrize("odd", [1, 2])
 @pytest.mark.parametrize("twice", [False, True])
 def test_an_answer_about_a_partition_that_was_not_sent_ends_the_connection(
@@ -220,6 +236,7 @@ def test_a_new_leader_is_followed_to_the_address_that_the_answer_names() -> None
     rig.brokers[5] = BrokerAddress(5, "b5", 9092)
     entry = rig.entry(request, request.only, NOT_LEADER, leader_id=5, leader_epoch=9)
     strangers = (LeaderNode(5, "b5", 9092), LeaderNode(6, "b6", 9092))
+    rig.hold = (steps.FetchMetadata,)
     rig.answer(request, [entry], leaders=strangers)
     rig.tick(1.0)
     (again,) = rig.outstanding()
