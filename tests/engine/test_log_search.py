@@ -269,3 +269,99 @@ def test_a_header_is_taken_from_the_bytes() -> None:
 def _identity(data: bytes) -> tuple[int, int]:
     header = RecordBatch(data)
     return header.producer_id, header.producer_epoch
+
+
+NOTHING_BEFORE = dataclasses.replace(INCIDENT, after=None)
+"""The incident of a batch before which nothing was acknowledged."""
+
+
+def test_a_marker_alone_fences_only_with_a_newer_epoch() -> None:
+    """It leaves the sequence as it was, of which nothing was read."""
+    for log in ((marker(0),), (batch(0, epoch=E - 1, sequence=50), marker(1))):
+        found = verdict(*log, incident=NOTHING_BEFORE, begin=0)
+        assert found.reason is UndecidedReason.NOT_FENCED
+    assert verdict(marker(0, epoch=E + 1), incident=NOTHING_BEFORE, begin=0).verdict is (
+        Verdict.ABSENT
+    )
+
+
+def test_the_first_of_two_copies_is_named() -> None:
+    again = batch(105, 5, sequence=10, crc=CRC)
+    assert verdict(ACKED, MINE, again).offset == 100
+    others = [batch(base, 5, sequence=10, crc=7) for base in (100, 105)]
+    found = verdict(ACKED, *others)
+    assert found.reason is UndecidedReason.OTHER_BYTES
+    assert "the batch at offset 100 of orders-3" in found.detail
+
+
+def test_without_a_checksum_the_identity_and_the_number_of_records_are_enough() -> None:
+    unknown = dataclasses.replace(INCIDENT, crc=None)
+    assert verdict(ACKED, batch(100, 5, sequence=10, crc=7), incident=unknown).offset == 100
+    shorter = verdict(ACKED, batch(100, 4, sequence=10, crc=7), incident=unknown)
+    assert shorter.reason is UndecidedReason.OTHER_BYTES
+
+
+def test_what_is_before_the_acknowledged_record_says_nothing() -> None:
+    early = batch(50, 5, sequence=10, crc=CRC)
+    assert verdict(early, ACKED, begin=0).verdict is Verdict.UNDECIDED
+    assert verdict(early, ACKED, OTHER, BUMPED, begin=0).verdict is Verdict.ABSENT
+
+
+def test_the_first_missing_offset_is_named_and_why_it_is_missing() -> None:
+    later = batch(110, pid=7), batch(120, epoch=E + 1)
+    for log_start, why in (
+        (99, UndecidedReason.COMPACTION),
+        (100, UndecidedReason.COMPACTION),
+        (101, UndecidedReason.RETENTION),
+    ):
+        found = verdict(ACKED, *later, log_start=log_start)
+        assert found.reason is why
+        assert "has no record at offset 100 any more" in found.detail
+
+
+def test_the_acknowledged_record_may_have_been_deleted_or_cut_off() -> None:
+    for log_start, why in ((99, UndecidedReason.TRUNCATED), (100, UndecidedReason.RETENTION)):
+        found = verdict(batch(98, 7, pid=7), BUMPED, log_start=log_start)
+        assert found.reason is why
+
+
+def test_a_log_that_begins_where_the_reading_ended_is_not_gone() -> None:
+    for log_start, why in ((106, None), (107, UndecidedReason.RETENTION)):
+        assert verdict(*ABSENT, log_start=log_start).reason is why
+
+
+@pytest.mark.parametrize(
+    ("ends", "committed", "seen"),
+    [
+        ((), None, "; its transaction is open"),
+        ((marker(105, commits=False),), False, "; its transaction was aborted"),
+        ((marker(105),), True, "; its transaction was committed"),
+        ((marker(105)._replace(commits=None), marker(106, commits=False)), False, "was aborted"),
+    ],
+)
+def test_what_became_of_the_transaction_is_told(
+    ends: tuple[LoggedBatch, ...], committed: bool | None, seen: str
+) -> None:
+    mine = MINE._replace(transactional=True)
+    found = verdict(ACKED, mine, *ends)
+    assert (found.verdict, found.committed) == (Verdict.WRITTEN, committed)
+    assert found.detail.startswith("its batch is in the log at offset 100")
+    assert found.detail.endswith(seen)
+    search = LogSearch(INCIDENT, 99)
+    search.read([ACKED, mine, *ends])
+    assert search.settled is (committed is not None)
+
+
+def test_a_record_outside_of_a_transaction_is_settled_when_it_is_found() -> None:
+    search = LogSearch(INCIDENT, 99)
+    search.read([ACKED])
+    assert not search.settled
+    search.read([MINE])
+    assert search.settled
+
+
+@pytest.mark.parametrize("lacks", ["log", "incident"])
+def test_without_a_topic_id_the_topic_may_be_another_one(lacks: str) -> None:
+    incident = dataclasses.replace(INCIDENT, topic_id=None) if lacks == "incident" else INCIDENT
+    facts = {"topic_id": None} if lacks == "log" else {}
+    assert reason(*ABSENT, incident=incident, **facts) is UndecidedReason.NO_TOPIC_ID
