@@ -440,6 +440,7 @@ async def test_a_refusal_after_a_quiet_time_counts_now() -> None:
             producer.send_nowait("t", b"v" * 2_000_000)
         metrics = producer.metrics()
     assert metrics["producer-metrics"]["record-error-total"] == 1
+    assert metrics["producer-metrics"]["successful-authentication-total"] == 0, "without SASL"
     assert metrics["producer-metrics"]["record-error-rate"] > 0
 
 
