@@ -95,6 +95,7 @@ def test_the_smallest_range_of_sequences_that_brokers_name_counts(
     told: list[tuple[int, int]], spans: list[int]
 ) -> None:
     answers = Answers(broker_dedup="range")
+    answers.tell(5)  # names none
     for node_id, cap in told:
         answers.tell(node_id, cap=cap)
     assert answers.spans == spans
