@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +97,26 @@ def test_blocks_that_wait_for_different_times_are_ordered_and_stay_apart() -> No
     found = waiting.take()
     assert [(each.until, each.asked) for each in found] == [(5.0, 2), (9.0, 0)] * 2
     assert numbers([each.record for each in found]) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("deadline", 61.0), ("generation", 9), ("partition", 3)]
+)
+def test_blocks_that_differ_in_what_a_block_has_once_stay_apart(name: str, value: float) -> None:
+    """A block has one deadline, one partition and one generation, so each part keeps its own."""
+    block = call_of(4, 1)
+    other, one = (block.among(array("q", rows)) for rows in ((1, 3), (0, 2)))
+    setattr(other, name, value)
+    ordered = [item for _, item in in_call_order((None, part) for part in (other, one))]
+    assert numbers(ordered) == [1, 2, 3, 4]
+    assert [getattr(item, name) == value for item in ordered] == [False, True, False, True]
+
+
+def test_single_records_between_the_parts_of_a_call_keep_their_places() -> None:
+    block = call_of(4, 1)
+    items = [single(3), block.among(array("q", [0, 1, 3])), single(7), call_of(2, 5)]
+    ordered = [item for _, item in in_call_order((None, each) for each in items)]
+    assert numbers(ordered) == [1, 2, 3, 4, 5, 6, 7]
+    assert ordered[1] is items[0]
+    assert ordered[-1] is items[2]
+    assert ordered[-2] is items[3], "what overlaps with nothing is passed on as it is"
