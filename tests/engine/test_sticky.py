@@ -51,3 +51,15 @@ def test_any_draw_is_a_partition(draw: float, count: int) -> None:
     sticky = StickyPartitioner(1, lambda: draw)
     assert sticky.choose(5, views(*[1] * count)) in range(count)
     assert sticky.choose(5, views(*[1] * count)) in range(count)
+
+
+def test_a_round_gives_each_partition_with_a_leader_once_and_the_next_record_another() -> None:
+    """The last partition of a round has got its share, so it is not filled further."""
+    for draw in (0.0, 0.4, 0.9):
+        sticky = StickyPartitioner(100, lambda draw=draw: draw)  # type: ignore[misc]
+        sticky.choose(1, views(1, -1, 1, 1))
+        given_to = list(sticky.round(views(1, -1, 1, 1)))
+        assert sorted(given_to) == [0, 2, 3]
+        assert sticky.current == given_to[-1]
+        assert sticky.choose(1, views(1, -1, 1, 1)) != given_to[-1]
+    assert sorted(StickyPartitioner(100, lambda: 0.5).round(views(-1, -1))) == [0, 1]
