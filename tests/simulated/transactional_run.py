@@ -550,7 +550,12 @@ class Transactional(Whole):
     def new_row(self, attempt: Attempt, call: Call) -> tuple[Row, bytes]:
         """Return the row in the run's history, and the value, of a new record of a transaction."""
         partition = -1 if call.partition is None else call.partition
-        value = ValueId(attempt.producer.rstrip("0123456789"), call.topic, partition, self._calls)
+        producer = attempt.producer.rstrip("0123456789")
+        if producer == "twin":
+            # Twins with different transactional ids do not fence each other, so their records may
+            # come in any order. Those of one id keep the order in which they were started.
+            producer = f"twin {attempt.transactional_id}"
+        value = ValueId(producer, call.topic, partition, self._calls)
         self._calls += 1
         return Row(value, call.topic, partition, self.now), make_value(value, call.size)
 
