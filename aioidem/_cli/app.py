@@ -34,9 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_ABSENT_FLAGS = ("--warmup-records", "--payload-monotonic", "--reporting-interval")
-"""The flags of Kafka 4.3's kafka-producer-perf-test that `aioidem perf` lacks."""
-
 
 def run(argv: list[str]) -> int:
     """Parse the command line and run the command; see `aioidem._cli.main`."""
@@ -45,8 +42,6 @@ def run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         name = f"aioidem {argv[0]}"
     try:
-        if argv[:1] == ["perf"]:
-            _refuse_absent_flags(argv)
         status = command.main(spread_values(argv), prog_name="aioidem", standalone_mode=False)
     except typer.TyperException as error:
         # The message may quote a password that was given with the wrong flag: remove the values.
@@ -60,20 +55,6 @@ def run(argv: list[str]) -> int:
         silence(sys.stdout)
         return 1
     return status if isinstance(status, int) else 0
-
-
-def _refuse_absent_flags(argv: list[str]) -> None:
-    """Refuse the flags of kafka-producer-perf-test that `aioidem perf` lacks.
-
-    Raises:
-        UsageError: One of them is given.
-    """
-    for word in argv:
-        flag = word.partition("=")[0]
-        if flag in _ABSENT_FLAGS:
-            raise UsageError(
-                f"{flag}: kafka-producer-perf-test has it, aioidem perf does not; leave it out"
-            )
 
 
 def _refuse(name: str, message: str, status: int) -> int:
@@ -113,6 +94,8 @@ def perf(
     record_size: flags.RecordSize = None,
     payload_file: flags.PayloadFile = None,
     payload_delimiter: flags.PayloadDelimiter = None,
+    payload_monotonic: flags.PayloadMonotonic = False,
+    warmup_records: flags.WarmupRecords = None,
     throughput: flags.Throughput = -1,
     in_flight: flags.InFlight = None,
     producer_props: flags.ProducerProps = None,
@@ -127,6 +110,7 @@ def perf(
     json_file: flags.PerfJson = None,
     report: flags.Report = None,
     print_metrics: flags.PrintMetrics = False,
+    reporting_interval: flags.ReportingInterval = None,
     spark: flags.OnSpark = False,
     master: flags.PerfMaster = None,
     tasks: flags.Tasks = None,
@@ -134,8 +118,7 @@ def perf(
 ) -> None:
     """Measure how fast records are acknowledged.
 
-    Takes the flags of kafka-producer-perf-test, except for --warmup-records, --payload-monotonic
-    and --reporting-interval. Without --bootstrap-server it starts an embedded
+    Takes the flags of kafka-producer-perf-test. Without --bootstrap-server it starts an embedded
     cluster, whose links have the round trip you choose:
 
     aioidem perf --rtt 150 --retain 20 --in-flight 1,5,20
@@ -149,12 +132,15 @@ def perf(
         record_size=record_size,
         payload_file=payload_file,
         payload_delimiter=payload_delimiter,
+        payload_monotonic=payload_monotonic,
+        warmup_records=warmup_records,
         throughput=throughput,
         producer_props=producer_props or (),
         config_file=config_file,
         transactional_id=transactional_id,
         transaction_duration_ms=transaction_duration_ms,
         print_metrics=print_metrics,
+        reporting_interval_ms=reporting_interval,
         bootstrap_server=bootstrap_server,
         rtt_ms=rtt,
         retain=retain,
@@ -185,6 +171,11 @@ def _perf_on_spark(
     if plan.transaction_duration is not None:
         raise UsageError(
             "--spark: not with transactions: tasks with one transactional id fence each other"
+        )
+    if plan.warmup_records or plan.reporting_interval is not None or plan.monotonic:
+        raise UsageError(
+            "--spark: not with --warmup-records, --reporting-interval or --payload-monotonic: each"
+            " task is a run of its own"
         )
     from aioidem._spark.load import perf_on_spark, plan_spark
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
+from aioidem._load import payload
 from aioidem._load import plan as plans
 
 # The flag's name since Kafka 4.2 (KIP-1147), and its earlier name.
@@ -52,7 +53,7 @@ RecordSize = Annotated[
     _load(
         metavar="BYTES",
         help="Size of a record's value.",
-        show_default=str(plans.DEFAULT_RECORD_SIZE),
+        show_default=str(payload.DEFAULT_RECORD_SIZE),
     ),
 ]
 PayloadFile = Annotated[
@@ -62,6 +63,21 @@ PayloadFile = Annotated[
 PayloadDelimiter = Annotated[
     str | None,
     _load(metavar="TEXT", help="What separates the values in --payload-file.", show_default=r"\n"),
+]
+PayloadMonotonic = Annotated[
+    bool,
+    _load(
+        "--payload-monotonic",
+        help="Send each record's number, 0, 1, 2, ..., instead of --record-size.",
+    ),
+]
+WarmupRecords = Annotated[
+    int | None,
+    _load(
+        metavar="N",
+        help="Also measure the run without its first N records.",
+        show_default="0, for no such figures",
+    ),
 ]
 Throughput = Annotated[
     float, _load(metavar="N", help="Records per second not to exceed; -1 for no limit.")
@@ -163,6 +179,15 @@ PrintMetrics = Annotated[
     _output(
         "--print-metrics",
         help="Print the producer's statistics after each run.",
+    ),
+]
+
+ReportingInterval = Annotated[
+    int | None,
+    _output(
+        metavar="MS",
+        help="Print a line of progress after each interval, on a terminal too.",
+        show_default="1000 in a pipe, a bar on a terminal",
     ),
 ]
 

@@ -24,10 +24,9 @@ per record).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from typing import Protocol
 
 import anyio
@@ -140,6 +139,7 @@ class Pace:
 class Workload:
     """What one run sends: `values` in turn, for `num_records` or for `duration` seconds.
 
+    The first `warmup_records` are sent like all others, and the tally counts the rest on its own.
     `throughput` is the limit in records per second, `math.inf` for none. `flush_timeout` and
     `transaction_duration` are in seconds; a `transaction_duration` of None means no transactions.
     """
@@ -151,6 +151,7 @@ class Workload:
     throughput: float
     flush_timeout: float
     transaction_duration: float | None = None
+    warmup_records: int = 0
 
 
 class _Transactions:
@@ -199,30 +200,39 @@ class _Outcomes:
     """The receiver of each record's outcome, which it enters into the tally and the journal.
 
     The tally counts outcomes, and the journal stores each of them. The clock is read once per
-    outcome, so both get the same time.
+    outcome, so both get the same time. Records from number `warmup` on are counted a second time,
+    in the tally of those after the warm-up.
 
     Attributes:
         first: the event of the first acknowledgement.
     """
 
-    def __init__(self, tally: Tally, clock: Clock, journal: Journal | None) -> None:
+    def __init__(self, tally: Tally, warmup: int, clock: Clock, journal: Journal | None) -> None:
         self.first = anyio.Event()
         self._tally = tally
+        self._warmup = warmup
         self._clock = clock
         self._journal = journal
 
     def ended(self, number: int, size: int, sent_at: float, delivery: LoadDelivery) -> None:
         """Enter the outcome of record `number`, of `size` bytes, which was sent at `sent_at`."""
         now = self._clock()
-        status = delivery.status
-        if status is DeliveryStatus.ACKED:
-            self._tally.acknowledged(size, sent_at, now)
-            if self._tally.acked == 1:
-                self.first.set()
-        else:
-            self._tally.failed(status, delivery.exception(), now)
+        self._count(self._tally, size, sent_at, now, delivery)
+        if self._tally.acked == 1:
+            self.first.set()
+        rest = self._tally.after_warmup
+        if rest is not None and number >= self._warmup:
+            self._count(rest, size, sent_at, now, delivery)
         if self._journal is not None:
             self._journal.ended(number, delivery, sent_at, now)
+
+    @staticmethod
+    def _count(tally: Tally, size: int, sent_at: float, now: float, delivery: LoadDelivery) -> None:
+        status = delivery.status
+        if status is DeliveryStatus.ACKED:
+            tally.acknowledged(size, sent_at, now)
+        else:
+            tally.failed(status, delivery.exception(), now)
 
     async def close_first_batch(self) -> None:
         """Tell the tally when all records of the first batch are acknowledged.
@@ -255,7 +265,7 @@ async def run_load(
         not end the run.
     """
     failure: KafkaError | None = None
-    outcomes = _Outcomes(tally, clock, journal)
+    outcomes = _Outcomes(tally, work.warmup_records, clock, journal)
     transactions = None
     if work.transaction_duration is not None:
         transactions = _Transactions(producer, work, tally, clock)
@@ -286,8 +296,7 @@ async def _fill(
     end = math.inf if work.duration is None else start + work.duration
     count = math.inf if work.num_records is None else work.num_records
     pace = Pace(work.throughput, start)
-    values: Iterator[bytes] = cycle(work.values)
-    value = next(values)
+    values, different = work.values, len(work.values)
     timestamp: float | None = None
     turn_ends = start + _FIRST_TURN
     while tally.records < count and (now := clock()) < end:
@@ -303,6 +312,10 @@ async def _fill(
         number = tally.records
         if journal is not None:
             value, timestamp = journal.record(number, now)
+        else:
+            value = values[number % different]
+        if tally.after_warmup is None and number == work.warmup_records > 0:
+            tally.warmed_up(now)
         try:
             delivery = producer.send_nowait(work.topic, value, timestamp=timestamp)
         except BufferFullError:
@@ -311,7 +324,6 @@ async def _fill(
             continue
         tally.queued()
         delivery.add_done_callback(partial(outcomes.ended, number, len(value), now))
-        value = next(values)
 
 
 async def _wait_for_room(producer: LoadProducer, tally: Tally) -> None:

@@ -35,7 +35,16 @@ from hdrh.histogram import HdrHistogram
 
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["Committed", "Latency", "Progress", "RunLabel", "RunResult", "Tally", "speed_ups"]
+__all__ = [
+    "AfterWarmup",
+    "Committed",
+    "Latency",
+    "Progress",
+    "RunLabel",
+    "RunResult",
+    "Tally",
+    "speed_ups",
+]
 
 _HIGHEST_MICROSECONDS = 3_600_000_000
 _DIGITS = 3
@@ -97,6 +106,35 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class AfterWarmup:
+    """The figures of a run without its first records (KIP-1052).
+
+    The time begins when the first record after the warm-up is sent, and ends with the last outcome;
+    `seconds` is its length. MB are 2**20 bytes.
+    """
+
+    warmup: int
+    records: int
+    acked: int
+    seconds: float
+    records_per_sec: float
+    mb_per_sec: float
+    latency: Latency | None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the values by name, rounded as in `RunResult.as_json`."""
+        return {
+            "warmup_records": self.warmup,
+            "records": self.records,
+            "acked": self.acked,
+            "seconds": round(self.seconds, 6),
+            "records_per_sec": round(self.records_per_sec, 3),
+            "mb_per_sec": round(self.mb_per_sec, 3),
+            "latency_ms": None if self.latency is None else self.latency.as_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The progress of a running load at the end of one interval.
 
@@ -141,7 +179,8 @@ class RunResult:
     batch, a window that the client does not report, a span that was not counted. `seconds` is the
     time from the start of the run to the last outcome or commit. MB are 2**20 bytes, as in Kafka's
     own tool. `timeline` counts the acknowledgements in each interval of `timeline_step` seconds.
-    `curve` has pairs of a percentile and the latency there, in milliseconds.
+    `curve` has pairs of a percentile and the latency there, in milliseconds. `after_warmup` is None
+    without a warm-up, and when the run ended before it was over.
     """
 
     label: RunLabel
@@ -162,6 +201,7 @@ class RunResult:
     curve: tuple[tuple[float, float], ...] = ()
     failure: str | None = None
     committed: Committed | None = None
+    after_warmup: AfterWarmup | None = None
 
     @property
     def complete(self) -> bool:
@@ -194,6 +234,7 @@ class RunResult:
             "latency_ms": None if self.latency is None else self.latency.as_json(),
             "max_span": self.max_span,
             "committed": None if self.committed is None else self.committed.as_json(),
+            "after_warmup": None if self.after_warmup is None else self.after_warmup.as_json(),
         }
 
 
@@ -202,6 +243,10 @@ class Tally:
 
     Args:
         started: when the run began, in seconds of the clock that all other times come from.
+
+    Attributes:
+        after_warmup: the tally of the records after the warm-up; None without a warm-up, and until
+            it is over. `state` and `merged` leave it out.
     """
 
     __slots__ = (
@@ -225,6 +270,7 @@ class Tally:
         "_timeline",
         "_timeline_step",
         "acked",
+        "after_warmup",
         "not_written",
         "records",
         "unknown",
@@ -235,6 +281,7 @@ class Tally:
         self.acked = 0
         self.not_written = 0
         self.unknown = 0
+        self.after_warmup: Tally | None = None
         self._started = started
         self._finished = started
         self._failure: str | None = None
@@ -268,6 +315,12 @@ class Tally:
     def queued(self) -> None:
         """Count a record that was handed to the client."""
         self.records += 1
+        if self.after_warmup is not None:
+            self.after_warmup.queued()
+
+    def warmed_up(self, now: float) -> None:
+        """Note that the next record, sent at `now`, is the first one after the warm-up."""
+        self.after_warmup = Tally(now)
 
     def acknowledged(self, size: int, sent_at: float, now: float) -> None:
         """Count a record of `size` bytes, queued at `sent_at` and acknowledged at `now`."""
@@ -415,6 +468,7 @@ class Tally:
             curve=tuple(curve.items()),
             failure=self._failure,
             committed=self._committed(),
+            after_warmup=self._after_warmup(),
         )
 
     def _committed(self) -> Committed | None:
@@ -424,6 +478,23 @@ class Tally:
         records = sum(count for count, _ in self._commits)
         avg = 1000 * sum(seconds) / len(seconds)
         return Committed(len(seconds), records, avg, 1000 * max(seconds))
+
+    def after(self, warmup: int) -> AfterWarmup:
+        """Return the figures of a tally that counted the records after a warm-up."""
+        seconds = self._finished - self._started
+        return AfterWarmup(
+            warmup=warmup,
+            records=self.records,
+            acked=self.acked,
+            seconds=seconds,
+            records_per_sec=_rate(self.acked, seconds),
+            mb_per_sec=_rate(self._acked_bytes, seconds) / _MIB,
+            latency=self._latency(self._curve()),
+        )
+
+    def _after_warmup(self) -> AfterWarmup | None:
+        rest = self.after_warmup
+        return None if rest is None else rest.after(self.records - rest.records)
 
     def _steady(self) -> float | None:
         counted = self.acked - self._first_batch_acked

@@ -156,7 +156,7 @@ def perf(plan: PerfPlan) -> int:
     Returns:
         The exit status.
     """
-    with choose_screen() as screen:
+    with choose_screen(plan.reporting_interval) as screen:
         try:
             outcome = anyio.run(perform, plan, screen, backend_options=loop_options())
         except OSError as error:  # the embedded cluster found no port to listen on
@@ -342,6 +342,7 @@ async def _measured_load(
     work = Workload(
         topic=topic,
         values=plan.values,
+        warmup_records=plan.warmup_records,
         num_records=plan.num_records,
         duration=plan.duration,
         throughput=plan.throughput,
@@ -403,6 +404,10 @@ def _show(
     plan: PerfPlan, name: str, result: RunResult, statistics: ProducerStatistics, screen: Screen
 ) -> None:
     screen.end(name, result)
+    if result.after_warmup is not None:
+        screen.note(render.warmup_line(name, result.after_warmup))
+    elif plan.warmup_records:
+        screen.note(render.cold_line(name, plan.warmup_records, result))
     if plan.print_metrics:
         for line in render.statistics_lines(statistics):
             screen.note(line)

@@ -17,40 +17,35 @@ import dataclasses
 import importlib.util
 import math
 import os
-import random
-import string
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO
 
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine.memory import COPIES_SHARE
 from aioidem._engine.record import RECORD_MEMORY
+from aioidem._load.payload import Numbers, choose_values, longest, mean_size
 from aioidem._load.properties import gather_properties
-from aioidem._load.usage import UsageError, one_line, reason, shown
+from aioidem._load.usage import UsageError, between, one_line, shown, whole
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 from aioidem.errors import ConfigError, RecordError
 
 __all__ = [
     "DEFAULT_DURATION",
     "DEFAULT_IN_FLIGHT",
-    "DEFAULT_RECORD_SIZE",
     "DEFAULT_RETAIN",
     "DEFAULT_TOPIC",
     "DEFAULT_TRANSACTION_DURATION_MS",
     "PerfPlan",
     "parse_in_flight",
     "plan_perf",
-    "read_payloads",
 ]
 
 DEFAULT_TOPIC = "perf"
 DEFAULT_DURATION = 5.0
 """How many seconds an embedded cluster's run lasts if neither count nor duration is given."""
-DEFAULT_RECORD_SIZE = 1000
 DEFAULT_IN_FLIGHT = 5
 DEFAULT_RETAIN = 5
 """The number of batches per producer and partition that a broker remembers.
@@ -65,18 +60,11 @@ MAX_RUNS = 64
 MAX_IN_FLIGHT = 1_000_000
 MAX_DURATION = 7 * 86_400.0
 MAX_RECORDS = 2**63 - 1
-MAX_RECORD_SIZE = 1 << 30
-MAX_PAYLOAD_FILE = 256 << 20
-_PIECE = 1 << 20
+MAX_INTERVAL_MS = 86_400_000
 MAX_RETAIN = 1_000_000
 MAX_RTT_MS = 60_000.0
 MAX_BROKERS = 16
 MAX_PARTITIONS = 1_000
-
-# Values are made once and sent in turn. There are several, because a codec compresses a repeated
-# value to almost nothing; the bound in bytes limits the memory for large records.
-_POOL_VALUES = 64
-_POOL_BYTES = 4 << 20
 
 # The offset delta and the timestamp delta (ms) that the estimate of a record's size assumes: those
 # of a typical record in a batch that fills while others are in flight. As varints they make a
@@ -86,7 +74,6 @@ _TIMESTAMP_DELTA = 100
 
 _IN_FLIGHT_PROPERTY = "max.in.flight.requests.per.connection"
 _TRANSACTIONAL_ID = "transactional.id"
-_ESCAPES: Mapping[str, str] = MappingProxyType({r"\n": "\n", r"\r\n": "\r\n", r"\t": "\t"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +85,8 @@ class PerfPlan:
         in_flight: the largest number of requests in flight in each run, in the order of the runs.
         num_records: the records of each run, or None if `duration` (seconds) ends it.
         values: the record values, sent in turn.
+        warmup_records: the first records of each run, which the figures of its steady state leave
+            out; 0 for no such figures.
         throughput: the limit in records per second; `math.inf` for none.
         transaction_duration: the seconds after which a transaction is committed; None for no
             transactions.
@@ -108,6 +97,7 @@ class PerfPlan:
         retain: how many batches per producer and partition the embedded brokers remember.
         brokers: the number of embedded brokers.
         partitions: the number of partitions of each embedded topic.
+        reporting_interval: the seconds between two lines of progress; None for the screen's own.
         warnings: lines to show to the user before the run.
     """
 
@@ -115,7 +105,8 @@ class PerfPlan:
     in_flight: tuple[int, ...]
     num_records: int | None
     duration: float | None
-    values: tuple[bytes, ...] = dataclasses.field(repr=False)  # the user's records
+    values: Sequence[bytes] = dataclasses.field(repr=False)  # the user's records
+    warmup_records: int
     throughput: float
     transaction_duration: float | None
     properties: Mapping[str, str] = dataclasses.field(repr=False)  # may contain passwords
@@ -127,12 +118,18 @@ class PerfPlan:
     json_file: Path | None
     report_file: Path | None
     print_metrics: bool
+    reporting_interval: float | None = None
     warnings: tuple[str, ...] = ()
 
     @property
     def record_size(self) -> int:
         """The size of a record's value in bytes; the rounded mean if they differ."""
-        return round(sum(map(len, self.values)) / len(self.values))
+        return mean_size(self.values)
+
+    @property
+    def monotonic(self) -> bool:
+        """Whether each record's value is the record's number."""
+        return isinstance(self.values, Numbers)
 
     def config(self, in_flight: int, bootstrap: str) -> ProducerConfig:
         """Return the configuration of the run to `bootstrap` with `in_flight` requests in flight.
@@ -162,7 +159,7 @@ class PerfPlan:
         return dataclasses.replace(config, buffer_memory=self._two_windows(config))
 
     def _two_windows(self, config: ProducerConfig) -> int:
-        value = max(self.values, key=len)
+        value = longest(self.values)
         encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
         per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
         # A record takes more of `buffer.memory`, which also counts the record's Python objects,
@@ -197,38 +194,6 @@ def parse_in_flight(text: str) -> tuple[int, ...]:
     return tuple(runs)
 
 
-def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
-    """Read the record values in a file, split at `delimiter`; empty ones are left out.
-
-    Raises:
-        UsageError: the file cannot be read, is larger than 256 MiB or has no value.
-    """
-    try:
-        with path.open("rb") as file:
-            content = _read_up_to(file, MAX_PAYLOAD_FILE + 1)
-    except OSError as error:
-        raise UsageError(f"--payload-file: {path}: {reason(error)}") from error
-    if len(content) > MAX_PAYLOAD_FILE:
-        raise UsageError(f"--payload-file: {path} is larger than {MAX_PAYLOAD_FILE >> 20} MiB")
-    # fsencode restores the bytes that the shell passed, which need not be valid UTF-8.
-    separator = os.fsencode(_ESCAPES.get(delimiter, delimiter))
-    values = tuple(value for value in content.split(separator) if value)
-    if not values:
-        raise UsageError(f"--payload-file: {path} is empty")
-    return values
-
-
-def _read_up_to(file: BinaryIO, most: int) -> bytes:
-    """Read a file, or its first `most` bytes, in pieces.
-
-    A single `read(most)` would allocate `most` bytes even for a small file.
-    """
-    content = bytearray()
-    while piece := file.read(min(_PIECE, most - len(content))):
-        content += piece
-    return bytes(content)
-
-
 def plan_perf(
     *,
     topic: str | None = None,
@@ -237,12 +202,15 @@ def plan_perf(
     record_size: int | None = None,
     payload_file: Path | None = None,
     payload_delimiter: str | None = None,
+    payload_monotonic: bool = False,
+    warmup_records: int | None = None,
     throughput: float = -1.0,
     producer_props: Sequence[str] = (),
     config_file: Path | None = None,
     transactional_id: str | None = None,
     transaction_duration_ms: int | None = None,
     print_metrics: bool = False,
+    reporting_interval_ms: int | None = None,
     bootstrap_server: str | None = None,
     rtt_ms: float | None = None,
     retain: int | None = None,
@@ -274,19 +242,23 @@ def plan_perf(
         in_flight=_in_flight(in_flight, properties),
         num_records=count,
         duration=seconds,
-        values=_values(record_size, payload_file, payload_delimiter),
+        values=choose_values(
+            record_size, payload_file, payload_delimiter, monotonic=payload_monotonic, count=count
+        ),
+        warmup_records=_warmup(warmup_records, count),
         throughput=_throughput(throughput),
         transaction_duration=transaction_duration,
         properties=MappingProxyType(properties),
         bootstrap=bootstrap,
-        rtt=_between("--rtt", 0.0 if rtt_ms is None else rtt_ms, 0.0, MAX_RTT_MS) / 1000,
+        rtt=between("--rtt", 0.0 if rtt_ms is None else rtt_ms, 0.0, MAX_RTT_MS) / 1000,
         # The default is also the minimum: the broker refuses a value below 5.
-        retain=_whole("--retain", retain, DEFAULT_RETAIN, DEFAULT_RETAIN, MAX_RETAIN),
-        brokers=_whole("--brokers", brokers, 1, 1, MAX_BROKERS),
-        partitions=_whole("--partitions", partitions, 1, 1, MAX_PARTITIONS),
+        retain=whole("--retain", retain, DEFAULT_RETAIN, DEFAULT_RETAIN, MAX_RETAIN),
+        brokers=whole("--brokers", brokers, 1, 1, MAX_BROKERS),
+        partitions=whole("--partitions", partitions, 1, 1, MAX_PARTITIONS),
         json_file=_output("--json", json_file),
         report_file=_output("--report", report_file),
         print_metrics=print_metrics,
+        reporting_interval=_interval(reporting_interval_ms),
         warnings=gathered.warnings,
     )
     _check_report_extra(report_file)
@@ -314,7 +286,7 @@ def _transactions(
         named if named is not None else f"performance-producer-{uuid.uuid4()}"
     )
     flag_name, most = "--transaction-duration-ms", round(MAX_DURATION * 1000)
-    return _whole(flag_name, duration_ms, DEFAULT_TRANSACTION_DURATION_MS, 1, most) / 1000
+    return whole(flag_name, duration_ms, DEFAULT_TRANSACTION_DURATION_MS, 1, most) / 1000
 
 
 def _bootstrap(flag: str | None, properties: dict[str, str]) -> str | None:
@@ -355,7 +327,7 @@ def _limits(
     if num_records is not None and duration is not None:
         raise UsageError("--num-records and --duration exclude each other: give one")
     if num_records is not None:
-        return _whole("--num-records", num_records, 0, 1, MAX_RECORDS), None
+        return whole("--num-records", num_records, 0, 1, MAX_RECORDS), None
     if duration is None:
         if not embedded:
             raise UsageError("give --num-records or --duration: how much to send is up to you")
@@ -384,27 +356,20 @@ def _in_flight(text: str | None, properties: dict[str, str]) -> tuple[int, ...]:
     return runs
 
 
-def _values(size: int | None, path: Path | None, delimiter: str | None) -> tuple[bytes, ...]:
-    if path is None:
-        if delimiter is not None:
-            raise UsageError("--payload-delimiter: needs --payload-file")
-        return _random_values(
-            _whole("--record-size", size, DEFAULT_RECORD_SIZE, 1, MAX_RECORD_SIZE)
+def _warmup(records: int | None, count: int | None) -> int:
+    warmup = whole("--warmup-records", records, 0, 0, MAX_RECORDS)
+    if count is not None and warmup >= count:
+        raise UsageError(
+            f"--warmup-records: {warmup} of --num-records {count} leave no record for the steady"
+            " state; give fewer"
         )
-    if size is not None:
-        raise UsageError("--record-size and --payload-file exclude each other: give one")
-    if delimiter == "":
-        raise UsageError("--payload-delimiter: cannot be empty")
-    return read_payloads(path, "\n" if delimiter is None else delimiter)
+    return warmup
 
 
-def _random_values(size: int) -> tuple[bytes, ...]:
-    """Return values of `size` random capital letters, from a fixed seed, as Kafka's tool does."""
-    letters = string.ascii_uppercase.encode()
-    table = bytes(letters[byte % len(letters)] for byte in range(256))
-    source = random.Random(size)  # noqa: S311 (it protects nothing)
-    count = max(1, min(_POOL_VALUES, _POOL_BYTES // size))
-    return tuple(source.randbytes(size).translate(table) for _ in range(count))
+def _interval(milliseconds: int | None) -> float | None:
+    if milliseconds is None:
+        return None
+    return whole("--reporting-interval", milliseconds, 0, 1, MAX_INTERVAL_MS) / 1000
 
 
 def _throughput(records_per_second: float) -> float:
@@ -426,7 +391,7 @@ def _check_configs(plan: PerfPlan, flag: str) -> None:
     except ConfigError as error:
         culprit = flag if plan.properties else "--bootstrap-server"
         raise UsageError(f"{culprit}: {one_line(error)}") from error
-    largest = max(record_size_bound(None, value, ()) for value in plan.values)
+    largest = record_size_bound(None, longest(plan.values), ())
     for config in configs:
         limit = min(config.max_request_size, config.buffer_memory)
         if largest > limit:
@@ -459,16 +424,3 @@ def _output(flag: str, path: Path | None) -> Path | None:
     if not os.access(path if path.exists() else parent, os.W_OK):
         raise UsageError(f"{flag}: {path} cannot be written")
     return path
-
-
-def _whole(flag: str, value: int | None, default: int, low: int, high: int) -> int:
-    number = default if value is None else value
-    if not low <= number <= high:
-        raise UsageError(f"{flag}: {number} is not from {low} to {high}")
-    return number
-
-
-def _between(flag: str, value: float, low: float, high: float) -> float:
-    if not low <= value <= high:  # NaN is not in the range either
-        raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
-    return value

@@ -23,9 +23,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from aioidem._load.measure import Progress, RunResult, speed_ups
+from aioidem._load.measure import AfterWarmup, Progress, RunResult, speed_ups
 
 __all__ = [
+    "cold_line",
     "failures",
     "progress_line",
     "results_columns",
@@ -34,6 +35,7 @@ __all__ = [
     "statistics_lines",
     "summary_line",
     "table_text",
+    "warmup_line",
     "write_json",
     "write_whole",
 ]
@@ -66,6 +68,28 @@ def summary_line(name: str, result: RunResult) -> str:
         line += f", {done.records} committed in {done.transactions} transactions"
         line += f", {done.avg_ms:.1f} ms avg commit"
     return line
+
+
+def warmup_line(name: str, rest: AfterWarmup) -> str:
+    """Format the figures of a run without its warm-up as one line, worded as Kafka's tool does."""
+    line = (
+        f"{name}: after {rest.warmup} warm-up records, {rest.acked} steady state records"
+        f" acknowledged, {rest.records_per_sec:.1f} records/sec ({rest.mb_per_sec:.2f} MB/sec)"
+    )
+    if rest.latency is not None:
+        each = rest.latency
+        line += f", {each.avg:.2f} ms avg latency, {each.max:.2f} ms max latency"
+        line += f", {each.p50:.1f} ms 50th, {each.p95:.1f} ms 95th, {each.p99:.1f} ms 99th"
+        line += f", {each.p999:.1f} ms 99.9th"
+    return line
+
+
+def cold_line(name: str, warmup: int, result: RunResult) -> str:
+    """Say that a run ended before its warm-up was over."""
+    return (
+        f"{name}: no steady state: the run sent {result.records} records, and --warmup-records is"
+        f" {warmup}"
+    )
 
 
 def failures(name: str, result: RunResult) -> list[str]:

@@ -90,9 +90,8 @@ def silence(file: IO[str]) -> None:
 class PlainScreen:
     """A screen that prints lines, for pipes and logs."""
 
-    interval = 1.0
-
-    def __init__(self, out: Console, errors: Console) -> None:
+    def __init__(self, out: Console, errors: Console, interval: float | None = None) -> None:
+        self.interval = 1.0 if interval is None else interval
         self._out = out
         self._errors = errors
 
@@ -199,11 +198,16 @@ class LiveScreen:
         self._progress.stop()
 
 
-def choose_screen() -> Screen:
-    """Return a live screen if standard output is a terminal, else a plain one."""
+def choose_screen(interval: float | None = None) -> Screen:
+    """Return a live screen if standard output is a terminal, else a plain one.
+
+    With an `interval` in seconds it is always a plain one, which prints a line after each interval.
+    """
     out = _PatientConsole(highlight=False)
     errors = _PatientConsole(stderr=True, highlight=False)
-    return LiveScreen(out, errors) if out.is_terminal else PlainScreen(out, errors)
+    if out.is_terminal and interval is None:
+        return LiveScreen(out, errors)
+    return PlainScreen(out, errors, interval)
 
 
 def _line(console: Console, line: str) -> None:

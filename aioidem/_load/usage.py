@@ -1,4 +1,4 @@
-"""Errors in a command line, and helpers to word each as one line that a terminal can show."""
+"""Errors in a command line: range checks, and wording as one line that a terminal can show."""
 
 from __future__ import annotations
 
@@ -6,13 +6,44 @@ from typing import Final
 
 from aioidem._protocol.foreign_text import printable
 
-__all__ = ["UsageError", "one_line", "reason", "shown", "terminal_line"]
+__all__ = [
+    "UsageError",
+    "between",
+    "one_line",
+    "reason",
+    "shown",
+    "terminal_line",
+    "whole",
+]
 
 _LONGEST_LINE: Final = 2500
 
 
 class UsageError(ValueError):
     """The command line is wrong; the message is one line that names the flag or property."""
+
+
+def whole(flag: str, value: int | None, default: int, low: int, high: int) -> int:
+    """Return the whole number of a flag, or its default.
+
+    Raises:
+        UsageError: The number is not from `low` to `high`.
+    """
+    number = default if value is None else value
+    if not low <= number <= high:
+        raise UsageError(f"{flag}: {number} is not from {low} to {high}")
+    return number
+
+
+def between(flag: str, value: float, low: float, high: float) -> float:
+    """Return the number of a flag.
+
+    Raises:
+        UsageError: The number is not from `low` to `high`.
+    """
+    if not low <= value <= high:  # NaN is not in the range either
+        raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
+    return value
 
 
 def shown(text: str, limit: int = 60) -> str:

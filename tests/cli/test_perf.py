@@ -395,6 +395,24 @@ def test_a_payload_file_is_sent(capsys: Captured, tmp_path: Path) -> None:
 # --- as a process ---------------------------------------------------------------------------------
 
 
+def test_the_steady_state_is_a_line_of_its_own(capsys: Captured, tmp_path: Path) -> None:
+    """As with kafka-producer-perf-test, --warmup-records adds a summary and takes nothing away."""
+    path = tmp_path / "out.json"
+    words = "perf --num-records 300 --warmup-records 100 --payload-monotonic --json"
+    assert main([*words.split(), str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("5 in flight: 300 of 300 records acknowledged") for line in lines)
+    [line] = [line for line in lines if "steady state" in line]
+    assert line.startswith("5 in flight: after 100 warm-up records, 200 steady state records ack")
+    [row] = json.loads(path.read_text())
+    assert (row["records"], row["after_warmup"]["records"], row["record_size"]) == (300, 200, 3)
+
+
+def test_a_run_that_ends_in_its_warm_up_says_so(capsys: Captured) -> None:
+    assert main(["perf", "--duration", "0.2", "--warmup-records", f"{10**12}"]) == 0
+    assert "no steady state: the run sent " in capsys.readouterr().out
+
+
 def start(*words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(

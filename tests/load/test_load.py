@@ -22,6 +22,7 @@ from trio.testing import MockClock
 
 from aioidem._load.load import Pace, Workload, run_load
 from aioidem._load.measure import RunLabel, RunResult, Tally
+from aioidem._load.payload import Numbers
 from aioidem.errors import (
     BufferFullError,
     DeliveryTimeoutError,
@@ -170,6 +171,29 @@ async def test_a_count_is_sent_exactly_and_every_record_is_seen_to_end() -> None
     assert failure is None
     assert len(producer.sent) == result.records == result.acked == 5000
     assert result.complete
+
+
+@pytest.mark.parametrize(("warmup", "counted"), [(0, None), (1, 999), (999, 1), (1000, None)])
+async def test_the_records_after_the_warm_up_are_counted_apart(
+    warmup: int, counted: int | None
+) -> None:
+    """The record with the number of --warmup-records is the first that counts."""
+    producer = FakeProducer(FakeClock())
+    result, _ = await loaded(producer, workload(num_records=1000, warmup_records=warmup))
+    rest = result.after_warmup
+    assert (None if rest is None else (rest.warmup, rest.records, rest.acked)) == (
+        None if counted is None else (warmup, counted, counted)
+    )
+    assert result.acked == 1000
+
+
+async def test_values_are_sent_in_turn_also_where_the_buffer_was_full() -> None:
+    producer = FakeProducer(FakeClock())
+    await loaded(producer, workload(num_records=5000, values=Numbers(5000)))
+    assert producer.sent == [b"%d" % each for each in range(5000)]
+    producer = FakeProducer(FakeClock())
+    await loaded(producer, workload(num_records=5, values=(b"a", b"b")))
+    assert producer.sent == [b"a", b"b", b"a", b"b", b"a"]
 
 
 @pytest.mark.parametrize("window", [1, 5, 20])

@@ -207,7 +207,7 @@ def test_a_failure_names_its_class_exactly_once(error: Exception, text: str) -> 
 KEYS = [
     "client", "version", "in_flight", "window", "rtt_ms", "records", "record_size", "acked",
     "not_written", "unknown", "seconds", "records_per_sec", "steady_records_per_sec", "mb_per_sec",
-    "latency_ms", "max_span", "committed",
+    "latency_ms", "max_span", "committed", "after_warmup",
 ]  # fmt: skip
 
 
@@ -249,11 +249,47 @@ def test_what_was_committed_is_counted_and_nothing_else_is_complete() -> None:
     }
 
 
+def test_the_records_after_the_warm_up_are_counted_a_second_time() -> None:
+    """Their time begins when the first of them is sent, and their latencies are their own."""
+    tally = queued(2)
+    tally.acknowledged(1 << 20, 0.0, 0.9)
+    tally.warmed_up(1.0)
+    tally.queued()
+    tally.queued()
+    rest = tally.after_warmup
+    assert rest is not None
+    for counted in (tally, rest):
+        counted.acknowledged(1 << 20, 1.0, 1.2)
+        counted.failed(DeliveryStatus.UNKNOWN, None, 1.5)
+    result = tally.result(LABEL)
+    assert (result.records, result.acked, result.seconds) == (4, 2, 1.5)
+    assert result.as_json()["after_warmup"] == {
+        "warmup_records": 2,
+        "records": 2,
+        "acked": 1,
+        "seconds": 0.5,
+        "records_per_sec": 2.0,
+        "mb_per_sec": 2.0,
+        "latency_ms": dict.fromkeys(["avg", "p50", "p95", "p99", "p999", "max"], 200.0),
+    }
+
+
+def test_a_steady_state_without_an_acknowledgement_has_no_latency() -> None:
+    tally = queued(1)
+    tally.warmed_up(1.0)
+    found = tally.result(LABEL).after_warmup
+    assert found is not None
+    assert (found.records, found.records_per_sec, found.as_json()["latency_ms"]) == (0, 0.0, None)
+
+
 def test_what_cannot_be_known_is_null() -> None:
     """A figure that cannot be known is null in the JSON."""
     entry = json.loads(json.dumps(Tally(0.0).result(LABEL).as_json(), allow_nan=False))
     assert list(entry) == KEYS
-    unknown = ("window", "rtt_ms", "steady_records_per_sec", "latency_ms", "max_span", "committed")
+    unknown = (
+        "window", "rtt_ms", "steady_records_per_sec", "latency_ms", "max_span", "committed",
+        "after_warmup",
+    )  # fmt: skip
     assert all(entry[key] is None for key in unknown)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import re
-import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,7 @@ from hypothesis import strategies as st
 from aioidem._engine.memory import COPIES_SHARE
 from aioidem._engine.record import RECORD_MEMORY
 from aioidem._load import plan as plans
-from aioidem._load.plan import (
-    PerfPlan,
-    parse_in_flight,
-    plan_perf,
-    read_payloads,
-)
+from aioidem._load.plan import PerfPlan, parse_in_flight, plan_perf
 from aioidem._load.properties import parse_properties, spread_values
 from aioidem._load.usage import UsageError
 from aioidem._records import build_batch, record_size_bound
@@ -293,94 +286,6 @@ def test_a_record_no_request_can_carry_is_refused() -> None:
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def test_a_payload_file_is_split_and_its_empty_lines_left_out(tmp_path: Path) -> None:
-    """A payload file is split at its delimiter, and empty parts are left out."""
-    path = tmp_path / "payload"
-    path.write_bytes(b"one\n\ntwo\n\xff\n")
-    assert read_payloads(path) == (b"one", b"two", b"\xff")
-    assert plan_perf(payload_file=path).values == (b"one", b"two", b"\xff")
-
-
-@pytest.mark.parametrize(("delimiter", "raw"), [(r"\n", b"\n"), (r"\t", b"\t"), ("--", b"--")])
-def test_a_payload_delimiter_may_be_written_as_an_escape(
-    tmp_path: Path, delimiter: str, raw: bytes
-) -> None:
-    path = tmp_path / "payload"
-    path.write_bytes(raw.join([b"one", b"two"]))
-    assert read_payloads(path, delimiter) == (b"one", b"two")
-
-
-def test_the_record_size_of_a_payload_file_is_its_mean(tmp_path: Path) -> None:
-    path = tmp_path / "payload"
-    path.write_bytes(b"aa\nbbbb")
-    assert plan_perf(payload_file=path).record_size == 3
-
-
-def test_a_payload_delimiter_may_be_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "payload"
-    path.write_bytes(b"one\xfftwo")
-    assert read_payloads(path, os.fsdecode(b"\xff")) == (b"one", b"two")
-
-
-def test_a_small_payload_file_takes_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "payload"
-    path.write_bytes(b"one\n")
-    tracemalloc.start()
-    try:
-        read_payloads(path)
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_payload_file_is_read_up_to_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plans, "MAX_PAYLOAD_FILE", 3 << 20)
-    path = tmp_path / "payload"
-    path.write_bytes(b"x" * (3 << 20))
-    [value] = read_payloads(path)
-    assert len(value) == 3 << 20
-    path.write_bytes(b"x" * ((3 << 20) + 1))
-    with pytest.raises(UsageError, match="larger than 3 MiB"):
-        read_payloads(path)
-
-
-def test_a_plan_that_is_shown_shows_no_payload(tmp_path: Path) -> None:
-    """The repr of a plan does not contain the payload."""
-    path = tmp_path / "payload"
-    path.write_bytes(b"canary\n")
-    assert "canary" not in repr(plan_perf(payload_file=path))
-
-
-def test_a_missing_payload_file_is_refused(tmp_path: Path) -> None:
-    assert "No such file" in refused(payload_file=tmp_path / "none")
-
-
-def test_a_folder_is_no_payload_file(tmp_path: Path) -> None:
-    assert "directory" in refused(payload_file=tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"\n\n\n"])
-def test_an_empty_payload_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "payload"
-    path.write_bytes(content)
-    assert refused(payload_file=path).endswith("is empty")
-
-
-def test_a_huge_payload_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "MAX_PAYLOAD_FILE", 1 << 20)
-    path = tmp_path / "payload"
-    path.write_bytes(b"x" * ((1 << 20) + 1))
-    assert refused(payload_file=path).endswith("is larger than 1 MiB")
-
-
-def test_an_empty_delimiter_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "payload"
-    path.write_bytes(b"x")
-    assert refused(payload_file=path, payload_delimiter="").startswith("--payload-delimiter")
 
 
 @pytest.mark.parametrize("flag", ["json_file", "report_file"])

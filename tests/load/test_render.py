@@ -252,4 +252,8 @@ def test_the_screen_is_chosen_by_where_the_output_goes(
     assert isinstance(choose_screen(), PlainScreen)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert isinstance(choose_screen(), LiveScreen)
+    # Who asks for an interval wants lines.
+    asked = choose_screen(0.25)
+    assert isinstance(asked, PlainScreen)
+    assert asked.interval == 0.25
     assert capsys.readouterr().out == ""
