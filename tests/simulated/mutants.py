@@ -8,6 +8,9 @@ with the mutant and none without. `make mutants` runs all mutants. The output en
 Each mutant names the rule that it breaks, and the issue of Kafka or of a client that taught that
 rule where there is one. So a mutant that is not caught says what the simulation fails to show.
 
+`--record` writes the seeds to `caught.json`. The tests try those seeds first: some mutants need a
+thousand others. Where the recorded seed notices nothing any more, they try all.
+
 `python -m tests.simulated.mutants "leader change"` runs only the mutants whose name contains these
 words. A mutant's name is the name of its function, with spaces instead of underscores.
 """
@@ -71,7 +74,18 @@ from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
 
 from . import transactional_mutants
-from .mutation import LIMIT, MUTANTS, Caught, Mutant, Patch, applied, catch, mutant
+from .mutation import (
+    LIMIT,
+    MUTANTS,
+    Caught,
+    Mutant,
+    Patch,
+    applied,
+    catch,
+    mutant,
+    record,
+    recorded,
+)
 from .soak import PROCESSES
 
 __all__ = [
@@ -82,6 +96,7 @@ __all__ = [
     "catch",
     "main",
     "mutant",
+    "recorded",
     "transactional_mutants",
 ]
 
@@ -1063,25 +1078,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only those whose name contains one of these")
     parser.add_argument("--limit", type=int, default=LIMIT)
+    parser.add_argument("--record", action="store_true", help="note the seeds in caught.json")
     asked = parser.parse_args(arguments)
     unknown = [part for part in asked.names if not any(part in name for name in MUTANTS)]
     if unknown:
         parser.error(f"no mutant's name contains {', '.join(map(repr, unknown))}")
     names = [n for n in MUTANTS if not asked.names or any(part in n for part in asked.names)]
     began = time.monotonic()
-    caught = 0
+    caught: dict[str, int] = {}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
         jobs = [pool.submit(catch, name, asked.limit) for name in names]
         for job in jobs:
             found = job.result()
-            caught += found.seed is not None
+            if found.seed is not None:
+                caught[found.name] = found.seed
             verdict = "SURVIVED" if found.seed is None else f"seed {found.seed}: {found.how}"
             sys.stdout.write(f"{found.name}: {verdict}\n")
             sys.stdout.flush()
     sys.stdout.write(f"took {time.monotonic() - began:.0f} s\n")
-    sys.stdout.write(f"{len(names)} mutants, {caught} caught\n")
-    return 0 if caught == len(names) else 1
+    sys.stdout.write(f"{len(names)} mutants, {len(caught)} caught\n")
+    if asked.record:
+        record({name: seed for name, seed in recorded().items() if name in MUTANTS} | caught)
+    return 0 if len(caught) == len(names) else 1
 
 
 if __name__ == "__main__":

@@ -5,17 +5,32 @@ The mutants themselves are in `mutants` and `transactional_mutants`.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from .soak import quiet, run_seed
 from .world import Result
 
-__all__ = ["LIMIT", "MUTANTS", "Caught", "Mutant", "Patch", "applied", "catch", "mutant"]
+__all__ = [
+    "LIMIT",
+    "MUTANTS",
+    "Caught",
+    "Mutant",
+    "Patch",
+    "applied",
+    "catch",
+    "mutant",
+    "record",
+    "recorded",
+]
 
 LIMIT = 2000
+RECORD: Final = Path(__file__).with_name("caught.json")
 _UNFIT: Final = re.compile(r"TypeError\(.*argument")
 Patch = Callable[[Any, str, Any], None]
 
@@ -81,8 +96,24 @@ def applied(broken: Mutant) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-def catch(name: str, limit: int = LIMIT) -> Caught:
-    """Run seeds with a mutant in place until one notices.
+def recorded() -> dict[str, int]:
+    """Return the seed that noticed each mutant when they were last recorded (`record`)."""
+    seeds: dict[str, int] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return seeds
+
+
+def record(seeds: Mapping[str, int]) -> None:
+    """Write down which seed noticed each mutant, for `catch` to try first."""
+    RECORD.write_text(json.dumps(dict(sorted(seeds.items())), indent=0) + "\n", encoding="utf-8")
+
+
+def catch(name: str, limit: int = LIMIT, *, first: int | None = None) -> Caught:
+    """Run seeds with a mutant in place until one notices, from 0 upwards.
+
+    Args:
+        name: the mutant's name.
+        limit: how many seeds to try.
+        first: a seed to try before all others; None for none.
 
     Raises:
         TypeError: the mutant's function does not take the arguments of the function that it
@@ -90,7 +121,7 @@ def catch(name: str, limit: int = LIMIT) -> Caught:
     """
     broken = MUTANTS[name]
     with quiet():
-        for seed in range(limit):
+        for seed in chain(() if first is None else (first,), range(limit)):
             with applied(broken):
                 violations = broken.run_one(seed).violations
             if any(_UNFIT.search(str(each)) for each in violations):
