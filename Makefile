@@ -13,8 +13,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LONG := tests/simulated tests/spark tests/exploration
-KAFKA := $(wildcard tests/*/on_kafka)
-BIGGER := $(wildcard tests/*/on_kafka/three_nodes) tests/spark/on_kafka
+KAFKA := $(filter-out tests/spark/on_kafka,$(wildcard tests/*/on_kafka))
+THREE := $(wildcard tests/*/on_kafka/three_nodes)
+BIGGER := $(THREE) tests/spark/on_kafka
 
 # Variables that users set for other Pythons and installs are removed: PYTHONOPTIMIZE turns asserts
 # off, PIP_USER and PIP_TARGET install outside of .venv, and with PYTHONDONTWRITEBYTECODE each of the
@@ -75,7 +76,7 @@ check: static declared everyday everyday-pure ## The quick part of it: what to r
 # Tests and brokers wait for one another, so four workers with one broker each suit two cores, but
 # only two workers with more: a cluster of three nodes, or Spark and a broker.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
-	$(BIN)/python -m pytest $(KAFKA) $(BIGGER:%=--ignore %) -n 4 --dist loadgroup
+	$(BIN)/python -m pytest $(KAFKA) $(THREE:%=--ignore %) -n 4 --dist loadgroup
 	$(BIN)/python -m pytest $(BIGGER) -n 2 --dist loadgroup
 
 # Fails if the advisory database cannot be reached, because then nothing was checked.
