@@ -107,7 +107,12 @@ ProducerProps = Annotated[
 ]
 ProducerConfigFile = Annotated[
     Path | None,
-    _producer(*_CONFIG, metavar="FILE", help=_CONFIG_HELP),
+    _producer(
+        *_CONFIG,
+        metavar="FILE",
+        # A terminal of 80 columns has no room for two names in the column of the names.
+        help=f"{_CONFIG_HELP} Kafka before 4.2 calls it --producer.config.",
+    ),
 ]
 TransactionalId = Annotated[
     str | None,

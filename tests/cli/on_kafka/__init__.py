@@ -1,0 +1,3 @@
+"""Tests of `aioidem doctor` on real Kafka."""
+
+from __future__ import annotations
