@@ -53,7 +53,7 @@ class Injector(BrokerChanges):
         self._served = -1
         self._garble: dict[tuple[int, int], int] = {}
         self._pid_code = 0
-        self._old_metadata: dict[tuple[str | None, int], Entity] | None = None
+        self._old_metadata: dict[tuple[str | None, int, bool], Entity] | None = None
         self._gone: set[str] = set()
         self._leaderless = False
         # For each deleted topic: how many partitions it will have when it is recreated.
@@ -591,9 +591,9 @@ class Injector(BrokerChanges):
         def change(answer: Entity) -> Entity:
             if self._old_metadata is not None:
                 # All brokers of a cluster repeat the first answer that any of them gave in this
-                # API version.
-                place = getattr(answer, "cluster_id", None), seen.api_version
-                answer = self._old_metadata.setdefault(place, answer)
+                # API version. Who asks about the cluster alone is not told of topics.
+                kind = getattr(answer, "cluster_id", None), seen.api_version, bool(answer.topics)
+                answer = self._old_metadata.setdefault(kind, answer)
             topics = tuple(self._veil(topic) for topic in answer.topics)
             return dataclasses.replace(answer, topics=topics)
 

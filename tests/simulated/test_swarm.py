@@ -26,6 +26,16 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
     seeds_are_right(range(first, first + 20), run_swarm)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(4215515, id="a repeated answer about topics is none about the cluster alone")],
+)
+def test_seeds_that_were_wrong_are_right(seed: int) -> None:
+    with quiet():
+        result = perform(draw_swarm(seed))
+    assert not result.violations, "\n".join(map(str, result.violations))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_rest_of_a_thousand_seeds_of_the_swarm_show_nothing_wrong() -> None:
