@@ -71,14 +71,20 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Set the markers of a test (see markers.py).
+
+    pytest-xdist looks for its marker, the group, before `pytest_collection_modifyitems` is here.
+    """
+    for marker in markers_of(item):
+        item.add_marker(marker)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Set the markers of each test (see markers.py), and run the longest tests first.
+    """Run the longest tests first.
 
     If such a test came last in the random order, one worker would run it while the others wait.
     """
-    for item in items:
-        for marker in markers_of(item):
-            item.add_marker(marker)
     items.sort(key=_takes_long, reverse=True)
 
 

@@ -22,13 +22,21 @@ from tests.ci import CI
 from .archive import make_archive
 from .tools import STOCK
 
-__all__ = ["anyio_backend", "kafka_installed"]
+__all__ = ["anyio_backend", "grouped", "kafka_installed"]
 
 _LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "asyncio": ("asyncio", {"use_uvloop": False}),
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def grouped(request: pytest.FixtureRequest) -> None:
+    """Fail if pytest-xdist spreads tests that share a cluster: each worker would start its own."""
+    if request.config.getoption("loadgroup", default=False):
+        alone = [item.nodeid for item in request.session.items if "@" not in item.nodeid]
+        assert alone == []
 
 
 @pytest.fixture(scope="session", autouse=True)

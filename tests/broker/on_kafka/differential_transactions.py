@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -46,17 +47,14 @@ _OFFSETS: Final = {"offsets.topic.num.partitions": "2"}
 _SOON: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
+@dataclass(frozen=True, eq=False)
 class TransactionalWorld:
     """A real broker with a level of ``transaction.version``; from 2 on, clients use protocol v2."""
 
-    def __init__(
-        self, world: World, features: Mapping[str, int], level: int, newest_end: int = 5
-    ) -> None:
-        self.world = world
-        self.features = features
-        self.level = level
-        # The newest version of EndTxn and of TxnOffsetCommit.
-        self.newest_end = newest_end
+    world: World
+    features: Mapping[str, int]
+    level: int
+    newest_end: int = 5  # the newest version of EndTxn and of TxnOffsetCommit
 
 
 TRANSACTIONAL_WORLDS: Final = (

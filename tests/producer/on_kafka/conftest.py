@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.kafka.fixtures import anyio_backend, kafka_installed
+from tests.kafka.fixtures import anyio_backend, grouped, kafka_installed
 
-__all__ = ["anyio_backend", "kafka_installed"]
+__all__ = ["anyio_backend", "grouped", "kafka_installed"]
