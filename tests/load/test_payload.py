@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,7 @@ from aioidem._load.payload import Numbers, choose_values, longest, mean_size, re
 from aioidem._load.plan import plan_perf
 from aioidem._load.usage import UsageError
 
-
-def refused(**flags: Any) -> str:
-    with pytest.raises(UsageError) as caught:
-        plan_perf(**flags)
-    return str(caught.value)
+from .test_plan import refused
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 10, 11, 99, 100, 101, 1000, 12_345])

@@ -1,3 +1,3 @@
-"""Tests of `aioidem doctor` on real Kafka."""
+"""Tests of `aioidem perf` beside Kafka's own tool."""
 
 from __future__ import annotations
