@@ -24,7 +24,7 @@ from aioidem._load.plan import (
     MAX_RETAIN,
     MAX_RTT_MS,
 )
-from aioidem._load.usage import UsageError, one_line
+from aioidem._load.usage import UsageError, between, one_line
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import RecordError
 
@@ -82,11 +82,11 @@ def plan_broker(
     Raises:
         UsageError: a flag is out of range, or a topic is given twice.
     """
-    _in_range("--brokers", brokers, 1, MAX_BROKERS)
-    _in_range("--retain", retain, DEFAULT_RETAIN, MAX_RETAIN)
-    _in_range("--rtt", rtt_ms, 0.0, MAX_RTT_MS)
+    between("--brokers", brokers, 1, MAX_BROKERS)
+    between("--retain", retain, DEFAULT_RETAIN, MAX_RETAIN)
+    between("--rtt", rtt_ms, 0.0, MAX_RTT_MS)
     # Brokers listen on consecutive ports, starting with this one.
-    _in_range("--port", port, 0, _MAX_PORT - brokers + 1)
+    between("--port", port, 0, _MAX_PORT - brokers + 1)
     planned = tuple(parse_topic(topic) for topic in topics)
     names = [topic.name for topic in planned]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -120,8 +120,3 @@ async def _serve(plan: BrokerPlan) -> None:
             print(cluster.bootstrap_servers, flush=True)
             async for _ in signals:
                 break
-
-
-def _in_range(flag: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # NaN is not in the range either
-        raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
