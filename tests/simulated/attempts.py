@@ -80,7 +80,10 @@ class Attempts:
         """
         self.ended_at: float | None = None
         """When a code first answered any attempt that ends the producer, in seconds."""
+        self.refusals: dict[tuple[str, int], dict[int, float]] = {}
+        """When each error code last answered an attempt, in seconds, by topic and partition."""
         self._stories: dict[ValueId, Story] = {}
+        self._oldest: dict[tuple[str, int], int] = {}
         self._requests: dict[object, dict[object, dict[tuple[str, int], list[ValueId]]]] = {}
 
     def of(self, value: ValueId) -> Story | None:
@@ -88,8 +91,12 @@ class Attempts:
         return self._stories.get(value)
 
     def oldest_stamp_ms(self, place: tuple[str, int]) -> int:
-        """Return the oldest timestamp that was ever sent to a partition."""
-        return min(story.stamp_ms for story in self._stories.values() if story.place == place)
+        """Return the oldest timestamp that was ever given to a socket for a partition.
+
+        It counts even if no byte was written: the engine is as careful about the records that it
+        is about to send as about those that it has sent.
+        """
+        return self._oldest[place]
 
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
         """Note that a Produce request was given to the socket."""
@@ -99,6 +106,7 @@ class Attempts:
             values = carried[place] = []
             for value, stamp_ms in _records(batch.data):
                 values.append(value)
+                self._oldest[place] = min(stamp_ms, self._oldest.get(place, stamp_ms))
                 story = self._stories.get(value)
                 if story is None:
                     story = self._stories[value] = Story(place, stamp_ms, self._now())
@@ -113,7 +121,10 @@ class Attempts:
                 self.fenced_at = self._now()
             if answer.code in _ENDS_THE_PRODUCER and self.ended_at is None:
                 self.ended_at = self._now()
-            for story in self._ended(left.pop((answer.topic, answer.partition), [])):
+            place = answer.topic, answer.partition
+            if answer.code:
+                self.refusals.setdefault(place, {})[answer.code] = self._now()
+            for story in self._ended(left.pop(place, [])):
                 self._answer(story, answer)
         self._doubt(left)
 

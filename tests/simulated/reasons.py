@@ -139,6 +139,8 @@ class Reasons:
             return "it was refused as if it had a producer id", True
         if codes[ErrorCode.out_of_order_sequence_number] >= 2:
             return "two passes of probes were refused", True
+        if codes[ErrorCode.out_of_order_sequence_number] and self._questioned(story):
+            return "a success behind a code that no broker answers to Produce proved nothing", True
         if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
             return "it was refused for good while it was in doubt", True
         stamps: list[float] = [self._attempts.oldest_stamp_ms(story.place)]
@@ -148,6 +150,15 @@ class Reasons:
         if age_ms >= self._expiration_ms / 2:
             return "the brokers may have forgotten the producer", True
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
+
+    def _questioned(self, story: Story) -> bool:
+        """Whether a code came, since the doubt, that may mean that the leader lost its state.
+
+        It may have answered another batch. The success of a later batch then proves nothing about
+        this one, which is resent by itself, once.
+        """
+        refusals = self._attempts.refusals.get(story.place, {})
+        return any(_unknown(c) and at >= (story.doubted_at or 0) for c, at in refusals.items())
 
 
 def lost_place(event: str) -> tuple[str, int] | None:

@@ -136,6 +136,7 @@ def test_a_request_of_which_no_byte_was_written_leaves_no_doubt() -> None:
     request = watched.send(0.5)
     watched.lose(1.0, (request,))
     assert watched.attempts.of(VALUE) is None
+    assert watched.attempts.oldest_stamp_ms(("t", 0)) == 0  # its age may still raise suspicion
 
 
 def test_a_stopped_process_is_late_by_no_more_than_its_stop() -> None:
@@ -168,6 +169,38 @@ def test_unknown_needs_a_reason() -> None:
     watched.answer(5.0, watched.send(4.5), ErrorCode.out_of_order_sequence_number)
     assert reasons.judge([row]) is None
     assert reasons.found == {"two passes of probes were refused": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "partition", "at", "explained"),
+    [
+        (ErrorCode.unsupported_sasl_mechanism, 0, 2.0, True),
+        (ErrorCode.unsupported_sasl_mechanism, 0, 0.5, False),
+        (ErrorCode.unsupported_sasl_mechanism, 1, 2.0, False),
+        (ErrorCode.not_leader_or_follower, 0, 2.0, False),
+    ],
+)
+def test_a_code_for_another_batch_explains_a_doubt_that_one_pass_did_not_end(
+    code: int, partition: int, at: float, explained: bool
+) -> None:
+    """After a code that no broker answers to Produce, a later success proves nothing.
+
+    It explains nothing if it came before the doubt, or from another partition.
+    """
+    watched = Watched()
+    reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+    watched.send(0.2)
+    other_answer = [WireAnswer("t", partition, code, -1)]
+    if at < 1.0:
+        watched.now = at
+        watched.attempts.answered("b", 1, other_answer)
+    watched.lose(1.0)
+    request = watched.send(1.5)
+    if at > 1.0:
+        watched.now = at
+        watched.attempts.answered("b", 1, other_answer)
+    watched.answer(2.5, request, ErrorCode.out_of_order_sequence_number)
+    assert (reasons.judge([Row(VALUE, "t", 0, 0.0)]) is None) == explained
 
 
 @pytest.mark.parametrize("offset", [-1, 7])

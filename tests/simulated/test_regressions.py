@@ -444,6 +444,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (815709, "records behind a batch in doubt, which two passes of probes give up"),
         (427390, "another cluster's brokers, which gave stale answers with the first one's id"),
         (804653, "a later value of a `send_many`, which waits for room after the one before it"),
+        (3527123, "batches in doubt below one with old records, of which no byte was written"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )
