@@ -143,13 +143,18 @@ class _Cursor:
         return int.from_bytes(self.take(size), "big", signed=True)
 
     def unsigned_varint(self) -> int:
+        # The simulation reads a few thousand of these for each schedule, most of one byte.
+        data, at = self.data, self.at
         value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
+        while at < len(data):
+            byte = data[at]
+            at += 1
             if byte < 0x80:
-                return value
+                self.at = at
+                return value | byte << shift
+            value |= (byte & 0x7F) << shift
             shift += 7
+        raise FrameError(f"a number at {self.at} of {len(data)} bytes has no end")
 
     def varint(self) -> int:
         value = self.unsigned_varint()

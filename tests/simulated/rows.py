@@ -77,6 +77,12 @@ def _code(number: int) -> str:
     return ErrorCode(number).name
 
 
+_NAMES = {id(table): name for name, table in _TABLES.items()}
+_KEYS = {
+    name: {key: f"{name}: {_named(*key)}" for key in table} for name, table in _TABLES.items()
+}
+
+
 @dataclass
 class Rows:
     """Counts of rows and pairs, each named as in `all_rows` with the table's name before it."""
@@ -111,8 +117,9 @@ class Rows:
         """Count while the block runs one schedule."""
         self._latest = "no fault"
         self._rungs.clear()
+        looking_up = self._looking_up()
         places: list[tuple[Any, str, Any]] = [
-            *((module, "transition", self._looking_up()) for module in _MODULES),
+            *((module, "transition", looking_up) for module in _MODULES),
             (produce, "classify", self._classifying()),
             (transactions, "classify_call", self._classifying_calls()),
             (Recovery, "move", self._moving(Recovery.move)),
@@ -132,17 +139,12 @@ class Rows:
         self._latest = kind
 
     def _looking_up(self) -> Any:
-        names = {id(table): name for name, table in _TABLES.items()}
         taken, pairs = self.taken, self.pairs
-        keys = {
-            name: {key: f"{name}: {_named(*key)}" for key in table}
-            for name, table in _TABLES.items()
-        }
 
         def counting(table: Any, state: Any, event: Any, subject: object) -> Any:
             after = transition(table, state, event, subject)
-            name = names[id(table)]
-            row = keys[name][state, event]
+            name = _NAMES[id(table)]
+            row = _KEYS[name][state, event]
             taken[row] += 1
             if name in _PAIRED:
                 pairs[f"{self._latest} / {row}"] += 1

@@ -261,7 +261,7 @@ def soak(
     ]
     total = Tally()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
+    with ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=gc.freeze) as pool:
         for done in as_completed([pool.submit(run_chunk, chunk, run_one) for chunk in chunks]):
             total.merge(done.result())
             if progress is not None:
