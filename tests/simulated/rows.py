@@ -78,9 +78,7 @@ def _code(number: int) -> str:
 
 
 _NAMES = {id(table): name for name, table in _TABLES.items()}
-_KEYS = {
-    name: {key: f"{name}: {_named(*key)}" for key in table} for name, table in _TABLES.items()
-}
+_KEYS = {name: {key: f"{name}: {_named(*key)}" for key in table} for name, table in _TABLES.items()}
 
 
 @dataclass
