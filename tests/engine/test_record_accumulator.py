@@ -135,6 +135,8 @@ def test_a_spread_block_has_no_partition_of_its_own_afterwards() -> None:
     items = [item for state in rig.core.partitions.values() for item in state.queue.records]
     assert sum(item.count for item in items) == 900
     assert [item.partition for item in items] == [None] * len(items)
+    assert [bool(state.queue.records) for state in rig.core.partitions.values()] == [True] * 3
+    assert rig.core.accumulator.unplaced == {}
     append(rig, block(9, told, partition=2))
     assert rig.state(partition=2).queue.records[-1].partition == 2
 
@@ -304,6 +306,8 @@ def test_a_partition_that_the_topic_lacks_is_told_with_those_it_has(count: int, 
     assert record.status is NOT_WRITTEN
     assert f"topic 't' has {has}" in str(record.error).replace("4 partitions ", "")
     assert "there is no partition 7" in str(record.error)
+    assert record.settlement is not None
+    assert (record.settlement.topic, record.settlement.partition) == (T, -1)
 
 
 def test_a_partition_of_which_no_newer_metadata_tells_is_waited_for() -> None:
@@ -375,6 +379,58 @@ def test_a_batch_goes_where_the_request_has_room_for_it(room: int, together: boo
     assert (len(rig.outstanding()) == 1) is together
 
 
+def test_a_full_request_takes_no_more_batches_than_are_said() -> None:
+    rig = Rig(partitions=MOST_BATCHES + 2, max_request_size=10_000_000).start()
+    for partition in range(MOST_BATCHES + 2):
+        rig.send(partition=partition, poll=False)
+    rig.poll()
+    assert [len(request.parts) for request in rig.outstanding()] == [MOST_BATCHES, 2]
+
+
+def size_of_a_batch() -> int:
+    rig = Rig().start()
+    rig.send()
+    return len(rig.outstanding()[0].only.data)
+
+
+@pytest.mark.parametrize(("missing", "again"), [(0, [[0, 1]]), (1, [[0], [1]])])
+def test_batches_that_are_sent_again_share_a_request_if_they_just_fit(
+    missing: int, again: list[list[int]]
+) -> None:
+    """New batches need some bytes more, because their size is only estimated."""
+    size = size_of_a_batch()
+    rig = Rig(partitions=2, batch_size=size, max_request_size=2 * size - missing).start()
+    for partition in range(2):
+        rig.send(partition=partition, poll=False)
+    rig.poll()
+    assert parts(rig) == [[0], [1]]
+    lose_and_wait(rig)
+    assert parts(rig) == again
+
+
+def parts(rig: Rig) -> list[list[int]]:
+    """Return the partitions of each request that is not answered."""
+    return [[part.partition for part in request.parts] for request in rig.outstanding()]
+
+
+def lose_and_wait(rig: Rig) -> None:
+    """Lose the connection, and open the next one when all batches may be sent again."""
+    rig.hold = (steps.OpenLink,)
+    rig.lose()
+    rig.tick(3.0)
+    for step in rig.held:
+        rig.opened(step)
+    rig.poll()
+
+
+def test_a_batch_that_is_larger_than_a_request_is_sent_again_alone() -> None:
+    rig = Rig(partitions=2, batch_size=100, max_request_size=200).start()
+    rig.send(partition=1, size=10)
+    rig.send(partition=0, size=400)
+    lose_and_wait(rig)
+    assert sorted(parts(rig)) == [[0], [1]]
+
+
 # -- what has no outcome yet
 
 
@@ -407,6 +463,30 @@ def test_whether_a_topic_had_numbers_of_an_identity_is_known() -> None:
     assert accumulator.numbered(T, identity)
     assert not accumulator.numbered(T, None)
     assert not accumulator.numbered("u", identity)
+    waiting = Rig(linger=9.0, batch_size=10_000).start()
+    waiting.send()
+    identity = waiting.core.identity.current
+    assert waiting.state().ledger.identity is identity
+    assert not waiting.core.accumulator.numbered(T, identity), "no batch has had a number"
+
+
+def test_a_closed_producer_has_no_shortcut_to_a_partition() -> None:
+    rig = Rig(linger=9.0, batch_size=10_000).start()
+    rig.send(2, partition=None, poll=False)
+    appender = rig.core.accumulator.appender
+    again = rig.state().queue.records[0]
+    rig.core.accumulator.close()
+    assert not appender.append(T, again, rig.now)
+
+
+@pytest.mark.parametrize("placed", ["u", "w"])
+def test_a_topic_whose_records_are_placed_wakes_nobody(placed: str) -> None:
+    rig = Rig(max_block=4.0).start()
+    accumulator, now = rig.core.accumulator, rig.now
+    for topic in ("u", "w"):
+        rig.send(topic=topic, partition=None, block_until=now + 3.0 - (topic == placed))
+    accumulator.topics[placed].unassigned.take()
+    assert accumulator.awaits(now) == now + 3.0
 
 
 def test_a_closed_producer_sends_what_it_has() -> None:
