@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from aioidem._engine.refusals import culprits
+from aioidem._protocol.produce import PartitionAnswer
+
 from .driver import (
     ACKED,
     INVALID_RECORD,
@@ -121,3 +124,10 @@ def test_a_broker_that_names_one_record_at_a_time_comes_to_an_end() -> None:
     assert rounds == 3
     assert rig.statuses == [ACKED] + [NOT_WRITTEN] * 3
     rig.assert_drained()
+
+
+def test_culprits_are_in_the_order_of_the_records_whatever_order_they_are_named_in() -> None:
+    """Their callbacks are called in this order."""
+    named = ((2, "a"), (0, None), (1, "z"))
+    answer = PartitionAnswer("t", None, 0, INVALID_RECORD, -1, record_errors=named)
+    assert list(culprits("t-0", answer, 3, 1, "broker 1")) == [0, 1, 2]
