@@ -15,7 +15,9 @@ from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore
 from aioidem._engine.batch import Batch
+from aioidem._engine.flushing import FlushCount
 from aioidem._engine.meters import Meters
+from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.settlement import Settlement
@@ -41,7 +43,7 @@ from .progress import Progress
 from .reasons import Reasons
 from .schedule import Call, Fault, Glitch, Schedule
 from .soak import quiet
-from .test_written_schedules import clean, schedule
+from .test_written_schedules import calls, clean, schedule
 from .whole import Whole, draw_whole
 from .world import World
 
@@ -429,3 +431,45 @@ def test_an_engine_that_raises_inside_the_whole_producer_is_noticed(
     with quiet():
         found = [violation.anomaly for violation in perform(plan).violations]
     assert found == [Anomaly.CRASH]
+
+
+_FLUSHED, _FOR_EVER = Outcomes.flushed, 10**9
+_FLUSHES = tuple(Fault(0.45 + 0.3 * number, "flush") for number in range(8))
+_FLUSHED_WRONGLY = [
+    pytest.param(Outcomes, "flushed", lambda *_: True, Anomaly.UNSETTLED, id="too early"),
+    pytest.param(
+        Outcomes,
+        "flushed",
+        lambda outcomes, _: _FLUSHED(outcomes, _FOR_EVER),
+        Anomaly.STUCK,
+        id="too late",
+    ),
+    pytest.param(FlushCount, "add", lambda *_: None, Anomaly.MISCOUNTED, id="counts nothing"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "wrong", "anomaly"), _FLUSHED_WRONGLY)
+def test_a_flush_that_ends_at_the_wrong_time_or_counts_wrongly_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Any, anomaly: Anomaly
+) -> None:
+    plan = schedule(faults=_FLUSHES)
+    clean(plan)
+    monkeypatch.setattr(owner, name, wrong)
+    assert {each.anomaly for each in World(plan).run().violations} == {anomaly}
+
+
+@pytest.mark.parametrize(("owner", "name", "wrong", "anomaly"), _FLUSHED_WRONGLY[::2])
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_a_flush_that_returns_what_is_not_so_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    owner: type,
+    name: str,
+    wrong: Any,
+    anomaly: Anomaly,
+) -> None:
+    """The application that flushes waits for what it has queued without waiting for an outcome."""
+    plan = _plan(backend=backend, rtt=0.3, faults=_FLUSHES, calls=calls(80))
+    assert not perform(plan).violations
+    monkeypatch.setattr(owner, name, wrong)
+    assert anomaly in {each.anomaly for each in perform(plan).violations}

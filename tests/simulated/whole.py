@@ -47,7 +47,7 @@ from aioidem._producer.topic_lookup import TopicLookup
 from aioidem._protocol.frames import FrameLimit
 from aioidem._testing.wire_frames import batch_values
 from aioidem.broker import EmbeddedCluster
-from aioidem.structs import DeliveryStatus
+from aioidem.structs import DeliveryCounts, DeliveryStatus
 from aioidem.testing import (
     Anomaly,
     Expectations,
@@ -68,6 +68,7 @@ from .attempts import Attempts
 from .broker_changes import reassigned, repeatable, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
+from .flushes import counted
 from .frame_watch import FrameWatch
 from .missing import MissingPartitions
 from .reasons import Reasons
@@ -561,6 +562,8 @@ class Whole:
         self._acked: set[ValueId | None] = set()
         # The values of `send_many` that may have been queued after those of later calls.
         self._read_ahead: set[ValueId] = set()
+        # The records that `send_nowait` has queued.
+        self._handed: list[Row] = []
         # For each value of a `send_many` but the first: the value before it in the same call.
         self.before: dict[ValueId, ValueId] = {}
         self.monitor = WireMonitor(
@@ -900,6 +903,7 @@ class Whole:
                 # There may be room, but not enough for this record.
                 await until(self.now + self.schedule.rtt)
             else:
+                self._handed.append(row)
                 delivery.add_done_callback(functools.partial(self._settle, row))
                 return
 
@@ -950,9 +954,20 @@ class Whole:
             try:
                 chance = self._chance("flush", self.now)
                 with anyio.move_on_after(chance.choice((0.0, self.schedule.rtt, 10.0))):
-                    await producer.flush(chance.choice((0.1, 5.0)))
+                    waits_for = [row for row in self._handed if row.outcome is Outcome.PENDING]
+                    said = await producer.flush(chance.choice((0.1, 5.0)))
+                    self._judge_flush(said, waits_for)
             except errors.KafkaError:
                 return
+
+    def _judge_flush(self, said: DeliveryCounts, waits_for: list[Row]) -> None:
+        """Judge a flush that returned; besides these records it may count some of other calls."""
+        left = [row.value for row in waits_for if row.outcome is Outcome.PENDING]
+        if left:
+            self.report(Anomaly.UNSETTLED, f"a flush returns before {left[0]}")
+        least = counted(row.outcome for row in waits_for)
+        if any(count < known for count, known in zip(said, least, strict=True)):
+            self.report(Anomaly.MISCOUNTED, f"a flush counts {said}, and at least {least} ended")
 
     # -- the end -------------------------------------------------------------------------------
 

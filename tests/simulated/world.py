@@ -75,6 +75,7 @@ from .attempts import Attempts
 from .broker_changes import reassigned, repeatable, unresolved_while
 from .deadlines import Deadlines
 from .faults import Injector
+from .flushes import Flushes
 from .frame_watch import FrameWatch
 from .freshness import Freshness
 from .missing import MissingPartitions
@@ -756,6 +757,7 @@ class World:
         self.sender = SimSender(self.core, self.config, self, self.flight)
         self.missing = MissingPartitions(self.rows)
         self._decided: dict[ValueId, Outcome] = {}
+        self.flushes = Flushes(self.core.outcomes, self._decided)
         firsts = {
             (t, p): schedule.first_sequence
             for t, n in schedule.most_partitions.items()
@@ -973,7 +975,7 @@ class World:
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
             self.core.numbers.settled(settlement, self.now)
-            self._decided |= {row.value: _OUTCOMES[outcome.status] for row in rows}
+            self._decided.update((row.value, _OUTCOMES[outcome.status]) for row in rows)
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
 
@@ -990,6 +992,8 @@ class World:
     def _take_a_turn(self) -> None:
         if not self._stalled and not self.ended:
             self.sender.turn()
+            for violation in self.flushes.judge():
+                self.report(violation.anomaly, violation.detail)
             if self._closing is not None and self.core.outcomes.flushed(self._closing):
                 self._shut()
 
@@ -1139,7 +1143,9 @@ class World:
     def _begin_flush(self) -> int:
         if self.flight is not None:
             self.flight.flushed(self.now)
-        return self.core.accumulator.begin_flush()
+        generation = self.core.accumulator.begin_flush()
+        self.flushes.began(generation, self.rows)
+        return generation
 
     def _close_early(self) -> None:
         self._client(lambda: self._close(self.schedule.close_timeout))

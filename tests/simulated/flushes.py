@@ -1,0 +1,67 @@
+"""The judge of flushes: a flush ends with the last outcome that it waits for, and counts them all.
+
+It waits for each record that was queued before it began and had no outcome then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from aioidem._engine.flushing import FlushCount
+from aioidem._engine.outcomes import Outcomes
+from aioidem.structs import DeliveryCounts
+from aioidem.testing import Anomaly, Outcome, ValueId, Violation
+
+__all__ = ["Flushes", "counted"]
+
+
+@dataclass(slots=True)
+class _Flush:
+    count: FlushCount
+    waits_for: frozenset[ValueId]
+    left: set[ValueId]
+
+
+class Flushes:
+    """Compares what an engine says of flushes with the outcomes that it has decided.
+
+    Args:
+        outcomes: The engine's part that says whether a flush is over, and counts for it.
+        decided: The outcome of each record that has one.
+    """
+
+    def __init__(self, outcomes: Outcomes, decided: Mapping[ValueId, Outcome]) -> None:
+        self._outcomes = outcomes
+        self._decided = decided
+        self._flushes: list[_Flush] = []
+
+    def began(self, generation: int, queued: Iterable[ValueId]) -> None:
+        """Note that a flush began, and which records had been queued until then."""
+        waits_for = frozenset(value for value in queued if value not in self._decided)
+        count = FlushCount(generation)
+        self._outcomes.count_for(count)
+        self._flushes.append(_Flush(count, waits_for, set(waits_for)))
+
+    def judge(self) -> Iterator[Violation]:
+        """Report each flush that is over too early or too late, or counts wrongly."""
+        for flush in list(self._flushes):
+            flush.left -= self._decided.keys()
+            over = self._outcomes.flushed(flush.count.generation)
+            if over and flush.left:
+                yield Violation(Anomaly.UNSETTLED, f"a flush ends before {min(flush.left)}")
+            elif not over and not flush.left:
+                yield Violation(Anomaly.STUCK, "a flush goes on, and all that it waits for ended")
+            if over or not flush.left:
+                self._flushes.remove(flush)
+                self._outcomes.stop_counting(flush.count)
+                said, true = flush.count.counts, counted(map(self._decided.get, flush.waits_for))
+                if said != true and not flush.left:
+                    yield Violation(Anomaly.MISCOUNTED, f"a flush counts {said}, not {true}")
+
+
+def counted(outcomes: Iterable[Outcome | None]) -> DeliveryCounts:
+    """Return how many of some records were acknowledged, not written, and unknown."""
+    found = Counter(outcomes)
+    return DeliveryCounts(found[Outcome.ACKED], found[Outcome.NOT_WRITTEN], found[Outcome.UNKNOWN])
