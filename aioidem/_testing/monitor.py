@@ -262,7 +262,12 @@ class WireMonitor:
             return Carried(state, None, None, state.era)
         identity = self._identity(state, batch, (producer_id, epoch))
         known = identity.unwrap(sequence) in identity.batches
-        if state.outstanding > 1 and not state.gate and not (known and state.asking):
+        if (
+            state.outstanding > 1
+            and not state.gate
+            and not (known and state.asking)
+            and state.unproved_in_flight
+        ):
             self._report(Anomaly.GATE, f"{batch.where}: sequence {sequence} in company")
         sent = self._place(state, identity, batch, identity.unwrap(sequence), count)
         sent.attempts += 1

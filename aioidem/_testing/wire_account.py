@@ -240,6 +240,15 @@ class PartitionAccount:
         """Return the newest identity; None before anything was sent."""
         return None if self.newest is None else self.identities[self.newest]
 
+    @property
+    def unproved_in_flight(self) -> bool:
+        """Whether an attempt is outstanding at a batch that no answer has proved stored."""
+        return any(
+            sent.outstanding and not sent.proved
+            for identity in self.identities.values()
+            for sent in identity.batches.values()
+        )
+
     def start_over(self) -> None:
         """Reset the window and the gate, because the leader or the connection has changed."""
         self.window = DEFAULT_WINDOW

@@ -249,6 +249,23 @@ def test_probes_may_go_in_company_after_out_of_order() -> None:
     assert wire.found == []
 
 
+@pytest.mark.parametrize("proved", [True, False])
+def test_a_batch_that_is_proved_stored_is_no_company(proved: bool) -> None:
+    """A success proves what was sent before it; an attempt at that may still be unanswered."""
+    wire = Wire()
+    wire.opened()
+    assert [wire.send(n) for n in (1, 2, 3)]
+    wire.monitor.lost("a")
+    oldest = wire.send(1, connection="b")
+    wire.answer(oldest, ErrorCode.out_of_order_sequence_number, connection="b")
+    newest, left_out, _ = (wire.send(n, connection="b") for n in (3, 2, 1))
+    if proved:
+        wire.answer(newest, connection="b")
+    wire.monitor.answered("b", left_out, [])
+    wire.send(4, connection="b")
+    assert wire.found == ([] if proved else [Anomaly.GATE])
+
+
 def test_planted_gap() -> None:
     """A new batch that leaves a gap in the sequences is a GAP violation."""
     wire = Wire()
