@@ -17,6 +17,7 @@ import os
 import socket
 import stat
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from hypothesis import settings
 from tests.ci import CI
 from tests.fake_maven import FakeMaven
 from tests.ground import foreign
-from tests.markers import markers_of
+from tests.markers import SECONDS_ON_KAFKA, markers_of
 
 # Without this call, an assert that fails in a helper module would not show the compared values.
 pytest.register_assert_rewrite(
@@ -81,17 +82,26 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first.
+    """Run the longest tests first, and then those that share a cluster with the most others.
 
-    If such a test came last in the random order, one worker would run it while the others wait.
+    If such tests came last in the random order, one worker would run them while the others wait.
     """
-    items.sort(key=_takes_long, reverse=True)
+    together = Counter(map(_group_of, items))
+    items.sort(key=lambda item: (_takes_long(item), together[_group_of(item)]), reverse=True)
 
 
 def _takes_long(item: pytest.Item) -> bool:
-    """Return whether a test's own timeout is at least `_LONG_SECONDS`."""
+    """Return whether a test's own timeout is at least `_LONG_SECONDS`, and more than usual."""
     bound = item.get_closest_marker("timeout")
-    return bound is not None and bool(bound.args) and bound.args[0] >= _LONG_SECONDS
+    if bound is None or not bound.args or bound.args[0] < _LONG_SECONDS:
+        return False
+    return bound.args[0] > SECONDS_ON_KAFKA or item.get_closest_marker("kafka") is None
+
+
+def _group_of(item: pytest.Item) -> str | None:
+    """Return the group of tests that run in one process; None if a test may run anywhere."""
+    group = item.get_closest_marker("xdist_group")
+    return None if group is None else group.args[0]
 
 
 @pytest.fixture(

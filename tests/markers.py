@@ -24,11 +24,11 @@ import pytest
 
 from aioidem.broker import EmbeddedCluster
 
-__all__ = ["markers_of"]
+__all__ = ["SECONDS_ON_KAFKA", "markers_of"]
 
 _TESTS = Path(__file__).parent
 _ON_KAFKA = "on_kafka"
-_SECONDS_ON_KAFKA = 300  # the first test may download Kafka; each test has its own, tighter limit
+SECONDS_ON_KAFKA = 300  # the first test may download Kafka; each test has its own, tighter limit
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ def markers_of(item: pytest.Item) -> Iterator[pytest.MarkDecorator]:
         yield pytest.mark.spark
     if _ON_KAFKA in folders:
         yield pytest.mark.kafka
-        yield pytest.mark.timeout(_SECONDS_ON_KAFKA)
+        yield pytest.mark.timeout(SECONDS_ON_KAFKA)
         yield pytest.mark.xdist_group(_who_shares_a_cluster(item, folders))
     elif folders[0] in {"simulated", "install"}:
         yield getattr(pytest.mark, folders[0])

@@ -73,6 +73,8 @@ def _parsed(words: list[str]) -> Run:
     found: dict[str, list[str]] = {"": []}
     following = iter(words)
     for word in following:
+        if word.startswith("--no-"):
+            continue
         if word.startswith("-"):
             found.setdefault(word, []).append(next(following))
         else:

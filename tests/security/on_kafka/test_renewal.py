@@ -14,6 +14,7 @@ import pytest
 from aioidem import Producer
 from aioidem.testing import Action, FrameSeen, KafkaCluster
 from tests.kafka.tools import ONE_EACH, History, SpanCount, bounded, check, outcomes
+from tests.markers import SECONDS_ON_KAFKA
 
 from .test_security import TRUST, password, security
 
@@ -46,6 +47,7 @@ class Renewals:
         return None if self._seen is None else self._seen(seen)
 
 
+@pytest.mark.timeout(SECONDS_ON_KAFKA + 100)  # so that it is the first
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256"])
 @bounded(SECONDS + 60)
 async def test_sessions_renewed_every_second_lose_nothing(mechanism: str) -> None:
