@@ -44,8 +44,8 @@ class Reasons:
         config: The producer's options.
         attempts: What the wire shows of each record.
         now: Returns the time, in seconds.
-        wall_ms: Returns the latest time of day that the producer has seen, in milliseconds since
-            the Unix epoch.
+        wall_ms: Returns the time of day by the producer's clock, as if it were never set back, in
+            milliseconds since the Unix epoch.
         expiration: After how many seconds brokers forget a producer, by its records' timestamps.
         append_ms: Returns the time with which brokers stamp records, in milliseconds since the Unix
             epoch; None if records keep the producer's timestamps.

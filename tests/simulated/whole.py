@@ -535,7 +535,8 @@ class Whole:
         self.archive: dict[str, list[list[LogRecord]]] = {}
         self.removed = RemovedBatches()
         self.wall_jump = 0.0
-        self._latest_wall = 0.0
+        # The furthest that the client has seen its clock ahead of the brokers', in seconds.
+        self._wall_ahead = -math.inf
         self.rtt = schedule.rtt
         self.embedded = EmbeddedCluster(
             transaction_version=schedule.transaction_version,
@@ -623,9 +624,8 @@ class Whole:
 
     def client_wall(self) -> float:
         """Return the client's wall clock, in seconds."""
-        now = self.wall() + self.wall_jump
-        self._latest_wall = max(self._latest_wall, now)
-        return now
+        self._wall_ahead = max(self._wall_ahead, self.wall_jump)
+        return self.wall() + self.wall_jump
 
     def stall(self, seconds: float, _polls_first: bool) -> None:
         """Let the whole process stand still for a while, brokers included."""
@@ -772,7 +772,7 @@ class Whole:
                     config,
                     self.witness,
                     lambda: self.now,
-                    lambda: self._latest_wall * 1000,
+                    lambda: (self.wall() + self._wall_ahead) * 1000,
                     expiration / 1000,
                     (lambda: self.wall() * 1000) if self.schedule.stamps_by_log else None,
                 )

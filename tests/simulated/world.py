@@ -15,6 +15,7 @@ random generator decides that, which is seeded with the schedule's seed.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import re
 import traceback
@@ -689,7 +690,9 @@ class World:
         self.now = 100.0
         self.start = self.now
         self._last_call = self.start + max((call.at for call in schedule.calls), default=0.0)
-        self.wall_jump = self._latest_wall = 0.0
+        self.wall_jump = 0.0
+        # The furthest that the client has seen its clock ahead of the brokers', in seconds.
+        self._wall_ahead = -math.inf
         self.result = Result(schedule)
         self.rows: dict[ValueId, Row] = {}
         self.closed = False
@@ -787,7 +790,7 @@ class World:
             self.config,
             self.witness,
             lambda: self.now,
-            lambda: self._latest_wall * 1000,
+            lambda: self.wall_ms + self._wall_ahead * 1000,
             expiration / 1000,
             (lambda: self.wall_ms) if schedule.stamps_by_log else None,
         )
@@ -845,9 +848,8 @@ class World:
 
     def client_wall(self) -> float:
         """Return the client's wall clock, in seconds since the epoch."""
-        wall = self.wall_ms / 1000 + self.wall_jump
-        self._latest_wall = max(self._latest_wall, wall)
-        return wall
+        self._wall_ahead = max(self._wall_ahead, self.wall_jump)
+        return self.wall_ms / 1000 + self.wall_jump
 
     def _disturb(self, act: Callable[[], None]) -> None:
         """Carry out a fault, or a later part of it: what that schedules is a part of it, too."""
