@@ -368,12 +368,14 @@ class WireMonitor:
                 state.window = max(1, min(said, _MAX_WINDOW))
             return
         refused = answer.code in self.before_append and answer.base_offset < 0
+        # Two kinds of errors allow resending several batches at once: one that only a leader with
+        # the producer's state sends, and one that refuses a batch in doubt and is sent only if the
+        # batch was not appended. No other error allows it.
+        state.asking |= answer.code in _SHOWS_STATE
         if not sent.proved:
             state.gate = False
-            # Two kinds of errors allow resending several batches at once: one that only a leader
-            # with the producer's state sends, and one that refuses a batch in doubt and is sent
-            # only if the batch was not appended. No other error allows it.
-            state.asking |= answer.code in _SHOWS_STATE or (sent.ambiguous and refused)
+            # After renumbering, the doubt may be about attempts under an earlier identity.
+            state.asking |= (sent.ambiguous or self._renumbers) and refused
         identity.disowned |= answer.code == ErrorCode.unknown_producer_id
         if answer.code == ErrorCode.invalid_producer_epoch:
             self._losses.shared(identity.producer_id)

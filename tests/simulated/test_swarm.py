@@ -33,6 +33,8 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4243496, id="a batch that is proved stored is no company"),
         pytest.param(4250019, id="records grow old although the client's clock was set back"),
         pytest.param(4256755, id="a flush counts what was not decided when it began"),
+        pytest.param(4262097, id="a leader that refuses a proved batch has shown its state"),
+        pytest.param(4271920, id="a batch is in doubt by its old numbers"),
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
     ],
 )

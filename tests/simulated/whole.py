@@ -1015,7 +1015,8 @@ class Whole:
         # The time until the caller has the outcome counts from the application's call, so it
         # includes waiting for memory. `Deadlines` judges the time from the queue to the decision.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
-        late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
+        # What a broker lost may be written again, by a copy of a request that arrives late.
+        late = self.lost | {r.value for r in self.rows.values() if r.outcome is Outcome.UNKNOWN}
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         backwards = self.rows.keys() if schedule.resends_backwards else set()
         expect = Expectations(

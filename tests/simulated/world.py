@@ -1414,7 +1414,9 @@ class World:
         result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)
-        late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
+        # What a broker lost may be written again, by a copy of a request that arrives late.
+        late = self.lost | {row.value for row in rows if row.outcome is Outcome.UNKNOWN}
+        late = late if schedule.unfenced else set()
         moved = reassigned(self.rows, schedule)
         # Order is promised in each cluster, and the logs of two are compared as if the producer had
         # left the first for good. Where it came back they cannot be compared.
