@@ -13,7 +13,8 @@ grow, after a refusal that the known limit does not explain, and again `metadata
 answer. (That counts from the answer and not from the request, because a request that takes longer
 would be due again at once, and would leave no room for records on a connection that may carry one.
 Such a connection may carry a Metadata request first, which takes longer, too. So the limit does not
-age until there is room for records, but for at most `request_timeout`.)
+age until there is room for records, but for at most `request_timeout`. The topic's partitions share
+it: what the first one finds in a poll, the next one must not count as a reason to ask again.)
 
 Rejected: sending ever larger batches of several records to find the limit by trial, because the
 first batch of each size could end in doubt. Rejected: assuming Kafka's default of
@@ -72,6 +73,17 @@ class BatchLimit:
             return False
         after = max(max_age, unused_for) if self.unused else max_age
         return self._told_at is None or now >= self._told_at + after
+
+    def find_room(self, now: float, unused_for: float) -> None:
+        """Note that the connection has room for records now: from here on the limit ages.
+
+        Args:
+            now: the time, in seconds.
+            unused_for: for how many seconds after its answer, at most, it has not aged before.
+        """
+        self.unused = False
+        if self._told_at is not None and now <= self._told_at + unused_for:
+            self._told_at = now
 
     def awaited(self) -> bool:
         """Return whether batches wait for the limit, because one was refused for its size."""

@@ -131,7 +131,7 @@ class BrokerInquiries:
             token = self._requests.register(link, RequestKind.TOPIC_LIMIT, now, topic_limit=limit)
             self._requests.add(DescribeTopicLimit(link.link_id, token, state.topic))
         elif limit.unused and link.admits(now):
-            limit.unused = False
+            limit.find_room(now, config.request_timeout)
 
     def awaits_memory(self, link: Link) -> bool:
         """Return whether the broker has not answered yet how long it remembers producers."""

@@ -38,13 +38,18 @@ def test_one_question_is_asked_at_a_time_and_batches_await_only_what_was_refused
     assert not limit.awaited()
 
 
-@pytest.mark.parametrize(("used", "at"), [(True, 310.0), (False, 910.0)])
-def test_an_answer_is_valid_for_a_time_and_longer_while_nothing_was_sent(
-    used: bool, at: float
+@pytest.mark.parametrize(
+    ("room", "at"), [(None, 910.0), (10.0, 310.0), (12.0, 312.0), (910.0, 1210.0), (910.1, 310.0)]
+)
+def test_an_answer_is_valid_for_a_time_that_begins_when_there_is_room_for_records(
+    room: float | None, at: float
 ) -> None:
+    """It was told at 10 s, and does not age before there is room, unless that takes 900 s."""
     limit = told(1000)
     assert limit.unused
-    limit.unused = not used
+    if room is not None:
+        limit.find_room(room, 900.0)
+        assert not limit.unused
     assert not wants(limit, at - 0.1)
     assert wants(limit, at)
     assert not wants(limit, at, growth=False)
@@ -81,6 +86,13 @@ def test_a_refusal_that_the_limit_does_not_explain_asks_at_once() -> None:
     never.refuse(500)
     assert wants(never, 0.0, growth=False)
     assert never.awaited() is False, "it was not asked yet"
+
+
+def test_room_for_records_takes_no_question_back() -> None:
+    limit = told(1000)
+    limit.refuse(1000)
+    limit.find_room(11.0, 900.0)
+    assert wants(limit, 11.0, growth=False)
 
 
 def test_a_topic_that_tells_nothing_is_asked_again_no_sooner_for_a_refusal() -> None:

@@ -194,17 +194,20 @@ def test_a_lone_record_too_large_ends_by_whether_its_refusal_was_heard(lost: boo
     assert "one record" in str(lone.error)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("held", [(), (steps.FetchMetadata,)], ids=["alone", "beside Metadata"])
 def test_questions_that_take_longer_than_their_answers_are_valid_leave_room_for_records(
-    held: tuple[type, ...],
+    held: tuple[type, ...], partitions: int
 ) -> None:
     """With one request in flight, a batch is sent between two questions about the topic.
 
     Each answer takes longer than `metadata_max_age`, so the question was due again when it came,
     and records were never sent. If Metadata requests take as long, the question was due when their
-    answers came, and they were due when its answer came.
+    answers came, and they were due when its answer came. All partitions of a topic share a limit:
+    the first one found room, and the second one asked again before anything was sent.
     """
     rig = Rig(
+        partitions=partitions,
         batch_size=BATCH_SIZE,
         late_sealing=True,
         max_in_flight_requests_per_connection=1,
@@ -214,8 +217,9 @@ def test_questions_that_take_longer_than_their_answers_are_valid_leave_room_for_
     rig.send()
     rig.ack(rig.outstanding()[0])
     rig.hold = (steps.DescribeTopicLimit, *held)
-    rig.send(200)
-    for _ in range(5):
+    for partition in range(partitions):
+        rig.send(200, partition=partition)
+    for _ in range(5 * partitions):
         rig.tick(0.15)
         for step in rig.held:
             if isinstance(step, steps.FetchMetadata):

@@ -32,9 +32,10 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4215515, id="a repeated answer about topics is none about the cluster alone"),
         pytest.param(4243496, id="a batch that is proved stored is no company"),
         pytest.param(4250019, id="records grow old although the client's clock was set back"),
-        pytest.param(4256755, id="a flush counts what was not decided when it began"),
+        pytest.param(4256755, id="a flush counts what nobody had been told when it began"),
         pytest.param(4262097, id="a leader that refuses a proved batch has shown its state"),
-        pytest.param(4271920, id="a batch is in doubt by its old numbers"),
+        pytest.param(4271920, id="a refusal under new numbers leaves nothing to ask"),
+        pytest.param(4279473, id="two partitions leave each other room beside questions"),
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
     ],
 )
