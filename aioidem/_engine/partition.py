@@ -842,7 +842,9 @@ class PartitionState:
         if not batch.in_doubt:
             self._fail(batch, error, out)
             self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
-        elif self._knows_us(batch) and batch not in self.recovery.salvaged:
+        elif (
+            self._knows_us(batch) and not batch.absent_here and batch not in self.recovery.salvaged
+        ):
             # The refusal does not say whether an earlier attempt was appended. But this leader
             # would recognise another copy, so the doubt can be resolved as after OUT_OF_ORDER.
             self._on_out_of_order(batch, error, out)

@@ -374,8 +374,7 @@ class WireMonitor:
         state.asking |= answer.code in _SHOWS_STATE
         if not sent.proved:
             state.gate = False
-            # After renumbering, the doubt may be about attempts under an earlier identity.
-            state.asking |= (sent.ambiguous or self._renumbers) and refused
+            state.asking |= sent.ambiguous and refused
         identity.disowned |= answer.code == ErrorCode.unknown_producer_id
         if answer.code == ErrorCode.invalid_producer_epoch:
             self._losses.shared(identity.producer_id)

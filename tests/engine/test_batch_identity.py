@@ -136,6 +136,24 @@ def test_a_batch_in_doubt_that_expires_before_its_resend_under_another_identity_
     rig.assert_drained()
 
 
+def test_what_is_refused_for_good_under_its_new_identity_is_not_asked_about_again() -> None:
+    """The doubt is about an attempt in the old epoch, which no copy of a new batch can resolve."""
+    rig, requests = pipelined(3, in_doubt="resend")
+    rig.lose()
+    refuse_until_bumped(rig)
+    rig.ack(rig.outstanding()[0])
+    second, third = rig.outstanding()
+    assert (second.epoch, third.epoch) == (1, 1)
+    rig.fail(second, INVALID_RECORD)
+    assert rig.statuses[2] is UNKNOWN
+    rig.fail(third, INVALID_RECORD)
+    rig.tick(60.0)
+    assert rig.statuses[1:] == [ACKED, UNKNOWN, UNKNOWN]
+    tries = [value_of(request) for request in rig.everything if request.epoch]
+    assert [tries.count(value_of(request)) for request in requests] == [1, 1, 1]
+    rig.assert_drained()
+
+
 @pytest.mark.parametrize("code", [UNKNOWN_PRODUCER_ID, OUT_OF_ORDER])
 def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next_epoch(
     code: int,

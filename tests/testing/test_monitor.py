@@ -282,20 +282,6 @@ def test_probes_may_go_in_company_after_out_of_order_for_a_batch_that_was_proved
     assert wire.found == []
 
 
-@pytest.mark.parametrize("renumbers", [True, False])
-def test_what_a_code_refuses_for_good_is_asked_about_in_company_only_in_doubt(
-    renumbers: bool,
-) -> None:
-    """Where batches in doubt get new numbers, the doubt may be about their old ones."""
-    wire = Wire(renumbers=renumbers)
-    wire.opened()
-    for request in [wire.send(1), wire.send(2)]:
-        wire.answer(request, ErrorCode.invalid_record)
-    wire.send(2)
-    wire.send(1)
-    assert wire.found == ([] if renumbers else [Anomaly.GATE])
-
-
 def test_planted_gap() -> None:
     """A new batch that leaves a gap in the sequences is a GAP violation."""
     wire = Wire()
