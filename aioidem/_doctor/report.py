@@ -15,6 +15,7 @@ from aioidem._doctor.diagnosis import exit_status
 from aioidem._doctor.facts import BrokerSeen, Facts, TopicSeen, shown
 from aioidem._doctor.finding import Finding, Severity
 from aioidem._load.usage import terminal_line
+from aioidem._network.transport import address
 
 __all__ = ["as_json", "as_object", "lines"]
 
@@ -58,7 +59,7 @@ def as_object(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
     """Return the result as plain data."""
     clusters = {each.cluster_id for each in facts.tried if each.cluster_id is not None}
     return {
-        "bootstrap_servers": [f"{host}:{port}" for host, port in facts.config.bootstrap_servers],
+        "bootstrap_servers": [address(*each) for each in facts.config.bootstrap_servers],
         "security_protocol": facts.config.security_protocol,
         "cluster_ids": sorted(clusters),
         "brokers": [_broker(each) for each in facts.brokers],

@@ -351,7 +351,7 @@ class Connections:
                 state = f"connected, no answer for {now - node.link.last_progress:.1f} s"
             else:
                 state = f"no greeting answered for {now - node.link.last_progress:.1f} s"
-            found.append(f"{node.host}:{node.port}: {state}")
+            found.append(f"{node.address}: {state}")
         return "; ".join(found)
 
     def bootstrap_failure(self) -> errors.KafkaError | None:

@@ -104,7 +104,7 @@ class HomeCluster:
             if home is None or link.cluster_id is None or self._effects.fatal_error is not None:
                 return
             node = self._connections.nodes[link.node_id]
-            address = f"{node.host}:{node.port}"
+            address = node.address
             alone = not link.outstanding and not self._connections.at_home(home)
             if node.node_id < 0 and alone:
                 yield from self._move(link, home, link.cluster_id, address, now)

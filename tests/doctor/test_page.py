@@ -61,6 +61,7 @@ def test_each_finding_is_made_somewhere() -> None:
 
 
 def test_the_page_has_the_keys_of_the_json() -> None:
-    keys = as_object(Facts(ProducerConfig.build("h:9092")), [])
+    keys = as_object(Facts(ProducerConfig.build("h:9092,[::1]:9093")), [])
+    assert keys["bootstrap_servers"] == ["h:9092", "[::1]:9093"]
     for key in keys:
         assert re.search(rf"^\|.*`{key}`.*\|", PAGE, re.MULTILINE), key

@@ -500,7 +500,7 @@ def test_whether_all_ready_connections_lead_to_bootstrap_addresses() -> None:
 
 
 def test_the_state_of_each_bootstrap_address_is_told() -> None:
-    wires = Wires("b2:9092", "b3:9092", "b4:9092")
+    wires = Wires("b2:9092", "[::1]:9092", "b4:9092")
     wires.learn(0)
     wires.failed(-1, OSError("refused"), now=1.0)
     wires.ready(-2, now=2.0)
@@ -508,7 +508,7 @@ def test_the_state_of_each_bootstrap_address_is_told() -> None:
     assert wires.all.bootstrap_state(11.0) == (
         "b1:9092: no connection for 10.0 s: refused; "
         "b2:9092: connected, no answer for 9.0 s; "
-        "b3:9092: no greeting answered for 8.0 s; "
+        "[::1]:9092: no greeting answered for 8.0 s; "
         "b4:9092: no connection"
     )
 

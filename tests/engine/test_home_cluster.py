@@ -39,7 +39,7 @@ class Home:
     """
 
     def __init__(self, **options: Any) -> None:
-        config = ProducerConfig.build("s1:9092,s2:9092", **options)
+        config = ProducerConfig.build("s1:9092,[::1]:9092", **options)
         core = ProducerCore(config, random=lambda: 0.5)
         self.core = core
         self.links = core.connections
@@ -125,7 +125,12 @@ def asked(link: Link) -> None:
 
 @pytest.mark.parametrize(
     ("node_id", "name"),
-    [(-1, "a bootstrap server at s1:9092"), (0, "broker 0 at h0:9092"), (1, "broker 1 at h1:9092")],
+    [
+        (-1, "a bootstrap server at s1:9092"),
+        (-2, "a bootstrap server at [::1]:9092"),
+        (0, "broker 0 at h0:9092"),
+        (1, "broker 1 at h1:9092"),
+    ],
 )
 def test_a_connection_that_leads_elsewhere_is_closed_and_its_address_told_once(
     node_id: int, name: str
