@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from aioidem.structs import DeliveryCounts, DeliveryStatus
 
 __all__ = ["FlushCount"]
+
+_NONE: Final[Mapping[DeliveryStatus, int]] = {}
 
 
 class FlushCount:
@@ -15,13 +18,15 @@ class FlushCount:
     Args:
         generation: the generation (records queued between two flushes) that the flush closed, see
         `RecordAccumulator.begin_flush`; records of earlier generations are counted too.
+        untold: how many records had an outcome when the flush began that their callers had not been
+        told; they are counted, because for their callers they had none.
     """
 
     __slots__ = ("_by_status", "generation")
 
-    def __init__(self, generation: int) -> None:
+    def __init__(self, generation: int, untold: Mapping[DeliveryStatus, int] = _NONE) -> None:
         self.generation = generation
-        self._by_status = dict.fromkeys(DeliveryStatus, 0)
+        self._by_status = dict.fromkeys(DeliveryStatus, 0) | dict(untold)
 
     def add(self, generations: Mapping[int, int], status: DeliveryStatus) -> None:
         """Count records that have just got the same outcome, if this flush waits for them.

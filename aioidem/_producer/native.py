@@ -601,7 +601,8 @@ class Producer(TransactionCalls):
         accumulator, outcomes = self._core.accumulator, self._core.outcomes
         if self._flight is not None:
             self._flight.flushed(self._life.clock())
-        counted = FlushCount(accumulator.begin_flush())
+        untold = self._sender.settled.untold_by_status()
+        counted = FlushCount(accumulator.begin_flush(), untold)
         outcomes.count_for(counted)
         self._sender.wakeup.set()
         try:

@@ -16,7 +16,7 @@ work, and no test could predict it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -24,6 +24,7 @@ from aioidem._engine.record import Outcome
 from aioidem._engine.record_block import RecordRuns
 from aioidem._engine.settlement import Settlement
 from aioidem._hot import settle_each
+from aioidem.structs import DeliveryStatus
 
 __all__ = ["AT_ONCE", "SettledRecords"]
 
@@ -83,8 +84,17 @@ class SettledRecords:
     @property
     def untold(self) -> int:
         """How many records have an outcome that is not delivered yet."""
+        return self.untold_by_status().total()
+
+    def untold_by_status(self) -> Counter[DeliveryStatus]:
+        """Return how many records have an outcome that is not delivered yet, by that outcome."""
         self._untold += self._take_settled()
-        return sum(len(settlement.records) for settlement in self._untold) - self._told
+        counts: Counter[DeliveryStatus] = Counter()
+        for settlement in self._untold:
+            counts[settlement.outcome.status] += len(settlement.records)
+        if self._untold:
+            counts[self._untold[0].outcome.status] -= self._told
+        return counts
 
     def tell(self) -> bool:
         """Deliver outcomes, up to the limit for this turn of the event loop.

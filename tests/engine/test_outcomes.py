@@ -147,6 +147,15 @@ def test_a_flush_counts_outcomes_while_it_waits() -> None:
     assert (other.counts.acked, other.counts.not_written) == (2, 0)
 
 
+def test_a_flush_counts_what_nobody_had_been_told_when_it_began() -> None:
+    of = outcomes()
+    counted = FlushCount(0, {ACKED: 3, NOT_WRITTEN: 2})
+    of.count_for(counted)
+    of.settle(settlement(ACKED, 0))
+    assert counted.counts == (4, 2, 0)
+    assert FlushCount(0).counts == (0, 0, 0)
+
+
 @pytest.mark.parametrize("level", [None, logging.WARNING])
 def test_lines_for_the_log_are_kept_until_they_are_taken(level: int | None) -> None:
     of = outcomes()

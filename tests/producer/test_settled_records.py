@@ -48,9 +48,9 @@ class Told:
         taken, self.settled = self.settled, []
         return taken
 
-    def add(self, number: int, count: int) -> None:
+    def add(self, number: int, count: int, status: DeliveryStatus = DeliveryStatus.ACKED) -> None:
         """Add settlement `number` with `count` records, as the engine does."""
-        outcome = Outcome("t", number, DeliveryStatus.ACKED)
+        outcome = Outcome("t", number, status)
         self.settled.append(Settlement(outcome, [ToldRecord(self) for _ in range(count)]))
 
     def settle(self, outcome: Outcome, index: int) -> None:
@@ -81,6 +81,19 @@ def test_a_turn_tells_so_many_and_the_next_one_goes_on(counts: tuple[int, ...], 
         told.outcomes.begin_turn()
     assert not told.outcomes.pending
     assert told.announced == list(range(len(counts)))
+
+
+def test_what_is_not_told_yet_is_counted_by_outcome() -> None:
+    """A flush counts it: for the callers these records have no outcome."""
+    told = Told()
+    assert told.outcomes.untold_by_status().total() == 0
+    told.add(0, 5)
+    told.add(1, 2, DeliveryStatus.UNKNOWN)
+    expected = {DeliveryStatus.ACKED: 5, DeliveryStatus.UNKNOWN: 2}
+    assert told.outcomes.untold_by_status() == expected
+    assert not told.outcomes.tell()
+    told.add(2, 1)
+    assert told.outcomes.untold_by_status() == expected | {DeliveryStatus.ACKED: 3}
 
 
 def test_a_turn_reports_no_more_than_its_share() -> None:

@@ -955,26 +955,17 @@ class Whole:
                 chance = self._chance("flush", self.now)
                 with anyio.move_on_after(chance.choice((0.0, self.schedule.rtt, 10.0))):
                     waits_for = [row for row in self._handed if row.outcome is Outcome.PENDING]
-                    open_ones = [row for row in waits_for if row.value not in self._settled]
                     said = await producer.flush(chance.choice((0.1, 5.0)))
-                    self._judge_flush(said, waits_for, open_ones)
+                    self._judge_flush(said, waits_for)
             except errors.KafkaError:
                 return
 
-    def _judge_flush(
-        self, said: DeliveryCounts, waits_for: list[Row], open_ones: list[Row]
-    ) -> None:
-        """Judge a flush that returned.
-
-        Args:
-            said: What it returned; it may count records of other calls besides.
-            waits_for: The records whose outcome the application had not been told when it began.
-            open_ones: Those of them that the engine had not decided.
-        """
+    def _judge_flush(self, said: DeliveryCounts, waits_for: list[Row]) -> None:
+        """Judge a flush that returned; besides these records it may count some of other calls."""
         left = [row.value for row in waits_for if row.outcome is Outcome.PENDING]
         if left:
             self.report(Anomaly.UNSETTLED, f"a flush returns before {left[0]}")
-        least = counted(row.outcome for row in open_ones)
+        least = counted(row.outcome for row in waits_for)
         if any(count < known for count, known in zip(said, least, strict=True)):
             self.report(Anomaly.MISCOUNTED, f"a flush counts {said}, and at least {least} ended")
 
