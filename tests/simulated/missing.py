@@ -48,7 +48,8 @@ class MissingPartitions:
         asked = self._asked[token]
         for value, order in self._queued.items():
             lacking = value.topic == topic and value.partition not in partitions
-            if lacking and order < asked and self._rows[value].outcome is Outcome.PENDING:
+            row = self._rows.get(value)  # None: the call raised an error
+            if lacking and order < asked and row and row.outcome is Outcome.PENDING:
                 self._due.setdefault(value, now)
 
     def refused(self, value: ValueId) -> None:

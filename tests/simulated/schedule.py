@@ -256,7 +256,8 @@ class Schedule:
     def fenced(self) -> bool:
         """Whether the producer must take a new producer id, which does not fence the old id."""
         return any(fault.kind == "stranger" for fault in self.faults) or any(
-            glitch.kind == "fence" for glitch in self.glitches
+            glitch.kind == "fence" or glitch.args[:1] == (ErrorCode.invalid_producer_id_mapping,)
+            for glitch in self.glitches
         )
 
     @property
