@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +81,16 @@ class Injector(BrokerChanges):
         if fault.kind in ("cut", "kill"):
             self._world.note_sent()
         exposed = self._exposed() if fault.kind in _ELECTIONS else frozenset()
+        before = self._copies() if exposed else Counter()
         getattr(self, f"_do_{fault.kind}")(*fault.args)
         if exposed:
-            there = {parse_value(record.value) for record in self._world.log()}
-            self._world.lost |= exposed - there
+            # Without idempotence an earlier copy may be left, at another offset.
+            after = self._copies()
+            self._world.lost |= {value for value in exposed if after[value] < before[value]}
+
+    def _copies(self) -> Counter[ValueId | None]:
+        """Return how often each value is in the logs."""
+        return Counter(parse_value(record.value) for record in self._world.log())
 
     @staticmethod
     def happened(kind: str) -> None:

@@ -38,6 +38,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4279473, id="two partitions leave each other room beside questions"),
         pytest.param(4314918, id="a record that a call refused has no partition to lack"),
         pytest.param(4318034, id="a code that takes the producer id away fences nothing"),
+        pytest.param(4327659, id="of two copies a broker loses the one that was acknowledged"),
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
     ],
 )
