@@ -16,6 +16,9 @@ LONG := tests/simulated tests/spark tests/exploration
 KAFKA := $(filter-out tests/spark/on_kafka,$(wildcard tests/*/on_kafka))
 THREE := $(wildcard tests/*/on_kafka/three_nodes)
 BIGGER := $(THREE) tests/spark/on_kafka
+# Tests that share a cluster run in one process, in the order of tests/conftest.py: pytest-xdist would
+# run the smallest groups last, even if one of them takes a minute.
+GROUPED := --dist loadgroup --no-loadscope-reorder
 
 # Variables that users set for other Pythons and installs are removed: PYTHONOPTIMIZE turns asserts
 # off, PIP_USER and PIP_TARGET install outside of .venv, and with PYTHONDONTWRITEBYTECODE each of the
@@ -76,8 +79,8 @@ check: static declared everyday everyday-pure ## The quick part of it: what to r
 # Tests and brokers wait for one another, so four workers with one broker each suit two cores, but
 # only two workers with more: a cluster of three nodes, or Spark and a broker.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
-	$(BIN)/python -m pytest $(KAFKA) $(THREE:%=--ignore %) -n 4 --dist loadgroup --no-loadscope-reorder
-	$(BIN)/python -m pytest $(BIGGER) -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest $(KAFKA) $(THREE:%=--ignore %) -n 4 $(GROUPED)
+	$(BIN)/python -m pytest $(BIGGER) -n 2 $(GROUPED)
 
 # Fails if the advisory database cannot be reached, because then nothing was checked.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
@@ -143,7 +146,7 @@ installed: $(READY) ## What users install: needs a package index, or what uv has
 # otherwise idle machine.
 measured: $(READY)
 	AIOIDEM_NO_EXTENSIONS=1 $(BIN)/python -m pytest tests/engine -m "not slow and not kafka" -n 3
-	$(BIN)/python -m pytest $(LONG) --ignore-glob "*/on_kafka" -m slow -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest $(LONG) --ignore-glob "*/on_kafka" -m slow -n 2 $(GROUPED)
 	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) --ignore-glob "*/on_kafka" -m "slow and not kafka and not install"
 
 # The two type checkers take nearly all of the time, so each gets a core.
