@@ -97,7 +97,7 @@ def test_room_for_records_takes_no_question_back() -> None:
 
 def test_a_topic_that_tells_nothing_is_asked_again_no_sooner_for_a_refusal() -> None:
     limit = told(None)
-    limit.unused = False
+    limit.find_room(10.0, 900.0)
     limit.refuse(500)
     assert not wants(limit, 309.9, growth=False)
     assert wants(limit, 310.0, growth=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aioidem._engine.flushing import FlushCount
 from aioidem._engine.outcomes import Outcomes
@@ -17,11 +17,9 @@ from aioidem.testing import Anomaly, Outcome, ValueId, Violation
 __all__ = ["Flushes", "counted"]
 
 
-@dataclass(slots=True)
-class _Flush:
-    count: FlushCount
+class _Flush(NamedTuple):
+    tally: FlushCount
     waits_for: frozenset[ValueId]
-    left: set[ValueId]
 
 
 class Flushes:
@@ -40,24 +38,24 @@ class Flushes:
     def began(self, generation: int, queued: Iterable[ValueId]) -> None:
         """Note that a flush began, and which records had been queued until then."""
         waits_for = frozenset(value for value in queued if value not in self._decided)
-        count = FlushCount(generation)
-        self._outcomes.count_for(count)
-        self._flushes.append(_Flush(count, waits_for, set(waits_for)))
+        tally = FlushCount(generation)
+        self._outcomes.count_for(tally)
+        self._flushes.append(_Flush(tally, waits_for))
 
     def judge(self) -> Iterator[Violation]:
         """Report each flush that is over too early or too late, or counts wrongly."""
         for flush in list(self._flushes):
-            flush.left -= self._decided.keys()
-            over = self._outcomes.flushed(flush.count.generation)
-            if over and flush.left:
-                yield Violation(Anomaly.UNSETTLED, f"a flush ends before {min(flush.left)}")
-            elif not over and not flush.left:
+            left = flush.waits_for.difference(self._decided)
+            over = self._outcomes.flushed(flush.tally.generation)
+            if over and left:
+                yield Violation(Anomaly.UNSETTLED, f"a flush ends before {min(left)}")
+            elif not over and not left:
                 yield Violation(Anomaly.STUCK, "a flush goes on, and all that it waits for ended")
-            if over or not flush.left:
+            if over or not left:
                 self._flushes.remove(flush)
-                self._outcomes.stop_counting(flush.count)
-                said, true = flush.count.counts, counted(map(self._decided.get, flush.waits_for))
-                if said != true and not flush.left:
+                self._outcomes.stop_counting(flush.tally)
+                said, true = flush.tally.counts, counted(map(self._decided.get, flush.waits_for))
+                if said != true and not left:
                     yield Violation(Anomaly.MISCOUNTED, f"a flush counts {said}, not {true}")
 
 
