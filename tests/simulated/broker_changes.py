@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from aioidem._broker.partition import Partition
-from aioidem.testing import LogRecord, Row, ValueId, parse_value
+from aioidem.testing import LogRecord, Outcome, Row, ValueId, parse_value
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -24,6 +24,7 @@ __all__ = [
     "reassigned",
     "repeatable",
     "unresolved_while",
+    "written_late",
 ]
 
 _EXPIRATION = "producer.id.expiration.ms"
@@ -84,6 +85,18 @@ def unresolved_while(
         for begin, end in windows
         if row.started <= end and (row.settled is None or row.settled >= begin)
     }
+
+
+def written_late(run: World | Whole) -> set[ValueId]:
+    """Return the records that a late copy of a request may write behind records of later calls.
+
+    Nothing fences such a copy after the producer took another producer id, or at a broker that has
+    forgotten it. What ended UNKNOWN may come so, and what was acknowledged and lost may come again.
+    """
+    if not run.schedule.unfenced:
+        return set()
+    unknown = {row.value for row in run.rows.values() if row.outcome is Outcome.UNKNOWN}
+    return run.lost | unknown
 
 
 def _beyond(partition: Partition, nbytes: int) -> int:

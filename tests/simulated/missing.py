@@ -35,7 +35,7 @@ class MissingPartitions:
         self._due: dict[ValueId, float] = {}
 
     def queued(self, value: ValueId) -> None:
-        """Note that a record is being queued, if its caller chose the partition."""
+        """Note that a record was queued, if its caller chose the partition."""
         if value.partition >= 0:
             self._queued[value] = next(self._order)
 
@@ -48,8 +48,7 @@ class MissingPartitions:
         asked = self._asked[token]
         for value, order in self._queued.items():
             lacking = value.topic == topic and value.partition not in partitions
-            row = self._rows.get(value)  # None: the call raised an error
-            if lacking and order < asked and row and row.outcome is Outcome.PENDING:
+            if lacking and order < asked and self._rows[value].outcome is Outcome.PENDING:
                 self._due.setdefault(value, now)
 
     def refused(self, value: ValueId) -> None:

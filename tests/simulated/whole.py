@@ -65,7 +65,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import reassigned, repeatable, unresolved_while
+from .broker_changes import reassigned, repeatable, unresolved_while, written_late
 from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import counted
@@ -1006,15 +1006,13 @@ class Whole:
         # The time until the caller has the outcome counts from the application's call, so it
         # includes waiting for memory. `Deadlines` judges the time from the queue to the decision.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
-        # What a broker lost may be written again, by a copy of a request that arrives late.
-        late = self.lost | {r.value for r in self.rows.values() if r.outcome is Outcome.UNKNOWN}
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         backwards = self.rows.keys() if schedule.resends_backwards else set()
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost | early,
-            may_reorder=(late if schedule.unfenced else frozenset())
-            | (self._read_ahead | early | backwards | reassigned(self.rows, schedule)),
+            may_reorder=(written_late(self) | self._read_ahead | early)
+            | (backwards | reassigned(self.rows, schedule)),
             may_repeat=repeatable(self),
             unpromised=not config.enable_idempotence,
         )

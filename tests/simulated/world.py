@@ -73,7 +73,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import reassigned, repeatable, unresolved_while
+from .broker_changes import reassigned, repeatable, unresolved_while, written_late
 from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import Flushes
@@ -1077,7 +1077,6 @@ class World:
         for record in records:
             record.row.started = self.now
             self.rows[record.row.value] = record.row
-            self.missing.queued(record.row.value)
         try:
             self.core.accumulator.append_block(
                 topic, block, self.now, self.now + self.config.max_block
@@ -1087,6 +1086,8 @@ class World:
             for record in records:
                 del self.rows[record.row.value]
             return
+        for record in records:
+            self.missing.queued(record.row.value)
         self.trace(f"queued {records[0].row.value} and {len(records) - 1} more")
         self.sender.wakeup.set()
 
@@ -1098,13 +1099,13 @@ class World:
     def _append(self, topic: str, record: PendingRecord, row: Row, block_until: float) -> None:
         row.started = self.now
         self.rows[row.value] = row
-        self.missing.queued(row.value)
         try:
             self.core.accumulator.append(topic, record, self.now, block_until)
         except errors.KafkaError:
             self.core.budget.release(record.charge())
             del self.rows[row.value]
             return
+        self.missing.queued(row.value)
         self.trace(f"queued {row.value}")
         self.sender.wakeup.set()
 
@@ -1414,9 +1415,7 @@ class World:
         result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)
-        # What a broker lost may be written again, by a copy of a request that arrives late.
-        late = self.lost | {row.value for row in rows if row.outcome is Outcome.UNKNOWN}
-        late = late if schedule.unfenced else set()
+        late = written_late(self)
         moved = reassigned(self.rows, schedule)
         # Order is promised in each cluster, and the logs of two are compared as if the producer had
         # left the first for good. Where it came back they cannot be compared.
