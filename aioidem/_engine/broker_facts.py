@@ -100,7 +100,7 @@ class BrokerInquiries:
         if discovery.due(now) and link.admits(now) and discovery.begin():
             token = self._requests.register(link, RequestKind.DESCRIBE_CONFIGS, now)
             self._requests.add(DescribeTopicConfig(link.link_id, token, state.topic))
-        finding = discovery.take_finding()
+        finding = discovery.take_finding(now)
         if finding is not None:
             line = LogLine.WINDOW_WITHHELD if finding.warning else LogLine.WINDOW_SOURCE
             self._outcomes.event(line, finding.text)

@@ -153,6 +153,7 @@ class Discovery:
     """Decides whether Produce v14 is used with one broker, on all connections to this broker."""
 
     __slots__ = (
+        "_again",
         "_again_at",
         "_ask",
         "_broker",
@@ -184,7 +185,9 @@ class Discovery:
         self._proven = False
         self._unanswered = 0
         self._finding: Finding | None = None
-        self._told = ""
+        # `_again`: what the finding says is done again at `_again_at`; empty if nothing is.
+        # `_told`: the text of the latest finding.
+        self._again = self._told = ""
 
     def _move(self, event: DiscoveryEvent) -> None:
         self.state = transition(DISCOVERY_TRANSITIONS, self.state, event, self._broker)
@@ -276,8 +279,7 @@ class Discovery:
 
     def _not_granted(self, error_code: int, topic: str, now: float) -> None:
         self._move(DiscoveryEvent.NOT_GRANTED)
-        wait = self._grant.next_delay()
-        self._again_at = now + wait
+        self._again_at = now + self._grant.next_delay()
         denied = error_code in _NOT_GRANTED
         why = (
             f"DESCRIBE_CONFIGS on topic {topic!r} is not granted"
@@ -287,15 +289,11 @@ class Discovery:
         self.reason = f"{self._broker} did not say whether it has {_CONFIG}: {why}"
         cure = "Grant that permission" if denied else "Check the broker's log"
         self._tell(
-            f"window 5: {self.reason}. The broker is asked again in {wait:.1f} s, "
-            f"{self._then()}. {cure}, or set window_discovery='on' if all brokers have KIP-1269",
+            f"window 5: {self.reason}. {cure}, or set window_discovery='on' if all brokers have "
+            "KIP-1269",
             warning=True,
-            told=self.reason,
+            again="The broker is asked again",
         )
-
-    def _then(self) -> str:
-        """Describe the later retry intervals in words; `Backoff` varies each by up to 20 %."""
-        return f"then after waits that double up to about {self._longest:g} s"
 
     def unsupported(self) -> None:
         """Note that the broker does not offer DescribeConfigs."""
@@ -327,14 +325,9 @@ class Discovery:
 
     def _hold_back(self, why: str, now: float) -> None:
         self._move(DiscoveryEvent.REFUSED)
-        wait = self._hold.next_delay()
-        self._again_at = now + wait
+        self._again_at = now + self._hold.next_delay()
         self.reason = f"{self._broker} gets Produce v13 in place of v14 for a while: {why}"
-        self._tell(
-            f"window 5: {self.reason}. v14 is tried again in {wait:.1f} s, {self._then()}",
-            warning=True,
-            told=self.reason,
-        )
+        self._tell(f"window 5: {self.reason}", warning=True, again="v14 is tried again")
 
     def lost(self, *, v14_unanswered: bool, now: float) -> None:
         """Note that the connection to the broker ended.
@@ -357,21 +350,31 @@ class Discovery:
 
     # -- what a user reads -------------------------------------------------------------------------
 
-    def _tell(self, text: str, *, warning: bool, told: str | None = None) -> None:
+    def _tell(self, text: str, *, warning: bool, again: str = "") -> None:
         """Keep a text for `take_finding`, unless it repeats the last one.
 
         Args:
             text: what the user reads.
             warning: whether the user should act on it.
-            told: the text without its changing numbers, if it has any; it is compared with the last
-            text in place of `text`.
+            again: what is done again after a back-off; the text then ends with when.
         """
-        key = told or text
-        if key != self._told:
-            self._told = key
+        if text != self._told:
+            self._told = text
             self._finding = Finding(text, warning)
+            self._again = again
 
-    def take_finding(self) -> Finding | None:
-        """Take out the latest finding that was not reported yet; None if there is none."""
+    def take_finding(self, now: float) -> Finding | None:
+        """Take out the latest finding that was not reported yet; None if there is none.
+
+        Args:
+            now: seconds.
+        """
         finding, self._finding = self._finding, None
-        return finding
+        if finding is None or not self._again:
+            return finding
+        wait = max(0.0, self._again_at - now)
+        return finding._replace(
+            # `Backoff` varies each of the later waits by up to 20 %.
+            text=f"{finding.text}. {self._again} in {wait:.1f} s, then after waits that double up "
+            f"to about {self._longest:g} s"
+        )

@@ -133,9 +133,10 @@ class Effects:
             after: the window from now on.
         """
         leader = "the leader" if route is None else f"broker {route.leader_id}"
+        batches = "1 batch" if after == 1 else f"{after} batches"
         self._outcomes.event(
             LogLine.WINDOW_CHANGED,
-            f"{where}: the window is {after} batches, as {leader} says; it was {before}",
+            f"{where}: the window is {batches}, as {leader} says; it was {before}",
             logging.WARNING if after < before else None,
         )
 

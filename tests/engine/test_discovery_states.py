@@ -34,9 +34,9 @@ def speaking() -> Discovery:
     return found
 
 
-def told(found: Discovery) -> str:
-    finding = found.take_finding()
-    assert found.take_finding() is None
+def told(found: Discovery, now: float = 0.0) -> str:
+    finding = found.take_finding(now)
+    assert found.take_finding(now) is None
     if finding is None:
         return ""
     assert finding.warning is ("tried again" in finding.text or "asked again" in finding.text)
@@ -97,10 +97,10 @@ def test_a_refused_question_is_asked_again_and_told_once(code: int, why: str, cu
     found.described(code, named=False, topic="t", now=100.0)
     at = found.again_at()
     assert at is not None
-    text = told(found)
+    text = told(found, 100.25)
     assert why in found.reason
     assert found.reason in text
-    assert f"asked again in {at - 100.0:.1f} s, {AGAIN} " in text
+    assert f"asked again in {at - 100.25:.1f} s, {AGAIN}" in text, "counted from when it is told"
     assert f". {cure}, or set window_discovery='on'" in text
     assert not found.due(at - 0.1)
     assert found.due(at)
@@ -117,12 +117,12 @@ def test_a_refusal_of_v14_holds_it_back_and_is_a_warning() -> None:
     found.refused("it said no", 100.0)
     at = found.again_at()
     assert at is not None
-    finding = found.take_finding()
+    finding = found.take_finding(100.25)
     assert finding is not None
     assert finding.warning
     assert finding.text.startswith(
         "window 5: broker 1 gets Produce v13 in place of v14 for a while: it said no."
-        f" v14 is tried again in {at - 100.0:.1f} s, {AGAIN} "
+        f" v14 is tried again in {at - 100.25:.1f} s, {AGAIN} "
     )
     found.refused("again", 101.0)
     assert found.again_at() == at, "v14 is not in use"

@@ -118,16 +118,24 @@ def test_a_transactional_producer_ends_with_the_error_of_its_transaction() -> No
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "level"), [(5, 20, None), (20, 5, logging.WARNING), (5, 5, None)]
+    ("before", "after", "level", "batches"),
+    [
+        (5, 20, None, "20 batches"),
+        (20, 5, logging.WARNING, "5 batches"),
+        (5, 5, None, "5 batches"),
+        (5, 1, logging.WARNING, "1 batch"),
+    ],
 )
-def test_a_window_that_shrinks_is_a_warning(before: int, after: int, level: int | None) -> None:
+def test_a_window_that_shrinks_is_a_warning(
+    before: int, after: int, level: int | None, batches: str
+) -> None:
     bench = Bench()
     bench.of.window_changed("t-0", ROUTE, before, after)
     bench.of.window_changed("t-0", None, before, after)
     by_broker, by_leader = bench.outcomes.take_events()
     assert by_broker.line is LogLine.WINDOW_CHANGED
     assert by_broker.level == level
-    said = f"t-0: the window is {after} batches, as {{}} says; it was {before}"
+    said = f"t-0: the window is {batches}, as {{}} says; it was {before}"
     assert by_broker.text == said.format("broker 5")
     assert by_leader.text == said.format("the leader")
 
