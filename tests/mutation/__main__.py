@@ -26,6 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from .applying import Unfit
+from .fresh import fresh_runs
 from .judges import FOLDERS, Job, simulation_runs
 from .operators import Mutant
 from .reach import Reach, Run
@@ -90,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", action="store_true", help="judge nothing, print the results")
     parser.add_argument(
         "--seconds", type=float, default=30.0, help="CPU time per mutant and judge, about"
+    )
+    parser.add_argument(
+        "--soak", type=float, default=60.0, help="CPU time per mutant for seeds besides, about"
     )
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no mutant later")
     parser.add_argument("--tests", nargs="*", default=list(FOLDERS), help="other unit tests")
@@ -197,19 +201,20 @@ class _Judging:
                 yield self.queue.get_nowait()
 
     def _judged(self, mutant: Mutant, worker: Worker, log: Path) -> Result:
-        simulated = self._job([_SIMULATION], mutant, lambda run: self.order[run.name])
+        simulated = self._simulation(mutant)
         units = self._job(self.files, mutant, lambda run: run.seconds)
         # What no run executes may have been executed by an import.
-        if mutant.place.function and (simulated.runs or units.runs):
+        reached = bool(units.runs or self.reach.runs([_SIMULATION], mutant.place))
+        if mutant.place.function and reached:
             try:
                 return Result(
                     mutant.name, worker.judge(mutant, simulated), worker.judge(mutant, units)
                 )
             except Unfit:
                 pass
-        if not simulated.runs and not units.runs:
+        if not reached:
             imported = mutant._replace(place=mutant.place._replace(function=""))
-            simulated = self._job([_SIMULATION], imported, lambda run: self.order[run.name])
+            simulated = self._simulation(imported)
             units = self._job(self.files, imported, lambda run: run.seconds)
         files = sorted({name.partition("::")[0] for name, _ in units.runs})
         own = Worker(files or [_OWN], log.with_suffix(".own.log"), mutant)
@@ -217,6 +222,12 @@ class _Judging:
             return Result(mutant.name, own.judge(None, simulated), own.judge(None, units))
         finally:
             own.close()
+
+    def _simulation(self, mutant: Mutant) -> Job:
+        """Return the simulation's runs: those that execute the place, and then further seeds."""
+        traced = self._job([_SIMULATION], mutant, lambda run: self.order[run.name])
+        fresh = fresh_runs([name for name, _ in traced.runs])
+        return Job([*traced.runs, *fresh], self.asked.seconds + self.asked.soak)
 
     def _job(self, groups: Sequence[str], mutant: Mutant, key: Callable[[Run], float]) -> Job:
         runs = sorted(self.reach.runs(groups, mutant.place), key=key)

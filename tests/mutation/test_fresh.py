@@ -1,0 +1,21 @@
+"""Which seeds are tried besides the traced ones."""
+
+from __future__ import annotations
+
+from .fresh import fresh_runs
+
+
+def test_seeds_are_of_the_mixes_that_execute_the_mutant() -> None:
+    """A seed of a mix that never comes to the mutated line would be lost time."""
+    reached = ["transactions 7", "space twin", "whole space cut", "transactional swarm 3"]
+    assert fresh_runs(reached, 3) == [
+        ("transactional swarm 20000000", 0.1),
+        ("transactions 20000001", 0.1),
+        ("transactional swarm 20000002", 0.1),
+    ]
+
+
+def test_seeds_are_of_all_mixes_if_no_traced_seed_executes_the_mutant() -> None:
+    """A place that only a space reaches, or nothing, may be reached by a seed all the same."""
+    mixes = [name.rpartition(" ")[0] for name, _ in fresh_runs(["space cut"], 5)]
+    assert mixes == ["swarm", "profiles", "transactional swarm", "transactions", "resolve"]
