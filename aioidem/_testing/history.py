@@ -177,6 +177,7 @@ class Anomaly(enum.Enum):
     OUTGREW = "a batch larger than batch.size, and than its topic has ever taken"
     BLAMED = "a record failed because of another record of its batch"
     MISCOUNTED = "a number that the producer tells, and that is not so"
+    CONDUCT = "a request that nothing asks for, or an answer that is taken for another"
     HALF = "of one transaction, some is visible and some is not"
     HANGING = "a transaction that is never ended"
     FATAL = "a fatal error that nothing explains"

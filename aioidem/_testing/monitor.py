@@ -130,6 +130,9 @@ class WireMonitor:
             up, or has found the batch by reading the log.
         first_sequences: The first sequence of each (topic, partition) that does not begin at 0.
         windowed: Whether a window limits the batches; under KIP-758 none does.
+        max_records: The most records from the oldest one that is not proved stored to the newest
+            one, both included: the range in which brokers of KIP-758 know a duplicate. None: not
+            checked.
         renumbers: Whether batches in doubt may get a new identity (``in_doubt="resend"``).
         trust_base_offset: The producer's option of that name. If it is False, an error code that
             brokers send before as well as after the append leaves the batch in doubt, even if the
@@ -150,6 +153,7 @@ class WireMonitor:
         outcome: Callable[[ValueId], Outcome] | None = None,
         first_sequences: Mapping[tuple[str, int], int] | None = None,
         windowed: bool = True,
+        max_records: int | None = None,
         renumbers: bool = False,
         trust_base_offset: bool = True,
     ) -> None:
@@ -159,6 +163,7 @@ class WireMonitor:
         self._outcome = outcome
         self._first_sequences = first_sequences or {}
         self._windowed = windowed
+        self._max_records = max_records
         self._renumbers = renumbers
         self.before_append: frozenset[int] = (
             _BEFORE_APPEND if trust_base_offset else _BEFORE_APPEND - _TWO_FACED
@@ -321,6 +326,9 @@ class WireMonitor:
         self.max_span = max(self.max_span, span)
         if self._windowed and span > state.window:
             self._report(Anomaly.SPAN, f"{batch.where}: {span} of {state.window}, sequence {base}")
+        records = base + count - identity.oldest(base)
+        if self._max_records is not None and records > self._max_records:
+            self._report(Anomaly.SPAN, f"{batch.where}: {records} of {self._max_records} records")
         return sent
 
     def _continue(self, identity: Identity, batch: WireBatch, base: int, end: int) -> None:

@@ -136,8 +136,12 @@ class Identity:
 
         Both of these batches are counted.
         """
-        oldest = next((b for b in self.order if not self.batches[b].proved), base)
+        oldest = self.oldest(base)
         return sum(1 for b in self.order if oldest <= b <= base)
+
+    def oldest(self, base: int) -> int:
+        """Return the first sequence of the oldest batch that is not proved; ``base`` if all are."""
+        return next((b for b in self.order if not self.batches[b].proved), base)
 
     def prove(self, base: int) -> None:
         """Note that the batch at ``base`` and all earlier batches are in the log."""

@@ -83,12 +83,17 @@ class Attempts:
         self.refusals: dict[tuple[str, int], dict[int, float]] = {}
         """When each error code last answered an attempt, in seconds, by topic and partition."""
         self._stories: dict[ValueId, Story] = {}
+        self._doubted: set[tuple[str, int]] = set()
         self._oldest: dict[tuple[str, int], int] = {}
         self._requests: dict[object, dict[object, dict[tuple[str, int], list[ValueId]]]] = {}
 
     def of(self, value: ValueId) -> Story | None:
         """Return what the wire shows of a record; None if it was never written to a socket."""
         return self._stories.get(value)
+
+    def was_in_doubt(self, place: tuple[str, int]) -> bool:
+        """Return whether a record of a partition has ever been in doubt."""
+        return place in self._doubted
 
     def oldest_stamp_ms(self, place: tuple[str, int]) -> int:
         """Return the oldest timestamp that was ever given to a socket for a partition.
@@ -151,13 +156,17 @@ class Attempts:
         if story.doubted_at is not None:
             story.doubted_codes[answer.code] += 1
         elif answer.code not in self._before_append or answer.base_offset >= 0:
-            story.doubted_at = self._now()
+            self._begin_doubt(story)
 
     def _doubt(self, carried: Mapping[tuple[str, int], Iterable[ValueId]]) -> None:
         for values in carried.values():
             for story in self._ended(values):
                 if story.doubted_at is None:
-                    story.doubted_at = self._now()
+                    self._begin_doubt(story)
+
+    def _begin_doubt(self, story: Story) -> None:
+        story.doubted_at = self._now()
+        self._doubted.add(story.place)
 
     def _ended(self, values: Iterable[ValueId]) -> Iterator[Story]:
         for value in values:

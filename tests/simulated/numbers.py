@@ -22,6 +22,7 @@ from aioidem.structs import DeliveryStatus
 from aioidem.testing import Anomaly, Row, ValueId, Violation, parse_value
 
 from .lines import Lines
+from .wording import Wording
 
 __all__ = ["Numbers"]
 
@@ -53,6 +54,9 @@ class Numbers:
         self._complaints: list[str] = []
         self._taken_back = False
         self.lines = Lines(self._outcomes, self._complaints.append)
+        self._words = Wording(core.config, self._complaints.append)
+        # How often each record was sent.
+        self._sends: Counter[ValueId] = Counter()
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -60,6 +64,9 @@ class Numbers:
         """Note a Produce request that the engine gives to the Sender."""
         self._sent_at[step.token] = now
         self._counts["requests"] += 1
+        link = self._core.connections.links.get(step.link_id)
+        if link is not None:
+            self._words.sent(f"broker {link.node_id}", step.version, now)
         for topic in step.topics:
             of_topic = self._topics.setdefault(topic.name, Counter())
             for _, data in topic.partitions:
@@ -72,6 +79,7 @@ class Numbers:
                 self._sums["queued"] += self._since(values, now)
                 again = not self._seen.isdisjoint(values)
                 self._seen.update(values)
+                self._sends.update(values)
                 self._counts["retries"] += again
                 self._sums["retried"] += len(values) * again
 
@@ -92,6 +100,7 @@ class Numbers:
     def logged(self, event: Event) -> None:
         """Note a line for the log, after the outcomes that came before it."""
         self._taken_back |= event.line in _MADE_ANEW
+        self._words.told(event.text, self._core.meters.now)
         self.lines.logged(event)
 
     def settled(self, settlement: Settlement, now: float) -> None:
@@ -101,6 +110,9 @@ class Numbers:
             return
         self._settled.add(values[0])
         outcome, status = settlement.outcome, settlement.outcome.status
+        sends = None if self._remade or self._taken_back else self._sends[values[0]]
+        self._words.ended = self._core.fatal_error is not None
+        self._words.settled(settlement, sends, now)
         self._counts[status.value] += len(values)
         if status is DeliveryStatus.ACKED:
             self._counts["acked batches"] += 1
@@ -127,11 +139,18 @@ class Numbers:
     def judge(self, now: float) -> Iterator[Violation]:
         """Yield a violation for each number of the producer that is not the one counted here."""
         self._core.meters.fold(now)
+        self._words.judge()
         for complaint in self._complaints:
             yield Violation(Anomaly.MISCOUNTED, complaint)
         for name, (told, counted) in self._pairs().items():
             if not math.isclose(told, counted, rel_tol=1e-9, abs_tol=1e-6):
                 yield Violation(Anomaly.MISCOUNTED, f"{name}: {told}, not {counted}")
+
+    @property
+    def _remade(self) -> bool:
+        """Whether records of a batch that was split, or refused for some of them, are in others."""
+        refused = self._kinds["InvalidRecord"] + self._kinds["InvalidTimestampError"]
+        return bool(self._core.counters.batches_split or refused)
 
     def _pairs(self) -> dict[str, tuple[float, float]]:
         counts, sums = self._counts, self._sums
@@ -154,10 +173,7 @@ class Numbers:
             "splits": (meters.splits.count, counters.batches_split),
             "compression ratios": (meters.compression.count, counts["batches"]),
         }
-        # Records of a batch that is split, or made anew without a refused one, are in a new batch.
-        refused = self._kinds["InvalidRecord"] + self._kinds["InvalidTimestampError"]
-        remade = counters.batches_split or refused
-        if not (remade or self._taken_back):
+        if not (self._remade or self._taken_back):
             pairs["batches sent again"] = (counters.batches_retried, counts["retries"])
             pairs["records sent again"] = (meters.retries.total, sums["retried"])
         for name, of_topic in self._topics.items():

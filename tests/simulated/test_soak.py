@@ -16,6 +16,7 @@ from aioidem._engine import ProducerCore
 from aioidem._engine.effects import Effects
 from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.metadata_requests import MetadataRequests
+from aioidem._engine.partition import PartitionState
 from aioidem.testing import Anomaly
 
 from . import mutants
@@ -238,6 +239,12 @@ def test_planted_event_where_nothing_was_lost(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Effects, "bump", cry_wolf)
     assert first_anomaly(range(40)) is Anomaly.EVENT
+
+
+def test_planted_question_about_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wants = property(lambda state: state.idempotent and not state.recovery.asked)
+    monkeypatch.setattr(PartitionState, "wants_producers", wants)
+    assert first_anomaly(range(40)) is Anomaly.CONDUCT
 
 
 @pytest.mark.parametrize(

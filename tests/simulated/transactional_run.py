@@ -410,6 +410,10 @@ class _Seat:
                     Anomaly.HALF, f"{attempt} is committed, and a topic of it was recreated"
                 )
 
+    def asked_to_commit(self, attempt: Attempt) -> bool:
+        """Return whether this producer has sent a request to commit a transaction."""
+        return self._decided is attempt
+
     def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
         """Note a Produce answer that has reached this producer."""
         for line in answer_lines(link_id, token, answers):
@@ -1196,6 +1200,9 @@ class _Application:
 
     def _take_fatal(self, attempt: Attempt, error: BaseException | None) -> None:
         status = getattr(error, "status", None)
+        asked = self.seat.asked_to_commit(attempt)
+        if status is DeliveryStatus.UNKNOWN and not asked and attempt.verdict is Verdict.UNKNOWN:
+            self.whole.report(Anomaly.BASELESS, f"{attempt}: no commit was sent, but {error!r}")
         if attempt.verdict is Verdict.UNKNOWN and status is DeliveryStatus.NOT_WRITTEN:
             attempt.verdict = Verdict.NOT_COMMITTED
 

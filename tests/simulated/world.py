@@ -36,6 +36,7 @@ from aioidem._broker.requests import Delivery
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
+from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
@@ -74,8 +75,10 @@ from aioidem.testing import (
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .broker_changes import reassigned, repeatable, unresolved_while, written_late
+from .conduct import Conduct
 from .deadlines import Deadlines
 from .faults import Injector
+from .filling import Filling
 from .flushes import Flushes
 from .frame_watch import FrameWatch
 from .freshness import Freshness
@@ -119,6 +122,7 @@ _CONNECTIONS = 1_000_000
 _SPRINT_LEADER = 0
 # Fetch and DescribeProducers, by which a producer reads what is in a log.
 _READS = (1, 61)
+_TOO_LARGE = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
 _MOVED = re.compile(r"the cluster changed from (\S+) ")
 
 
@@ -269,9 +273,25 @@ class SimCore(ProducerCore):
         self.accumulator.assigned_at_once = schedule.at_once[1]
         self.accumulator.drafts.quick = schedule.threads[0]
         self._world = world
-        self.numbers = Numbers(self, world.rows if world.knows_when_queued else None)
+        alone = world.knows_when_queued
+        self.numbers = Numbers(self, world.rows if alone else None)
+        self.conduct = Conduct(
+            config,
+            self._broker_of,
+            self._was_in_doubt if alone else None,
+            lambda what: world.report(Anomaly.CONDUCT, what),
+        )
+        self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
+        self.filling.limited = any(fault.kind == "limit" for fault in schedule.faults)
         if schedule.first_sequence and config.enable_idempotence:
             self._start_sequences_at(schedule.first_sequence)
+
+    def _broker_of(self, link_id: int) -> str:
+        link = self.connections.links.get(link_id)
+        return "a broker" if link is None else f"broker {link.node_id}"
+
+    def _was_in_doubt(self, place: tuple[str, int]) -> bool:
+        return self._world.witness.was_in_doubt(place)
 
     def _start_sequences_at(self, first: int) -> None:
         """Let the sequences of each partition start at another number than 0."""
@@ -290,10 +310,12 @@ class SimCore(ProducerCore):
         todo = super().poll(now, wall_ms)
         self._judge_wake(now)
         for step in todo:
+            self.conduct.acts(step, now)
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
             elif isinstance(step, steps.SendProduce):
                 self.numbers.sent(step, now)
+                self.filling.sent(step)
         return todo
 
     def _judge_wake(self, now: float) -> None:
@@ -327,9 +349,14 @@ class SimCore(ProducerCore):
     ) -> errors.ProtocolError | None:
         """Take the answer as usual; tell the judges if the engine gives the connection up."""
         link = self.connections.links.get(step.link_id)
-        if link is not None and step.token in link.outstanding:
+        waited = link is not None and step.token in link.outstanding
+        if waited:
             self.numbers.answered(step.token, now)
         odd = super().on_answer(step, answer, now)
+        if waited:
+            self.conduct.produced(step, answer, odd, now)
+            codes = {part.error_code for part in answer.partitions}
+            self.filling.limited |= bool(codes & _TOO_LARGE)
         if odd is not None:
             # The engine has given the connection up; the Sender will end it soon.
             self._world.watch.lost(step.link_id)
@@ -337,6 +364,8 @@ class SimCore(ProducerCore):
 
     def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
         """Give the connection up as usual, and tell the judges; the Sender will end it soon."""
+        if version >= PRODUCE_WITH_WINDOW:
+            self.conduct.refused(link_id, now)
         super().on_undecodable(link_id, version, error, now)
         self._world.watch.lost(link_id)
 
@@ -772,6 +801,7 @@ class World:
             first_sequences=firsts,
             trust_base_offset=self.config.trust_base_offset,
             windowed=self.config.broker_dedup == "window",
+            max_records=schedule.sequence_range,
             renumbers=self.config.in_doubt == "resend",
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
@@ -1037,7 +1067,15 @@ class World:
         if self._closing is None and self._events == [] and not self._stalled:
             idle = not self.core.unsettled and not self._waiting and not self._inbox
             if idle:
+                self._judge_left_over()
                 self._close(None)
+
+    def _judge_left_over(self) -> None:
+        """Report what an engine keeps although each record has its outcome."""
+        partitions: Any = self.core._partitions
+        finished = [state for state in partitions.retired if not state.active]
+        if finished:
+            self.report(Anomaly.LEAK, f"{len(finished)} partitions of deleted topics are kept")
 
     # -- the application ----------------------------------------------------------------------
 
@@ -1088,6 +1126,9 @@ class World:
             return
         for record in records:
             self.missing.queued(record.row.value)
+        if records[0].partition is not None:
+            values = [record.row.value for record in records]
+            self.core.filling.queued(values, [record.size for record in records])
         self.trace(f"queued {records[0].row.value} and {len(records) - 1} more")
         self.sender.wakeup.set()
 
@@ -1233,6 +1274,7 @@ class World:
         if moved is not None:
             self.left.append(moved[1])
             self.watch.cluster_changed()
+            self.core.conduct.other_cluster()
             # A broker of the same number in the other cluster has answered nothing yet.
             self._speak_v14.clear()
         lost = lost_place(event)

@@ -1,0 +1,109 @@
+"""The judge of conduct: requests that nothing asks for, and answers that are taken for others.
+
+A producer that asks needlessly, or goes on after an answer that cannot be one, may still deliver
+each record once and in order, so no other judge would notice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._config import ProducerConfig
+from aioidem._engine import steps
+from aioidem._protocol.produce import ProduceAnswer
+from aioidem.errors import ProtocolError
+
+__all__ = ["Conduct"]
+
+_WITH_WINDOW = 14
+"""The Produce version whose answers name the broker's window (KIP-1269)."""
+_SHORTEST_WAIT = 0.8
+"""Seconds for which v14 is not used with a broker that has refused it: a second, less the jitter.
+"""
+_NOBODY = UUID(int=0)
+
+_Place = tuple[str, int]
+
+
+class Conduct:
+    """Judges what a producer asks of brokers, and how it takes their answers to Produce.
+
+    Args:
+        config: The producer's options.
+        broker_of: Returns the name of a connection's broker.
+        was_in_doubt: Returns whether a record of a partition has ever been in doubt; None if that
+            is not known.
+        complain: Is told what is wrong.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        broker_of: Callable[[int], str],
+        was_in_doubt: Callable[[_Place], bool] | None,
+        complain: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._broker_of = broker_of
+        self._was_in_doubt = was_in_doubt
+        self._complain = complain
+        # By broker: until when v14 is not used, because the broker refused it.
+        self._refused_until: dict[str, float] = {}
+
+    # -- what the producer asks --------------------------------------------------------------------
+
+    def acts(self, step: steps.Step, now: float) -> None:
+        """Note what the engine tells the Sender to do."""
+        match step:
+            case steps.SendProduce(link_id, _, version):
+                broker = self._broker_of(link_id)
+                if version >= _WITH_WINDOW and now < self._refused_until.get(broker, now):
+                    self._complain(f"{broker} has refused v14, and gets it again at {now:.3f}")
+            case steps.AskProducers(_, _, topic, partition):
+                self._ask(topic, partition, "DescribeProducers")
+            case steps.ReadBack(_, _, topic, _, partition):
+                self._ask(topic, partition, "Fetch")
+            case steps.DescribeTopicConfig():
+                if self._config.window_discovery != "auto" or not self._config.enable_idempotence:
+                    self._complain("a broker is asked whether it has KIP-1269 against the config")
+            case _:
+                pass
+
+    def _ask(self, topic: str, partition: int, request: str) -> None:
+        if self._was_in_doubt is not None and not self._was_in_doubt((topic, partition)):
+            self._complain(f"{request} for {topic}-{partition}, of which nothing was in doubt")
+
+    # -- how it takes answers ----------------------------------------------------------------------
+
+    def produced(
+        self, step: steps.SendProduce, answer: ProduceAnswer, odd: ProtocolError | None, now: float
+    ) -> None:
+        """Note an answer to Produce that the engine has waited for, and what it finds odd in it."""
+        names = {topic.topic_id: topic.name for topic in step.topics if topic.topic_id is not None}
+        asked = {(topic.name, index) for topic in step.topics for index, _ in topic.partitions}
+        told = Counter(
+            (part.topic or names.get(part.topic_id or _NOBODY), part.partition)
+            for part in answer.partitions
+        )
+        strange = told.keys() - asked or [place for place, times in told.items() if times > 1]
+        if strange and odd is None:
+            self._complain("an answer that names other partitions than its request is taken")
+        elif odd is not None and not strange:
+            self._complain(f"an answer is refused that names the partitions of its request: {odd}")
+        unsupported = any(
+            part.error_code == ErrorCode.unsupported_version for part in answer.partitions
+        )
+        if unsupported and step.version >= _WITH_WINDOW:
+            self.refused(step.link_id, now)
+
+    def refused(self, link_id: int, now: float) -> None:
+        """Note that a broker has refused v14, or has sent an answer that cannot be decoded."""
+        self._refused_until[self._broker_of(link_id)] = now + _SHORTEST_WAIT
+
+    def other_cluster(self) -> None:
+        """Note that the producer has gone to another cluster, whose brokers are others."""
+        self._refused_until.clear()

@@ -1,0 +1,71 @@
+"""The judge of batches: a batch takes as many records of a call as fit, and in the call's order.
+
+A producer whose batches are half full delivers each record once and in order, so no other judge
+would notice. Only records that one call has queued for one partition are judged: none of them can
+have come after the batch was sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from aioidem._config import ProducerConfig
+from aioidem._engine.steps import SendProduce
+from aioidem._testing.wire_frames import batch_values
+from aioidem.testing import ValueId, parse_value
+
+__all__ = ["Filling"]
+
+_HEADER = 61
+"""Bytes of a batch before its records."""
+
+
+class Filling:
+    """Judges the batches that a producer sends for the first time.
+
+    Args:
+        config: The producer's options.
+        complain: Is told what is wrong.
+    """
+
+    def __init__(self, config: ProducerConfig, complain: Callable[[str], None]) -> None:
+        self._limit = min(config.batch_size, config.max_request_size)
+        self._complain = complain
+        # By record: the most bytes that it takes in a batch, and the next record of its call.
+        self._sizes: dict[ValueId, int] = {}
+        self._next: dict[ValueId, ValueId] = {}
+        self._sent: set[ValueId] = set()
+        self.limited = False
+        """Whether a topic's max.message.bytes may be below `batch_size`. Then nothing is judged."""
+
+    def queued(self, values: Sequence[ValueId], sizes: Sequence[int]) -> None:
+        """Note the records of one call, all for one partition, in their order."""
+        self._sizes.update(zip(values, sizes, strict=True))
+        self._next.update(pairwise(values))
+
+    def sent(self, step: SendProduce) -> None:
+        """Note a Produce request that the engine gives to the Sender."""
+        if self.limited:
+            return
+        for topic in step.topics:
+            for _, data in topic.partitions:
+                values = [parse_value(record.value) for record in batch_values(data)]
+                self._judge([value for value in values if value is not None])
+
+    def _judge(self, values: Sequence[ValueId]) -> None:
+        again = not self._sent.isdisjoint(values)
+        self._sent.update(values)
+        following = self._next.get(values[-1])
+        # A record may have ended in the queue. If it is sent at all, it comes next.
+        if again or following is None or following in self._sent:
+            return
+        if any(value not in self._sizes for value in values):
+            return
+        size = _HEADER + sum(self._sizes[value] for value in values)
+        room = self._limit - size - self._sizes[following]
+        if room >= 0:
+            self._complain(
+                f"a batch of {len(values)} records that ends at {values[-1]} has room for "
+                f"{following} and {room} bytes more"
+            )

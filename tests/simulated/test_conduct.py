@@ -1,0 +1,267 @@
+"""Tests of the judges of conduct, of batches and of words: each notices what it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem import errors
+from aioidem._config import ProducerConfig
+from aioidem._engine import steps
+from aioidem._engine.record import Outcome
+from aioidem._engine.settlement import Settlement
+from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
+from aioidem._records import build_batch, record_size_bound
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import ValueId, make_value
+
+from .conduct import Conduct
+from .filling import Filling
+from .wording import Wording, misworded
+
+ODD = errors.ProtocolError("an answer to another request")
+VALUES = [make_value(ValueId("p", "t", 0, number), 40) for number in range(4)]
+SIZE = record_size_bound(None, VALUES[0], ())
+
+
+def config(**options: Any) -> ProducerConfig:
+    return ProducerConfig.build([("b0", 9092)], **options)
+
+
+def produce(*values: bytes, version: int = 13, partition: int = 0) -> steps.SendProduce:
+    records = [
+        SimpleNamespace(key=None, headers=(), timestamp_ms=0, value=value) for value in values
+    ]
+    data = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=0).data
+    topics = [steps.TopicData("t", None, [(partition, data)])]
+    return steps.SendProduce(1, 1, version, -1, 1000, None, topics)
+
+
+# -- conduct ---------------------------------------------------------------------------------------
+
+
+def conduct(in_doubt: bool = False, **options: Any) -> tuple[Conduct, list[str]]:
+    told: list[str] = []
+    judge = Conduct(config(**options), lambda _: "broker 1", lambda _: in_doubt, told.append)
+    return judge, told
+
+
+@pytest.mark.parametrize(
+    "step", [steps.AskProducers(1, 1, "t", 0), steps.ReadBack(1, 1, "t", None, 0, 0)]
+)
+def test_a_leader_is_asked_only_about_a_doubt(step: steps.Step) -> None:
+    judge, told = conduct(in_doubt=True)
+    judge.acts(step, 0.0)
+    assert not told
+    judge, told = conduct()
+    judge.acts(step, 0.0)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(("mode", "asks"), [("auto", True), ("on", False), ("off", False)])
+def test_a_broker_is_asked_for_kip_1269_only_if_nobody_has_said(mode: str, asks: bool) -> None:
+    judge, told = conduct(window_discovery=mode)
+    judge.acts(steps.DescribeTopicConfig(1, 1, "t"), 0.0)
+    assert bool(told) is not asks
+
+
+def test_v14_that_a_broker_has_refused_is_not_sent_at_once() -> None:
+    judge, told = conduct()
+    answer = ProduceAnswer((PartitionAnswer("t", None, 0, ErrorCode.unsupported_version, -1),), 0)
+    judge.produced(produce(VALUES[0], version=14), answer, None, 100.0)
+    judge.acts(produce(VALUES[0], version=13), 100.5)
+    assert not told
+    judge.acts(produce(VALUES[0], version=14), 100.5)
+    assert len(told) == 1
+    judge.acts(produce(VALUES[0], version=14), 100.8)
+    judge.refused(1, 200.0)
+    judge.other_cluster()
+    judge.acts(produce(VALUES[0], version=14), 200.1)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "odd", "fits"),
+    [
+        ([0], None, True),
+        ([], None, True),
+        ([0], ODD, False),
+        ([0, 0], None, False),
+        ([1], None, False),
+        ([0, 1], ODD, True),
+    ],
+)
+def test_an_answer_names_each_partition_of_its_request_once(
+    named: list[int], odd: errors.ProtocolError | None, fits: bool
+) -> None:
+    judge, told = conduct()
+    parts = tuple(PartitionAnswer("t", None, partition, 0, 0) for partition in named)
+    judge.produced(produce(VALUES[0]), ProduceAnswer(parts, 0), odd, 0.0)
+    assert (not told) is fits
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+def filling(batch_size: int) -> tuple[Filling, list[str]]:
+    told: list[str] = []
+    judge = Filling(config(batch_size=batch_size), told.append)
+    judge.queued([ValueId("p", "t", 0, number) for number in range(4)], [SIZE] * 4)
+    return judge, told
+
+
+def test_a_batch_that_leaves_room_for_the_next_record_is_noticed() -> None:
+    judge, told = filling(61 + 3 * SIZE)
+    judge.sent(produce(*VALUES[:3]))
+    judge.sent(produce(VALUES[3]))
+    assert not told
+    judge, told = filling(61 + 3 * SIZE)
+    judge.sent(produce(*VALUES[:2]))
+    assert len(told) == 1
+    judge.sent(produce(*VALUES[:2]))
+    assert len(told) == 1, "it is sent again as it was"
+
+
+def test_a_full_batch_is_one_that_the_next_record_does_not_fit_into() -> None:
+    judge, told = filling(60 + 3 * SIZE)
+    judge.sent(produce(*VALUES[:2]))
+    assert not told
+
+
+def test_topics_with_a_smaller_limit_are_left_alone() -> None:
+    judge, told = filling(61 + 3 * SIZE)
+    judge.limited = True
+    judge.sent(produce(VALUES[0]))
+    assert not told
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("the window is 1 batches", "1 batches"),
+        ("2 batch of t-0 in doubt", "2 batch"),
+        ("t-0 and 1 more partitions", "1 more partitions"),
+        ("t-0 and 2 more partition", "2 more partition"),
+        ("0 broker left", "0 broker"),
+        ("refused: None", "None"),
+        ("no leader, for -0.1 s", "-0.1 s"),
+        ("an answer.. Check it", ".."),
+        ("an answer : .", ": ."),
+    ],
+)
+def test_what_no_careful_writer_leaves(text: str, wrong: str) -> None:
+    assert misworded(text) == wrong
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 batch of t-1 in doubt for 2.0 s; 20 batches before",
+        "broker 2 (b2:9092) refused record 1 of its batch of 3 in attempt 2 (record 0: no key)",
+        "topic 't' has 1 partition (0); there is no partition 4",
+        "names 2 partition(s) more. producer.resolve(error) looks in the log",
+        "a text that is cut ...",
+    ],
+)
+def test_what_is_well_said(text: str) -> None:
+    assert misworded(text) is None
+
+
+def wording(tell: Callable[[Wording], None]) -> list[str]:
+    told: list[str] = []
+    judge = Wording(config(delivery_timeout=10.0, request_timeout=2.0, linger=0.0), told.append)
+    tell(judge)
+    judge.judge()
+    return told
+
+
+HELD = "window 5: broker 1 gets Produce v13 in place of v14 for a while: why. v14 is tried again "
+
+
+@pytest.mark.parametrize(
+    ("wait", "longest", "sent_after", "wrong"),
+    [
+        ("1.2", 300, 1.2, 0),
+        ("1.2", 300, 1.1, 1),
+        ("1.2", 15, 1.2, 1),
+        ("1.4", 300, 2.0, 1),
+    ],
+)
+def test_the_waits_that_are_told_are_kept(
+    wait: str, longest: int, sent_after: float, wrong: int
+) -> None:
+    def tell(judge: Wording) -> None:
+        judge.told(
+            f"{HELD}in {wait} s, then after waits that double up to about {longest} s", 100.0
+        )
+        judge.sent("broker 1", 13, 100.0)
+        judge.sent("broker 2", 14, 100.0)
+        judge.sent("broker 1", 14, 100.0 + sent_after)
+
+    assert len(wording(tell)) == wrong
+
+
+def settlement(
+    text: str, count: int = 2, attempts: int = 1, status: DeliveryStatus = DeliveryStatus.UNKNOWN
+) -> Settlement:
+    error = errors.DeliveryTimeoutError(text)
+    outcome = Outcome("t", 0, status, error=error, attempts=attempts)
+    records: Any = [object()] * count
+    return Settlement(outcome, records)
+
+
+OVERDUE = (
+    "t-0: {count} records {verdict} in delivery_timeout ({timeout} s): no acknowledgement of the "
+    "leader, broker 1 (b1:9092); {sent}. Check the log. The records may be written. Look"
+)
+
+
+def overdue(
+    count: int = 2,
+    verdict: str = "not acknowledged, perhaps written,",
+    timeout: str = "10",
+    sent: str = "sent once",
+) -> str:
+    return OVERDUE.format(count=count, verdict=verdict, timeout=timeout, sent=sent)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (overdue(), 0),
+        (overdue(count=3), 1),
+        (overdue(verdict="not written"), 1),
+        (overdue(timeout="5"), 1),
+        (overdue(sent="sent 2 times"), 1),
+        (overdue(sent="never sent"), 1),
+        (overdue().replace(" may be ", " are not "), 1),
+        ("t-0: too late. The records may be written", 1),
+    ],
+)
+def test_the_error_of_overdue_records_says_what_happened(text: str, wrong: int) -> None:
+    assert len(wording(lambda judge: judge.settled(settlement(text), 1, 50.0))) == wrong
+
+
+def test_an_outcome_tells_how_often_its_batch_was_sent() -> None:
+    def tell(judge: Wording) -> None:
+        judge.settled(settlement(overdue(), attempts=2), None, 50.0)
+        judge.settled(settlement(overdue(), attempts=2), 1, 51.0)
+
+    assert len(wording(tell)) == 1
+
+
+@pytest.mark.parametrize(("count", "attempt", "wrong"), [(2, 1, 0), (3, 1, 1), (2, 2, 1)])
+def test_a_refusal_names_its_batch_and_its_attempt(count: int, attempt: int, wrong: int) -> None:
+    text = f"t-0: broker 1 (b1:9092) refused a batch of {count} records in attempt {attempt}"
+    refused = errors.broker_error(ErrorCode.invalid_record, text)
+    outcome = Outcome("t", 0, DeliveryStatus.NOT_WRITTEN, error=refused, attempts=1)
+    records: Any = [object()] * 2
+    made = Settlement(outcome, records)
+    assert len(wording(lambda judge: judge.settled(made, 1, 50.0))) == wrong

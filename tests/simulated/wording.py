@@ -1,0 +1,158 @@
+"""The judge of words: whether what the producer tells its operator and its callers is so.
+
+Texts name counts, brokers, options and waits. They are compared with what was sent and settled. Of
+each text the grammar is judged too, because a number that is one too high often shows itself there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+
+from aioidem._config import ProducerConfig
+from aioidem._engine.settlement import Settlement
+from aioidem.errors import DeliveryTimeoutError
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["Wording", "misworded"]
+
+_NOUNS = "record|batch|broker|partition|caller|attempt|failure|topic|connection|time"
+_PLURALS = "records|batches|brokers|partitions|callers|attempts|failures|topics|connections|times"
+_WRONG = tuple(
+    map(
+        re.compile,
+        (
+            rf"(?<![\w.-])1 (more )?({_PLURALS})\b",
+            # "broker 2 partition" and "record 0: ..." would be names, not counts.
+            rf"(?<![\w.-])(?<!broker )(?<!record )(0|[2-9]|\d\d+) (more )?({_NOUNS})\b(?![(:])",
+            r"\b(None|nan|inf|True|False)\b",
+            r"  |(?<!\.)\.\.(?!\.)|: \.| \(\)|, ,|^ | $",
+            r"(?<![\w-])-\d+(\.\d+)? s\b",
+        ),
+    )
+)
+_OVERDUE = re.compile(
+    r"DeliveryTimeoutError: (\S+): (\d+) records? (not written|not acknowledged, perhaps written,) "
+    r"in delivery_timeout \((\S+) s\): .*?; (never sent|sent once|sent (\d+) times)"
+)
+_REFUSED = re.compile(
+    r"(?:\[Error -?\d+\] \w+: )?(\S+): broker \d+ \(\S+\) refused a batch of "
+    r"(\d+) records? in attempt (\d+)"
+)
+_LATER = re.compile(
+    r"window 5: (broker \d+) (gets Produce v13|did not say).*\. "
+    r"(?:v14 is tried|The broker is asked) again in (\d+\.\d) s, "
+    r"then after waits that double up to about (\d+) s"
+)
+_LONGEST_WAIT = {"auto": "300", "on": "15"}
+"""Seconds, by `window_discovery`."""
+_JITTER = 0.2
+_ROUNDED = 0.05
+
+
+def misworded(text: str) -> str | None:
+    """Return the part of a text that no careful writer would leave; None if there is none."""
+    for pattern in _WRONG:
+        found = pattern.search(text)
+        if found is not None:
+            return found[0]
+    return None
+
+
+class Wording:
+    """Judges texts when they are told.
+
+    Args:
+        config: The producer's options.
+        complain: Is told what is wrong.
+    """
+
+    def __init__(self, config: ProducerConfig, complain: Callable[[str], None]) -> None:
+        self._config = config
+        self._complain = complain
+        # How many records of a partition ended at one time for one reason, by the count they tell.
+        self._ended: Counter[tuple[float, str, int]] = Counter()
+        # By broker: until when no Produce v14 is sent to it, in seconds.
+        self._not_before: dict[str, float] = {}
+        self._told_of: set[tuple[str, str]] = set()
+        self.ended = False
+        """Whether the producer has a fatal error, which may be the refusal of another batch."""
+
+    def told(self, text: str, now: float) -> None:
+        """Note a line for the log."""
+        self._read(text)
+        if text.startswith("the cluster changed"):
+            self._not_before.clear()  # these are other brokers now
+            self._told_of.clear()
+        if ("is not granted" in text) is not ("Grant that permission" in text):
+            self._complain(f"the advice does not fit: {text}")
+        later = _LATER.match(text)
+        if later is None:
+            return
+        broker, what, wait, longest = later[1], later[2], float(later[3]), later[4]
+        if longest != _LONGEST_WAIT.get(self._config.window_discovery):
+            self._complain(f"no wait is as long as that: {text}")
+        first = (broker, what) not in self._told_of
+        self._told_of.add((broker, what))
+        if first and wait > 1 + _JITTER + _ROUNDED:
+            self._complain(f"the first wait is about a second: {text}")
+        if what.startswith("gets"):
+            self._not_before[broker] = now + wait - _ROUNDED
+
+    def sent(self, broker: str, version: int, now: float) -> None:
+        """Note the version of a Produce request."""
+        if version >= 14 and now < self._not_before.get(broker, now):
+            self._complain(f"{broker} gets Produce v{version} at {now:.3f}, earlier than told")
+
+    def settled(self, settlement: Settlement, sends: int | None, now: float) -> None:
+        """Note the error of some records.
+
+        Args:
+            settlement: The records and their outcome.
+            sends: How often their batch was sent; None if that is not known.
+            now: When that was, in seconds.
+        """
+        outcome = settlement.outcome
+        error, unknown = outcome.error, outcome.status is DeliveryStatus.UNKNOWN
+        if sends is not None and outcome.attempts != sends and sends:
+            self._complain(f"{outcome.attempts} attempts, not {sends}: {error!r}")
+        if error is None:
+            return
+        text, number = str(error), len(settlement.records)
+        self._read(text)
+        if unknown and "The records may be written" not in text:
+            self._complain(f"an error does not say that records may be written: {text}")
+        if isinstance(error, DeliveryTimeoutError):
+            self._overdue(text, number, sends, now, unknown=unknown)
+        refused = _REFUSED.match(text)
+        told = None if refused is None else (int(refused[2]), int(refused[3]))
+        if told is not None and sends is not None and not self.ended and told != (number, sends):
+            self._complain(f"it was attempt {sends}, of {number} records: {text}")
+
+    def _overdue(
+        self, text: str, number: int, sends: int | None, now: float, *, unknown: bool
+    ) -> None:
+        said = _OVERDUE.match(text)
+        if said is None:
+            self._complain(f"an error of records that are overdue says less than others: {text}")
+            return
+        if ("perhaps" in said[3]) is not unknown:
+            self._complain(f"an error says another outcome: {text}")
+        if said[4] != f"{self._config.delivery_timeout:g}":
+            self._complain(f"an error names another delivery_timeout: {text}")
+        self._ended[now, f"{said[1]} {said[3]}", int(said[2])] += number
+        times = {"never sent": 0, "sent once": 1}.get(said[5], int(said[6] or 0))
+        if sends is not None and times != sends:
+            self._complain(f"its records were sent {sends} times: {text}")
+
+    def judge(self) -> None:
+        """Judge what only the end shows: whether counts of records are the numbers that ended."""
+        for (at, text, told), ended in self._ended.items():
+            if not told or ended % told:
+                self._complain(f"at {at:.3f} {ended} records of {text} end, and {told} are told")
+
+    def _read(self, text: str) -> None:
+        wrong = misworded(text)
+        if wrong is not None:
+            self._complain(f"{wrong!r} in: {text}")
