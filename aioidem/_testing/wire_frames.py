@@ -119,6 +119,8 @@ class Record(NamedTuple):
     offset: int
     timestamp_ms: int
     value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class _Cursor:
@@ -388,11 +390,17 @@ def _record(cursor: _Cursor, base_offset: int, base_timestamp: int) -> Record:
     cursor.take(1)
     timestamp_ms = base_timestamp + cursor.varint()
     offset = base_offset + cursor.varint()
-    cursor.take(max(0, cursor.varint()))  # the key
-    length = cursor.varint()
-    value = None if length < 0 else cursor.take(length)
+    key, value = _nullable(cursor), _nullable(cursor)
+    headers = tuple(
+        ((_nullable(cursor) or b"").decode(), _nullable(cursor)) for _ in range(cursor.varint())
+    )
     cursor.at = end
-    return Record(offset, timestamp_ms, value)
+    return Record(offset, timestamp_ms, value, key, headers)
+
+
+def _nullable(cursor: _Cursor) -> bytes | None:
+    length = cursor.varint()
+    return None if length < 0 else cursor.take(length)
 
 
 def _plain(codec: int, data: bytes) -> bytes:

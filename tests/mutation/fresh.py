@@ -11,7 +11,16 @@ from typing import Final
 
 __all__ = ["fresh_runs"]
 
-_MIXES: Final = ("swarm", "profiles", "transactional swarm", "transactions", "resolve")
+_MIXES: Final = (
+    "varied",
+    "swarm",
+    "profiles",
+    "transactional swarm",
+    "transactions",
+    "resolve",
+)
+_ALIKE: Final = {"swarm": "varied"}
+"""Mixes that no traced run is of, by a mix that executes what they do."""
 _FROM: Final = 20_000_000
 _MOST: Final = 20_000
 _SECONDS: Final = 0.1
@@ -27,5 +36,6 @@ def fresh_runs(reached: Iterable[str], most: int = _MOST) -> list[tuple[str, flo
         most: How many seeds.
     """
     mixes = {name.rpartition(" ")[0] for name in reached}.intersection(_MIXES) or set(_MIXES)
+    mixes |= {alike for mix, alike in _ALIKE.items() if mix in mixes}
     turns = [mix for mix in _MIXES if mix in mixes]
     return [(f"{turns[n % len(turns)]} {_FROM + n}", _SECONDS) for n in range(most)]

@@ -36,13 +36,22 @@ class Filling:
         self._sizes: dict[ValueId, int] = {}
         self._next: dict[ValueId, ValueId] = {}
         self._sent: set[ValueId] = set()
-        self.limited = False
-        """Whether a topic's max.message.bytes may be below `batch_size`. Then nothing is judged."""
+        # By record of a caller's batch: the batch's first record, its number of records, its bytes.
+        self._batches: dict[ValueId, tuple[ValueId, int, int]] = {}
+        self.limited = config.compression_type != "none"
+        """Whether a batch may end below `batch_size`, because its topic's max.message.bytes may be
+        less, or because its size is estimated, as it will be compressed. Then nothing is judged.
+        """
 
     def queued(self, values: Sequence[ValueId], sizes: Sequence[int]) -> None:
         """Note the records of one call, all for one partition, in their order."""
         self._sizes.update(zip(values, sizes, strict=True))
         self._next.update(pairwise(values))
+
+    def grouped(self, values: Sequence[ValueId], size: int) -> None:
+        """Note the records of a batch of the caller's, and how many bytes the batch has."""
+        for value in values:
+            self._batches[value] = values[0], len(values), size
 
     def sent(self, step: SendProduce) -> None:
         """Note a Produce request that the engine gives to the Sender."""
@@ -56,6 +65,7 @@ class Filling:
     def _judge(self, values: Sequence[ValueId]) -> None:
         again = not self._sent.isdisjoint(values)
         self._sent.update(values)
+        self._judge_callers(values, again=again)
         following = self._next.get(values[-1])
         # A record may have ended in the queue. If it is sent at all, it comes next.
         if again or following is None or following in self._sent:
@@ -69,3 +79,15 @@ class Filling:
                 f"a batch of {len(values)} records that ends at {values[-1]} has room for "
                 f"{following} and {room} bytes more"
             )
+
+    def _judge_callers(self, values: Sequence[ValueId], *, again: bool) -> None:
+        """Judge whether the batches of the caller's are by themselves, and whole if they fit."""
+        batches = {self._batches.get(value) for value in values}
+        if len(batches) > 1:
+            self._complain(f"a batch that ends at {values[-1]} mixes batches of the caller's")
+        for batch in batches:
+            if batch is None or again:
+                continue
+            first, count, size = batch
+            if size <= self._limit and len(values) < count and values[0] == first:
+                self._complain(f"{len(values)} of the {count} records from {first} on are sent")

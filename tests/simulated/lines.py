@@ -2,11 +2,16 @@
 
 An incident has a line when it begins and one when it ends, and may have some in between. These say
 how many records had which outcome since it began. That batches are in doubt must be told when it
-has lasted for two seconds, to the next look of the producer's driver, and not sooner.
+has lasted for two seconds, to the next look of the producer's driver, and not sooner. Lines that an
+incident goes on come after 10 s, 20 s more, 40 s more, and so on.
+
+Of events that repeat, the first few are written, and all others are counted.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from aioidem._engine.incidents import Event
@@ -15,6 +20,16 @@ from aioidem._log import LogLine, Phase
 __all__ = ["Lines"]
 
 _GRACE = 2.0
+_FIRST_INTERVAL = 10.0
+_EXPLAINS_BUMPS = {
+    LogLine.AUTHENTICATION,
+    LogLine.NO_BROKER,
+    LogLine.LEADER_MISSING,
+    LogLine.LEADER_UNREACHABLE,
+    LogLine.IN_DOUBT,
+    LogLine.THROTTLED,
+}
+"""The incidents that need no warning of their own for an epoch that is bumped meanwhile."""
 
 
 class Lines:
@@ -33,18 +48,75 @@ class Lines:
         # For each incident that goes on: the counts when its first line was logged.
         self._began: dict[LogLine, tuple[int, int, int]] = {}
         self._told = False
+        # By line: how many events there were, how many of them were written, and how many counted.
+        self._events: Counter[LogLine] = Counter()
+        self._written: Counter[LogLine] = Counter()
+        self._counted: Counter[LogLine] = Counter()
+        # How many events had been written or counted when lines were last written.
+        self._taken: Counter[LogLine] = Counter()
+        # The same before each line that counts some, in the order of these lines.
+        self._before: dict[LogLine, list[int]] = {}
+        # By line: when the first of some events that follow one another was written, and how many.
+        self._bursts: dict[LogLine, tuple[float, int]] = {}
+        # By incident: when its last line was written, and after how many seconds the next is due.
+        self._due: dict[LogLine, tuple[float, float]] = {}
         self.closing = False
         """Whether the producer closes. Then outcomes may come between a line and its logging."""
 
     def logged(self, event: Event) -> None:
-        """Note a line, after the outcomes that came before it."""
+        """Note a line that is to be written or counted, after the outcomes that came before it."""
         line = event.line
-        if event.phase is Phase.BEGINS:
+        if event.phase is Phase.ONCE:
+            self._events[line] += 1
+        elif event.phase is Phase.BEGINS:
             if line in self._began:
                 self._complain(f"{line.value} began twice")
             self._began[line] = self._counts()
-        elif event.phase is not Phase.ONCE and "acked" in event.fields:
+        elif "acked" in event.fields:
             self._follow(event)
+        else:
+            self._before.setdefault(line, []).append(self._taken[line])
+
+    def took(self) -> None:
+        """Note that all lines so far have been written or counted."""
+        self._taken = self._events.copy()
+
+    def written(self, event: Event, now: float) -> None:
+        """Note a line that is written, after all lines were noted that come before it."""
+        line = event.line
+        if event.phase is Phase.ONCE:
+            self._write(event, now)
+        elif event.phase is Phase.BEGINS:
+            self._due[line] = now, _FIRST_INTERVAL
+        elif event.phase is Phase.CONTINUES and "acked" in event.fields:
+            last, interval = self._due[line]
+            if event.level == logging.INFO and now < last + interval:
+                self._complain(f"{now - last:.3f} s after a line, not {interval:g} s: {event}")
+            self._due[line] = now, 2 * interval
+        elif event.phase is Phase.CONTINUES:
+            left = self._before[line].pop(0) - self._written[line] - self._counted[line]
+            self._counted[line] += left
+            if event.fields["count"] != left:
+                self._complain(f"{left} events were not written: {event.text}")
+
+    def _write(self, event: Event, now: float) -> None:
+        line = event.line
+        self._written[line] += 1
+        since, number = self._bursts.get(line, (now, 0))
+        if now >= since + _FIRST_INTERVAL:
+            since, number = now, 0
+        self._bursts[line] = since, number + 1
+        if number >= line.burst:
+            self._complain(f"more than {line.burst} events in {now - since:.3f} s: {event.text}")
+        explained = event.level == logging.INFO
+        if line is LogLine.EPOCH_BUMPED and explained is not bool(_EXPLAINS_BUMPS & {*self._began}):
+            self._complain(f"{event.text} at level {event.level} while {[*self._began]} go on")
+
+    def judge(self) -> None:
+        """Judge what only the end shows: few events are all written."""
+        for line, number in self._events.items():
+            if number <= line.burst and self._written[line] != number and not self.closing:
+                self._complain(f"{self._written[line]} of {number} lines {line.value} are written")
 
     def _follow(self, event: Event) -> None:
         line, fields = event.line, event.fields

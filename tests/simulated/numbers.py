@@ -97,9 +97,13 @@ class Numbers:
         """Note that no byte of some batches has left, so that they do not count as sent again."""
         self._taken_back = True
 
+    def foresee(self, events: Iterable[Event]) -> None:
+        """Note which lines come after the next outcomes, and may be about the same event."""
+        self._taken_back |= any(event.line in _MADE_ANEW for event in events)
+
     def logged(self, event: Event) -> None:
         """Note a line for the log, after the outcomes that came before it."""
-        self._taken_back |= event.line in _MADE_ANEW
+        self.foresee([event])
         self._words.told(event.text, self._core.meters.now)
         self.lines.logged(event)
 
@@ -140,6 +144,7 @@ class Numbers:
         """Yield a violation for each number of the producer that is not the one counted here."""
         self._core.meters.fold(now)
         self._words.judge()
+        self.lines.judge()
         for complaint in self._complaints:
             yield Violation(Anomaly.MISCOUNTED, complaint)
         for name, (told, counted) in self._pairs().items():

@@ -16,7 +16,7 @@ from .perform import perform
 from .schedule import PROFILES, draw
 from .shrink import shrink
 from .soak import MIXES, drawn, quiet
-from .swarm import draw_swarm
+from .swarm import draw_swarm, draw_varied
 from .transactional import draw_transactional
 from .transactional_swarm import draw_transactional_swarm
 
@@ -38,6 +38,8 @@ def main() -> int:
         schedule = draws(asked.seed)
     elif asked.mix == "swarm":
         schedule = draw_swarm(asked.seed)
+    elif asked.mix == "varied":
+        schedule = draw_varied(asked.seed)
     else:
         schedule = drawn(asked.seed) if asked.profile is None else draw(asked.seed, asked.profile)
     with quiet():

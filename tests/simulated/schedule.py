@@ -118,6 +118,8 @@ class Schedule:
     first_sequence: int = 0
     first_epoch: int = 0
     callbacks: bool = False
+    varied: bool = False
+    """Whether records have headers, and some calls are batches of the caller's (`send_batch`)."""
     blocks: bool = False
     """Whether calls at the same time for the same partition are mostly joined into one call."""
     calls: tuple[Call, ...] = ()

@@ -36,7 +36,7 @@ from . import ledger
 from .perform import perform
 from .rows import Rows
 from .schedule import Schedule, draw
-from .swarm import draw_swarm
+from .swarm import draw_swarm, draw_varied
 from .transactional import draw_transactional
 from .transactional_swarm import draw_transactional_swarm
 from .whole import draw_whole
@@ -54,6 +54,7 @@ __all__ = [
     "run_swarm",
     "run_transactional",
     "run_transactional_swarm",
+    "run_varied",
     "soak",
 ]
 
@@ -94,7 +95,16 @@ def run_transactional_swarm(seed: int) -> Result:
     return perform(draw_transactional_swarm(seed))
 
 
-MIXES: dict[str, Callable[[int], Result]] = {"profiles": run_seed, "swarm": run_swarm}
+def run_varied(seed: int) -> Result:
+    """Run one seed as the soak does with `--mix varied`."""
+    return perform(draw_varied(seed))
+
+
+MIXES: dict[str, Callable[[int], Result]] = {
+    "profiles": run_seed,
+    "swarm": run_swarm,
+    "varied": run_varied,
+}
 TRANSACTIONAL_MIXES: dict[str, Callable[[int], Result]] = {
     "profiles": run_transactional,
     "swarm": run_transactional_swarm,

@@ -12,6 +12,7 @@ changes what all seeds of the swarm draw. So a defect that such a seed finds is 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -520,3 +521,11 @@ def draw_swarm(seed: int, backend: str | None = None) -> Schedule:
         kind = kind_of(seed)
         backend = "" if kind == "engine" else kind
     return SwarmDrawer(seed, backend).draw()
+
+
+def draw_varied(seed: int) -> Schedule:
+    """Return the swarm's schedule for a seed, with calls of every kind, on the engine alone.
+
+    What the calls carry is drawn by itself, so that the seeds of the swarm keep their meaning.
+    """
+    return dataclasses.replace(draw_swarm(seed, ""), blocks=True, varied=True)

@@ -1,7 +1,8 @@
-"""Tests of the judges of conduct, of batches and of words: each notices what it is there for."""
+"""Tests of the judges of conduct, batches, words, contents and lines: each notices its faults."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +13,19 @@ from kio.schema.errors import ErrorCode
 from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
+from aioidem._engine.incidents import Event
 from aioidem._engine.record import Outcome
 from aioidem._engine.settlement import Settlement
+from aioidem._log import LogLine, Phase
 from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
 from aioidem._records import build_batch, record_size_bound
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import ValueId, make_value
 
 from .conduct import Conduct
+from .contents import Contents
 from .filling import Filling
+from .lines import Lines
 from .wording import Wording, misworded
 
 ODD = errors.ProtocolError("an answer to another request")
@@ -265,3 +270,118 @@ def test_a_refusal_names_its_batch_and_its_attempt(count: int, attempt: int, wro
     records: Any = [object()] * 2
     made = Settlement(outcome, records)
     assert len(wording(lambda judge: judge.settled(made, 1, 50.0))) == wrong
+
+
+def test_batches_of_the_callers_are_whole_and_by_themselves() -> None:
+    ids = [ValueId("p", "t", 0, number) for number in range(4)]
+    told: list[str] = []
+    judge = Filling(config(batch_size=1000), told.append)
+    judge.grouped(ids[:2], 61 + 2 * SIZE)
+    judge.sent(produce(*VALUES[:2]))
+    judge.sent(produce(*VALUES[2:]))
+    assert not told
+    judge.grouped(ids[2:], 1001)
+    judge.sent(produce(VALUES[2]))
+    assert not told, "it does not fit into one batch"
+    for sent in (VALUES[1:3], VALUES[:1]):
+        judge = Filling(config(batch_size=1000), told.append)
+        judge.grouped(ids[:2], 61 + 2 * SIZE)
+        told.clear()
+        judge.sent(produce(*sent))
+        assert len(told) == 1
+
+
+# -- contents --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "timestamp_ms"),
+    [(b"k", (), 0), (None, (("h", None),), 0), (None, (("h", b""),), 0), (None, (), 1)],
+)
+def test_another_key_header_or_time_is_noticed(
+    key: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp_ms: int
+) -> None:
+    told: list[str] = []
+    judge = Contents(told.append)
+    judge.expect(ValueId("p", "t", 0, 0), None, (), 0)
+    judge.sent(produce(VALUES[0], VALUES[1]))
+    assert not told
+    judge.expect(ValueId("p", "t", 0, 0), key, headers, timestamp_ms)
+    judge.sent(produce(VALUES[0], VALUES[1]))
+    assert len(told) == 1
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+class Log:
+    """A judge of lines, and what it complains of."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.lines = Lines(lambda: (0, 0, 0), self.told.append)
+
+    def line(
+        self,
+        line: LogLine,
+        phase: Phase = Phase.ONCE,
+        at: float = 0.0,
+        level: int | None = None,
+        written: bool = True,
+        **fields: object,
+    ) -> None:
+        event = Event(line, "a line", phase, level, fields)
+        self.lines.logged(event)
+        if written:
+            self.lines.written(event, at)
+        self.lines.took()
+
+
+BUMPED = LogLine.EPOCH_BUMPED
+NOTHING: dict[str, Any] = {"acked": 0, "not_written": 0, "unknown": 0}
+
+
+def test_events_that_are_not_written_are_counted() -> None:
+    log = Log()
+    for number in range(BUMPED.burst + 2):
+        log.line(BUMPED, written=number < BUMPED.burst)
+    log.line(BUMPED, Phase.CONTINUES, 10.0, count=2)
+    log.lines.judge()
+    assert not log.told
+    log.line(BUMPED, written=False)
+    log.line(BUMPED, Phase.CONTINUES, 30.0, count=2)
+    assert len(log.told) == 1
+
+
+def test_more_lines_than_a_burst_are_noticed_and_fewer() -> None:
+    log = Log()
+    for _ in range(BUMPED.burst + 1):
+        log.line(BUMPED, at=9.9)
+    assert len(log.told) == 1
+    log.line(BUMPED, at=19.9)
+    assert len(log.told) == 1, "ten seconds later they are written again"
+    few = Log()
+    few.line(BUMPED, written=False)
+    few.lines.judge()
+    assert len(few.told) == 1
+
+
+def test_an_epoch_is_bumped_at_info_only_if_an_incident_explains_it() -> None:
+    log = Log()
+    log.line(LogLine.NO_BROKER, Phase.BEGINS)
+    log.line(BUMPED, level=logging.INFO)
+    log.line(LogLine.NO_BROKER, Phase.ENDS, **NOTHING)
+    log.line(BUMPED, at=10.0)
+    assert not log.told
+    log.line(BUMPED, at=20.0, level=logging.INFO)
+    assert len(log.told) == 1
+
+
+def test_lines_that_an_incident_goes_on_have_growing_intervals() -> None:
+    log = Log()
+    log.line(LogLine.NO_BROKER, Phase.BEGINS, 0.0)
+    log.line(LogLine.NO_BROKER, Phase.CONTINUES, 10.0, logging.INFO, **NOTHING)
+    log.line(LogLine.NO_BROKER, Phase.CONTINUES, 29.0, logging.WARNING, **NOTHING)
+    assert not log.told, "a warning comes when what explained the incident is over"
+    log.line(LogLine.NO_BROKER, Phase.CONTINUES, 68.0, logging.INFO, **NOTHING)
+    assert len(log.told) == 1

@@ -335,6 +335,8 @@ class _TapSender(Sender):
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.client_wall)
         self._numbers = core.numbers
+        # How many of the engine's lines were noted already and wait to be logged.
+        self._noted = 0
         take = self.settled._take_settled
 
         def taken() -> Sequence[Settlement]:
@@ -350,16 +352,28 @@ class _TapSender(Sender):
         self._thread_times = random.Random(whole.schedule.seed ^ 0x7EAD)
 
     def deliver(self) -> None:
-        """Deliver as usual, but write the producer's events to the trace instead of the log."""
+        """Deliver as usual, and write the producer's events to the trace."""
         settlements = self._core.outcomes.peek_settled()
+        waiting = self._core.outcomes.take_events()
+        for event in waiting:
+            self._core.outcomes.add_event(event)
+        events, self._noted = waiting[self._noted :], len(waiting)
+        self._numbers.foresee(events)
         self._count(settlements)
-        for event in self._core.outcomes.take_events():
+        for event in events:
             self._whole.trace(f"event: {event.text}")
             self._numbers.logged(event)
             if self._whole.unknowns is not None:
                 self._whole.unknowns.logged(event.text)
         self._whole.note_settled(settlements)
         super().deliver()
+
+    def _log(self) -> None:
+        """Pass the lines that would be written to a judge."""
+        self._noted = 0
+        for line in self._watch.take(self.clock()):
+            self._numbers.lines.written(line, self.clock())
+        self._numbers.lines.took()
 
     def _count(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:

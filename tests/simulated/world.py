@@ -41,8 +41,8 @@ from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
-from aioidem._engine.record import PendingRecord
-from aioidem._engine.record_block import Columns, RecordBlock
+from aioidem._engine.record import PendingRecord, RecordGroup
+from aioidem._engine.record_block import BLOCK, Columns, RecordBlock, SharedHeaders
 from aioidem._engine.settlement import Settlement
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.transport import TcpConnector
@@ -54,7 +54,7 @@ from aioidem._protocol.messages import correlation_id_of, decode_request
 from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.produce import ProduceAnswer
 from aioidem._protocol.versions import ApiKey, ApiVersionTable
-from aioidem._records import read_batches, record_size_bound
+from aioidem._records import BATCH_OVERHEAD, read_batches, record_size_bound
 from aioidem._testing.wire_frames import batch_values
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -76,6 +76,7 @@ from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .broker_changes import reassigned, repeatable, unresolved_while, written_late
 from .conduct import Conduct
+from .contents import Contents
 from .deadlines import Deadlines
 from .faults import Injector
 from .filling import Filling
@@ -179,9 +180,16 @@ class SimRecord(PendingRecord):
     __slots__ = ("_world", "follow_up", "row")
 
     def __init__(
-        self, world: World, row: Row, call: Call, data: bytes, stamp: int, size: int
+        self,
+        world: World,
+        row: Row,
+        call: Call,
+        data: bytes,
+        headers: SharedHeaders,
+        stamp: int,
+        size: int,
     ) -> None:
-        super().__init__(call.key, data, (), stamp, call.partition, size)
+        super().__init__(call.key, data, headers, stamp, call.partition, size)
         self._world = world
         self.row = row
         self.follow_up: Call | None = None
@@ -196,6 +204,7 @@ class SimRecord(PendingRecord):
             and isinstance(outcome.error, errors.InvalidRecord)
             and self.key is not None
             and world.schedule.names_culprits
+            and self.group in (None, BLOCK)  # a batch of the caller's fails as a whole
         ):
             world.report(Anomaly.BLAMED, f"{row.value}: {outcome.error}")
         if row.outcome is not Outcome.PENDING:
@@ -239,7 +248,7 @@ def _block(records: list[SimRecord]) -> SimBlock:
     columns = Columns(
         tuple(record.value for record in records),
         tuple(record.key for record in records),
-        (),
+        [record.headers for record in records] if any(r.headers for r in records) else (),
         array("q", [record.timestamp_ms for record in records]),
     )
     return SimBlock(columns, SimReceiver(records), records[0].partition)
@@ -282,7 +291,8 @@ class SimCore(ProducerCore):
             lambda what: world.report(Anomaly.CONDUCT, what),
         )
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
-        self.filling.limited = any(fault.kind == "limit" for fault in schedule.faults)
+        self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
+        self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
         if schedule.first_sequence and config.enable_idempotence:
             self._start_sequences_at(schedule.first_sequence)
 
@@ -316,6 +326,7 @@ class SimCore(ProducerCore):
             elif isinstance(step, steps.SendProduce):
                 self.numbers.sent(step, now)
                 self.filling.sent(step)
+                self.contents.sent(step)
         return todo
 
     def _judge_wake(self, now: float) -> None:
@@ -580,6 +591,8 @@ class SimSender(Sender):
         self.wakeup: _Raised = _Raised()
         self._world = world
         self._cancelled: set[int] = set()
+        # How many of the engine's lines were noted already and wait to be logged.
+        self._noted = 0
 
     def turn(self) -> None:
         """Run turns of the Sender's loop until it would wait."""
@@ -608,20 +621,31 @@ class SimSender(Sender):
             self._flight.attend()
 
     def deliver(self) -> None:
-        """Deliver as usual, but pass the producer's events to `World.event`, not to the log."""
-        lines = self._core.outcomes.take_events()
+        """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""
+        waiting = self._core.outcomes.take_events()
+        for line in waiting:
+            self._core.outcomes.add_event(line)
+        lines, self._noted = waiting[self._noted :], len(waiting)
         events = [event.text for event in lines]
         if any(map(_MOVED.match, events)) and len(self._world.clusters) > 1:
             self._world.unknowns.moved_at = self._world.now
             self._world.unknowns.moves += 1
         for event in events:
             self._world.unknowns.logged(event)
+        self._world.core.numbers.foresee(lines)
         self._world.note_settled(self._core.outcomes.peek_settled())
         for line in lines:
             self._world.core.numbers.logged(line)
         super().deliver()
         for event in events:
             self._world.event(event)
+
+    def _log(self) -> None:
+        """Pass the lines that would be written to a judge."""
+        self._noted = 0
+        for line in self._watch.take(self.clock()):
+            self._world.core.numbers.lines.written(line, self.clock())
+        self._world.core.numbers.lines.took()
 
     def _perform(self, step: steps.Step) -> None:
         match step:
@@ -801,7 +825,7 @@ class World:
             first_sequences=firsts,
             trust_base_offset=self.config.trust_base_offset,
             windowed=self.config.broker_dedup == "window",
-            max_records=schedule.sequence_range,
+            max_records=schedule.sequence_range if schedule.grants_describe else None,
             renumbers=self.config.in_doubt == "resend",
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
@@ -1085,6 +1109,9 @@ class World:
             return
         self._last_call = max(self._last_call, self.now)
         records = [self._record(call) for call in calls]
+        if len(records) > 1 and self._is_callers_batch(records[0]):
+            self._append_group(records)
+            return
         if len(records) > 1:
             block = _block(records)
             if self.core.budget.try_take(block.charge()):
@@ -1101,13 +1128,39 @@ class World:
         partition = -1 if call.partition is None else call.partition
         value = ValueId("p", call.topic, partition, number)
         data = make_value(value, call.size)
-        size = record_size_bound(call.key, data, ())
+        headers = self._headers(number)
+        size = record_size_bound(call.key, data, headers)
         stamp = max(0, int((self.client_wall() - call.age) * 1000))
         row = Row(value, call.topic, -1, 0.0)
-        record = SimRecord(self, row, call, data, stamp, size)
+        record = SimRecord(self, row, call, data, headers, stamp, size)
+        self.core.contents.expect(value, call.key, headers, stamp)
         if self.schedule.callbacks and number % 5 == 0:
             record.follow_up = call
         return record
+
+    def _headers(self, number: int) -> SharedHeaders:
+        """Draw the headers of a record, in a schedule whose records have some."""
+        if not self.schedule.varied:
+            return ()
+        chance = random.Random(f"{self.schedule.seed} headers {number}")
+        values = (None, b"", b"v" * chance.randrange(20))
+        return tuple((f"h{n}", chance.choice(values)) for n in range(chance.randrange(4)))
+
+    def _is_callers_batch(self, first: SimRecord) -> bool:
+        """Decide whether the records of one call are a batch, as `send_batch` has them."""
+        chance = random.Random(f"{self.schedule.seed} batch {first.row.value.call}")
+        varied = self.schedule.varied and first.partition is not None
+        return varied and chance.random() < 0.4
+
+    def _append_group(self, records: list[SimRecord]) -> None:
+        """Queue records as a batch of the caller's, or none if there is no room for them."""
+        if not self.core.budget.try_take(sum(record.charge() for record in records)):
+            return
+        group = RecordGroup(BATCH_OVERHEAD + sum(record.size for record in records))
+        self.core.filling.grouped([record.row.value for record in records], group.size)
+        for record in records:
+            record.group = group
+            self._append(record.row.topic, record, record.row, self.now + self.config.max_block)
 
     def _append_block(self, block: RecordBlock, records: list[SimRecord]) -> None:
         """Queue records as one block, as `send_many` does."""
@@ -1146,6 +1199,8 @@ class World:
             self.core.budget.release(record.charge())
             del self.rows[row.value]
             return
+        if self.core.fatal_error is not None:
+            self.report(Anomaly.FATAL, f"{row.value} is taken after {self.core.fatal_error!r}")
         self.missing.queued(row.value)
         self.trace(f"queued {row.value}")
         self.sender.wakeup.set()
