@@ -29,6 +29,12 @@ __all__ = ["Numbers"]
 _MADE_ANEW = (LogLine.TOPIC_RECREATED, LogLine.CLUSTER_CHANGED)
 """The events after which records are in other batches than before."""
 
+_SAMPLE = 30.0
+_ALL_COUNT = 2 * _SAMPLE
+"""Seconds in which a sensor forgets nothing."""
+
+_SHARES = (0.5, 0.9, 0.99)
+
 
 class Numbers:
     """Counts what a producer sends and hears, and which outcomes its records have.
@@ -44,6 +50,10 @@ class Numbers:
         self._core = core
         self._rows = rows
         self._sent_at: dict[int, float] = {}
+        # What a sensor has recorded: the numbers, and when the first of them came, in seconds.
+        self._batch_bytes: list[float] = []
+        self._latencies: list[float] = []
+        self._began: float | None = None
         self._seen: set[ValueId] = set()
         # The first record of each settlement.
         self._settled: set[ValueId] = set()
@@ -63,6 +73,7 @@ class Numbers:
     def sent(self, step: SendProduce, now: float) -> None:
         """Note a Produce request that the engine gives to the Sender."""
         self._sent_at[step.token] = now
+        self._began = now if self._began is None else self._began
         self._counts["requests"] += 1
         link = self._core.connections.links.get(step.link_id)
         if link is not None:
@@ -74,6 +85,7 @@ class Numbers:
                 self._counts["batches"] += 1
                 self._sums["records"] += len(values)
                 self._sums["bytes"] += len(data)
+                self._batch_bytes.append(len(data))
                 of_topic["records"] += len(values)
                 of_topic["bytes"] += len(data)
                 self._sums["queued"] += self._since(values, now)
@@ -92,6 +104,7 @@ class Numbers:
         """Note an answer to a Produce request that the engine still waits for."""
         self._counts["answers"] += 1
         self._sums["latency"] += now - self._sent_at[token]
+        self._latencies.append(now - self._sent_at[token])
 
     def taken_back(self) -> None:
         """Note that no byte of some batches has left, so that they do not count as sent again."""
@@ -150,6 +163,39 @@ class Numbers:
         for name, (told, counted) in self._pairs().items():
             if not math.isclose(told, counted, rel_tol=1e-9, abs_tol=1e-6):
                 yield Violation(Anomaly.MISCOUNTED, f"{name}: {told}, not {counted}")
+        if self._began is not None and now < self._began + _ALL_COUNT:
+            for name, (told, least, most) in self._lately(now).items():
+                if not least * 0.999999 - 1e-6 <= told <= most * 1.000001 + 1e-6:
+                    text = f"{name}: {told}, not between {least} and {most}"
+                    yield Violation(Anomaly.MISCOUNTED, text)
+
+    def _lately(self, now: float) -> dict[str, tuple[float, float, float]]:
+        """Return what was told of the last minute, which saw all numbers, and within which bounds.
+
+        A rate is over at least a sample (30 s). Numbers count as of the next fold, which may be
+        some time later, so the time over which a rate is taken may be shorter than the run.
+        """
+        found: dict[str, tuple[float, float, float]] = {}
+        meters, took = self._core.meters, now - (self._began or now)
+        pairs = {"batches": (meters.batch_size, self._batch_bytes)}
+        pairs["latencies"] = (meters.latency, self._latencies)
+        for name, (sensor, numbers) in pairs.items():
+            if not numbers:
+                continue
+            average, largest = sum(numbers) / len(numbers), max(numbers)
+            found[f"average of {name}"] = (sensor.average(now), average, average)
+            found[f"largest of {name}"] = (sensor.largest(now), largest, largest)
+            over = (max(2 * _SAMPLE, took), _SAMPLE)
+            least, most = (sum(numbers) / seconds for seconds in over)
+            found[f"rate of {name}"] = (sensor.rate(now), least, most)
+            least, most = (len(numbers) / seconds for seconds in over)
+            found[f"frequency of {name}"] = (sensor.frequency(now), least, most)
+        ordered = sorted(self._latencies)
+        for share in _SHARES if ordered else ():
+            exact = ordered[math.ceil(share * len(ordered)) - 1]
+            told = meters.latency.percentile(share, now)
+            found[f"percentile {share} of latencies"] = (told, exact * 0.98, exact * 1.02)
+        return found
 
     @property
     def _remade(self) -> bool:

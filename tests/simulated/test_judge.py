@@ -20,6 +20,7 @@ from aioidem._engine.meters import Meters
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
+from aioidem._engine.samples import Distribution
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
 from aioidem._records import build_batch
@@ -378,6 +379,16 @@ def test_a_number_that_an_operator_sees_and_that_is_not_so_is_noticed(
     found = World(_plan(calls=calls, glitches=(refused,))).run().violations
     expected = set() if left_out is None else {Anomaly.MISCOUNTED}
     assert {violation.anomaly for violation in found} == expected
+
+
+@pytest.mark.parametrize("number", ["average", "largest", "rate", "frequency", "percentile"])
+def test_a_number_of_the_last_minute_that_is_not_so_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    monkeypatch.setattr(Distribution, number, lambda *_args: 1e6)
+    calls = tuple(Call(0.1 * each, "t", 0, None, 20) for each in range(3))
+    found = World(_plan(calls=calls)).run().violations
+    assert {violation.anomaly for violation in found} == {Anomaly.MISCOUNTED}
 
 
 def test_copies_in_a_deleted_log_and_its_successor_are_no_duplicates() -> None:

@@ -54,7 +54,7 @@ from aioidem._protocol.messages import correlation_id_of, decode_request
 from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.produce import ProduceAnswer
 from aioidem._protocol.versions import ApiKey, ApiVersionTable
-from aioidem._records import BATCH_OVERHEAD, read_batches, record_size_bound
+from aioidem._records import build_batch, read_batches, record_size_bound
 from aioidem._testing.wire_frames import batch_values
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -1156,7 +1156,8 @@ class World:
         """Queue records as a batch of the caller's, or none if there is no room for them."""
         if not self.core.budget.try_take(sum(record.charge() for record in records)):
             return
-        group = RecordGroup(BATCH_OVERHEAD + sum(record.size for record in records))
+        whole = build_batch(records, producer_id=0, producer_epoch=0, base_sequence=0)
+        group = RecordGroup(len(whole.data))
         self.core.filling.grouped([record.row.value for record in records], group.size)
         for record in records:
             record.group = group
