@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from aioidem._testing.wire_frames import batch_values
-from aioidem.testing import ValueId, WireAnswer, WireBatch, parse_value
+from aioidem.testing import ValueId, WireAnswer, WireBatch
+
+from .decoding import records_in
 
 __all__ = ["Attempts", "Story"]
 
@@ -176,7 +177,5 @@ class Attempts:
 
 
 def _records(data: bytes) -> Iterator[tuple[ValueId, int]]:
-    for record in batch_values(data):
-        value = parse_value(record.value)
-        if value is not None:
-            yield value, record.timestamp_ms
+    for value, record in records_in(data):
+        yield value, record.timestamp_ms

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from aioidem._engine.record_block import SharedHeaders
 from aioidem._engine.steps import SendProduce
-from aioidem._testing.wire_frames import batch_values
-from aioidem.testing import ValueId, parse_value
+from aioidem.testing import ValueId
+
+from .decoding import records_in
 
 __all__ = ["Contents"]
 
@@ -43,9 +44,8 @@ class Contents:
         """Note a Produce request that the engine gives to the Sender."""
         for topic in step.topics:
             for _, data in topic.partitions:
-                for record in batch_values(data):
-                    value = parse_value(record.value)
-                    expected = None if value is None else self._expected.get(value)
+                for value, record in records_in(data):
+                    expected = self._expected.get(value)
                     found = _Content(record.key, record.headers, record.timestamp_ms)
                     if expected is not None and found != expected:
                         self._complain(f"{value} is sent as {found}, and was {expected}")

@@ -12,8 +12,9 @@ from itertools import pairwise
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.steps import SendProduce
-from aioidem._testing.wire_frames import batch_values
-from aioidem.testing import ValueId, parse_value
+from aioidem.testing import ValueId
+
+from .decoding import records_in
 
 __all__ = ["Filling"]
 
@@ -60,8 +61,7 @@ class Filling:
             return
         for topic in step.topics:
             for _, data in topic.partitions:
-                values = [parse_value(record.value) for record in batch_values(data)]
-                self._judge([value for value in values if value is not None], len(data))
+                self._judge([value for value, _ in records_in(data)], len(data))
 
     def _judge(self, values: Sequence[ValueId], nbytes: int) -> None:
         if nbytes > self._limit and len(values) > 1 and not self._grows:

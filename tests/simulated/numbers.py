@@ -16,11 +16,11 @@ from aioidem._engine.incidents import Event
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
 from aioidem._log import LogLine
-from aioidem._testing.wire_frames import batch_values
 from aioidem.errors import TransactionAborted
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Anomaly, Row, ValueId, Violation, parse_value
 
+from .decoding import records_in
 from .lines import Lines
 from .wording import Wording
 
@@ -81,7 +81,7 @@ class Numbers:
         for topic in step.topics:
             of_topic = self._topics.setdefault(topic.name, Counter())
             for _, data in topic.partitions:
-                values = _values_of(record.value for record in batch_values(data))
+                values = [value for value, _ in records_in(data)]
                 self._counts["batches"] += 1
                 self._sums["records"] += len(values)
                 self._sums["bytes"] += len(data)

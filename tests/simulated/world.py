@@ -38,6 +38,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
+from aioidem._engine.incidents import Event
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
@@ -622,6 +623,16 @@ class SimSender(Sender):
 
     def deliver(self) -> None:
         """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""
+        lines = self._new_lines() if self._core.outcomes.has_events else []
+        self._world.note_settled(self._core.outcomes.peek_settled())
+        for line in lines:
+            self._world.core.numbers.logged(line)
+        super().deliver()
+        for line in lines:
+            self._world.event(line.text)
+
+    def _new_lines(self) -> list[Event]:
+        """Return the lines that are new; note those that say why records end next."""
         waiting = self._core.outcomes.take_events()
         for line in waiting:
             self._core.outcomes.add_event(line)
@@ -633,12 +644,7 @@ class SimSender(Sender):
         for event in events:
             self._world.unknowns.logged(event)
         self._world.core.numbers.foresee(lines)
-        self._world.note_settled(self._core.outcomes.peek_settled())
-        for line in lines:
-            self._world.core.numbers.logged(line)
-        super().deliver()
-        for event in events:
-            self._world.event(event)
+        return lines
 
     def _log(self) -> None:
         """Pass the lines that would be written to a judge."""
