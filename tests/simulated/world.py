@@ -75,6 +75,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
+from .audit import audit
 from .broker_changes import reassigned, repeatable, unresolved_while, written_late
 from .conduct import Conduct
 from .contents import Contents
@@ -124,6 +125,9 @@ _CONNECTIONS = 1_000_000
 _SPRINT_LEADER = 0
 # Fetch and DescribeProducers, by which a producer reads what is in a log.
 _READS = (1, 61)
+_AUDITED = 8
+"""In how many polls the engine is audited once."""
+
 _TOO_LARGE = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
 _MOVED = re.compile(r"the cluster changed from (\S+) ")
 
@@ -283,6 +287,7 @@ class SimCore(ProducerCore):
         self.accumulator.assigned_at_once = schedule.at_once[1]
         self.accumulator.drafts.quick = schedule.threads[0]
         self._world = world
+        self._polls = 0
         alone = world.knows_when_queued
         self.numbers = Numbers(self, world.rows if alone else None)
         self.conduct = Conduct(
@@ -320,6 +325,10 @@ class SimCore(ProducerCore):
         """Poll as usual; report Metadata requests, and a time to be woken that is too late."""
         todo = super().poll(now, wall_ms)
         self._judge_wake(now)
+        self._polls += 1
+        if self._polls % _AUDITED == 0:
+            for what in audit(self):
+                self._world.report(Anomaly.LEAK, what)
         for step in todo:
             self.conduct.acts(step, now)
             if isinstance(step, steps.FetchMetadata):

@@ -1,0 +1,84 @@
+"""The audit: whether the sums and flags that an engine keeps agree with what they are about.
+
+An engine keeps such sums so that a poll need not look at each record. One that is wrong may show
+itself late, as a wait that nobody expects, or as room that is never given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from aioidem._engine import ProducerCore
+from aioidem._engine.batch import BatchState
+from aioidem._engine.links import Link, LinkState
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import Outcome
+from aioidem._engine.settlement import Settlement
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["audit"]
+
+_NO_OUTCOME = Outcome("", -1, DeliveryStatus.UNKNOWN)
+
+
+def audit(core: ProducerCore) -> Iterator[str]:
+    """Yield what does not agree in an engine between two polls."""
+    inside: Any = core
+    for state in inside._partitions:
+        yield from _partition(state)
+    for link in core.connections.links.values():
+        yield from _link(link)
+    for node in core.connections.nodes.values():
+        ready = node.link
+        if ready is None or ready.state is not LinkState.READY:
+            continue
+        if node.down_since is not None:
+            yield f"broker {node.node_id} is connected, and counts as lost"
+        if ready.answered_at is not None and node.backoff.failures:
+            yield f"broker {node.node_id} answers, and {node.backoff.failures} attempts count"
+    yield from _memory(core)
+    if core.identity.current is not None and inside._identity_request.error is not None:
+        yield f"there is a producer id, and {inside._identity_request.error!r}"
+
+
+def _memory(core: ProducerCore) -> Iterator[str]:
+    """Compare the memory in use with that of the records without an outcome."""
+    inside: Any = core
+    if any(topic.unassigned for topic in core.accumulator.unplaced):
+        return
+    held = 0
+    for state in inside._partitions:
+        held += sum(item.charge() for item in state.queue.records)
+        for batch in state.unresolved:
+            kept = Settlement(_NO_OUTCOME, batch.records)
+            held += kept.size() + kept.overhead()
+    if core.budget.in_use < held:
+        yield f"{held} bytes of records are kept, and {core.budget.in_use} count"
+
+
+def _partition(state: PartitionState) -> Iterator[str]:
+    queue, unresolved = state.queue, state.unresolved
+    nbytes = sum(item.size for item in queue.records)
+    if queue.bytes != nbytes:
+        yield f"{state.where} has {nbytes} bytes in its queue, not {queue.bytes}"
+    if not queue.records and (queue.blocked or queue.flushing):
+        yield f"{state.where} has an empty queue, which waits to be sent"
+    in_flight = sum(batch.state is BatchState.IN_FLIGHT for batch in unresolved)
+    if state.outstanding < in_flight:
+        yield f"{state.where} has {in_flight} batches in flight, not {state.outstanding}"
+    for earlier, later in pairwise(unresolved):
+        if earlier.ordinal >= later.ordinal:
+            yield f"{state.where} has batch {later.ordinal} after {earlier.ordinal}"
+    if unresolved and state.next_ordinal <= unresolved[-1].ordinal:
+        yield f"{state.where} has batch {unresolved[-1].ordinal}, and {state.next_ordinal} is next"
+
+
+def _link(link: Link) -> Iterator[str]:
+    outstanding = len(link.outstanding)
+    if link.window.outstanding != outstanding:
+        yield f"connection {link.link_id} waits for {outstanding}, not {link.window.outstanding}"
+    nbytes = sum(request.nbytes for request in link.outstanding.values())
+    if link.bytes_in_flight != nbytes:
+        yield f"connection {link.link_id} has {nbytes} bytes in flight, not {link.bytes_in_flight}"
