@@ -446,6 +446,8 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (804653, "a later value of a `send_many`, which waits for room after the one before it"),
         (3527123, "batches in doubt below one with old records, of which no byte was written"),
         (3565027, "a late copy, under a used-up id, of a record that a broker had lost"),
+        (535, "events that were counted while a line that counts them waited to be written"),
+        (3702388, "a batch that is compressed, and ends where its size is guessed to be full"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from . import mutants
 from .perform import perform
 from .run import main as command_line
-from .soak import quiet, run_swarm
+from .soak import quiet, run_swarm, run_varied
 from .swarm import FEATURES, ONLY_HERE, draw_swarm, kind_of
 from .test_soak import kinds_drawn, kinds_known, nothing_is_wrong, seeds_are_right
 from .whole import WholeInjector
@@ -39,6 +39,9 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4314918, id="a record that a call refused has no partition to lack"),
         pytest.param(4318034, id="a code that takes the producer id away fences nothing"),
         pytest.param(4327659, id="of two copies a broker loses the one that was acknowledged"),
+        pytest.param(4402495, id="a record of a recreated topic was never sent to the new one"),
+        pytest.param(32000012, id="a wait that is told counts from when it is told"),
+        pytest.param(32000112, id="a window of one batch is one batch"),
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
     ],
 )
@@ -48,10 +51,16 @@ def test_seeds_that_were_wrong_are_right(seed: int) -> None:
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
+@pytest.mark.parametrize("first", [0, 20])
+def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
+    seeds_are_right(range(first, first + 20), run_varied)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_rest_of_a_thousand_seeds_of_the_swarm_show_nothing_wrong() -> None:
     nothing_is_wrong(1000 - EVERYDAY, "--mix", "swarm", first=EVERYDAY)
+    nothing_is_wrong(360, "--mix", "varied", first=40)
 
 
 @pytest.mark.slow
