@@ -117,7 +117,7 @@ class Numbers:
     def logged(self, event: Event) -> None:
         """Note a line for the log, after the outcomes that came before it."""
         self.foresee([event])
-        self._words.told(event.text, self._core.meters.now)
+        self._words.told(event, self._core.meters.now)
         self.lines.logged(event)
 
     def settled(self, settlement: Settlement, now: float) -> None:

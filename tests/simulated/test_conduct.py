@@ -203,14 +203,31 @@ def test_the_waits_that_are_told_are_kept(
     wait: str, longest: int, sent_after: float, wrong: int
 ) -> None:
     def tell(judge: Wording) -> None:
-        judge.told(
-            f"{HELD}in {wait} s, then after waits that double up to about {longest} s", 100.0
-        )
+        told = f"{HELD}in {wait} s, then after waits that double up to about {longest} s"
+        judge.told(Event(LogLine.WINDOW_WITHHELD, told), 100.0)
         judge.sent("broker 1", 13, 100.0)
         judge.sent("broker 2", 14, 100.0)
         judge.sent("broker 1", 14, 100.0 + sent_after)
 
     assert len(wording(tell)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "phase", "text", "wrong"),
+    [
+        (LogLine.EPOCH_BUMPED, Phase.ONCE, "t-0: producer epoch bumped, because", 0),
+        (LogLine.DATA_LOSS, Phase.ONCE, "t-0: producer epoch bumped, because", 1),
+        (LogLine.DATA_LOSS, Phase.ONCE, "t-0: something else", 1),
+        (LogLine.OTHER_CLUSTER, Phase.ONCE, "something else", 0),
+        (LogLine.IN_DOUBT, Phase.ENDS, "no batch is in doubt any more, after 1.0 s", 0),
+        (LogLine.THROTTLED, Phase.ENDS, "no batch is in doubt any more, after 1.0 s", 1),
+    ],
+)
+def test_a_line_has_the_name_of_what_it_says(
+    line: LogLine, phase: Phase, text: str, wrong: int
+) -> None:
+    event = Event(line, text, phase)
+    assert len(wording(lambda judge: judge.told(event, 1.0))) == wrong
 
 
 def settlement(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aioidem._config import ProducerConfig
+from aioidem._engine.incidents import Event
 from aioidem._engine.settlement import Settlement
+from aioidem._log import LogLine, Phase
 from aioidem.errors import DeliveryTimeoutError
 from aioidem.structs import DeliveryStatus
 
@@ -47,6 +49,29 @@ _LATER = re.compile(
 )
 _LONGEST_WAIT = {"auto": "300", "on": "15"}
 """Seconds, by `window_discovery`."""
+_SAID: Mapping[LogLine, str] = {
+    LogLine.EPOCH_BUMPED: "producer epoch bumped, because",
+    LogLine.DATA_LOSS: ": data loss: ",
+    LogLine.TOPIC_RECREATED: "was deleted and recreated: batches in doubt",
+    LogLine.CLUSTER_CHANGED: "the cluster changed from",
+    LogLine.WINDOW_CHANGED: ": the window is ",
+    LogLine.FEWER_RETAINED: "was seen to deduplicate",
+    LogLine.SHORT_EXPIRATION: "is not below half of",
+    LogLine.STATE_EXPIRED: "so a broker may have forgotten",
+    LogLine.LIMIT_UNKNOWN: "stay within batch_size",
+}
+"""What the text of an event says, and that of no other event."""
+
+_ENDED: Mapping[LogLine, str] = {
+    LogLine.NO_BROKER: "a broker can be reached again, after",
+    LogLine.LEADER_MISSING: "waits for a missing leader any more, after",
+    LogLine.LEADER_UNREACHABLE: "waits for an unreachable leader any more, after",
+    LogLine.THROTTLED: "throttles this client any more, after",
+    LogLine.IN_DOUBT: "no batch is in doubt any more, after",
+    LogLine.BUFFER_FULL: "the buffer has room again, after",
+}
+"""What the last line of an incident says, and that of no other."""
+
 _JITTER = 0.2
 _ROUNDED = 0.05
 
@@ -79,9 +104,14 @@ class Wording:
         self.ended = False
         """Whether the producer has a fatal error, which may be the refusal of another batch."""
 
-    def told(self, text: str, now: float) -> None:
+    def told(self, event: Event, now: float) -> None:
         """Note a line for the log."""
+        text = event.text
         self._read(text)
+        said = {Phase.ONCE: _SAID, Phase.ENDS: _ENDED}.get(event.phase, {})
+        names = {line for line, words in said.items() if words in text}
+        if names != {event.line}.intersection(said):
+            self._complain(f"{event.line.value} is the name of: {text}")
         if text.startswith("the cluster changed"):
             self._not_before.clear()  # these are other brokers now
             self._told_of.clear()

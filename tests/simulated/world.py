@@ -125,6 +125,9 @@ _CONNECTIONS = 1_000_000
 _SPRINT_LEADER = 0
 # Fetch and DescribeProducers, by which a producer reads what is in a log.
 _READS = (1, 61)
+_LOOKS_EVERY = 1.0
+"""Seconds after which a producer looks for incidents again, at the latest."""
+
 _AUDITED = 8
 """In how many polls the engine is audited once."""
 
@@ -624,6 +627,8 @@ class SimSender(Sender):
         looks = self.clock() >= self._watch.due_at
         if looks:
             self._watch.look(self.clock())
+            if self._watch.due_at > self.clock() + _LOOKS_EVERY:
+                self._world.report(Anomaly.STUCK, "an operator learns of nothing for too long")
         self.deliver()
         if looks and self._config.acks != 0:  # without answers the wire shows no doubt
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
