@@ -18,7 +18,7 @@ from aioidem._engine.record import Outcome
 from aioidem._engine.settlement import Settlement
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["audit"]
+__all__ = ["audit", "finished", "kept"]
 
 _NO_OUTCOME = Outcome("", -1, DeliveryStatus.UNKNOWN)
 
@@ -30,6 +30,7 @@ def audit(core: ProducerCore) -> Iterator[str]:
         yield from _partition(state)
     for link in core.connections.links.values():
         yield from _link(link)
+        yield from _idle(link, core)
     for node in core.connections.nodes.values():
         ready = node.link
         if ready is None or ready.state is not LinkState.READY:
@@ -52,8 +53,8 @@ def _memory(core: ProducerCore) -> Iterator[str]:
     for state in inside._partitions:
         held += sum(item.charge() for item in state.queue.records)
         for batch in state.unresolved:
-            kept = Settlement(_NO_OUTCOME, batch.records)
-            held += kept.size() + kept.overhead()
+            records = Settlement(_NO_OUTCOME, batch.records)
+            held += records.size() + records.overhead()
     if core.budget.in_use < held:
         yield f"{held} bytes of records are kept, and {core.budget.in_use} count"
 
@@ -73,6 +74,28 @@ def _partition(state: PartitionState) -> Iterator[str]:
             yield f"{state.where} has batch {later.ordinal} after {earlier.ordinal}"
     if unresolved and state.next_ordinal <= unresolved[-1].ordinal:
         yield f"{state.where} has batch {unresolved[-1].ordinal}, and {state.next_ordinal} is next"
+
+
+def _idle(link: Link, core: ProducerCore) -> Iterator[str]:
+    """Compare when the engine wakes with when an idle connection is to be closed."""
+    longest = core.config.connections_max_idle
+    if link.state is not LinkState.READY or link.outstanding or longest is None:
+        return
+    if core.wake_at is None or core.wake_at > link.last_progress + longest:
+        yield f"connection {link.link_id} is idle, and nobody will close it in time"
+
+
+def finished(core: ProducerCore) -> list[PartitionState]:
+    """Return the partitions that count as busy, and have nothing to do. A poll drops them."""
+    inside: Any = core
+    return [state for state in inside._partitions.busy if not state.active]
+
+
+def kept(core: ProducerCore, before: list[PartitionState]) -> Iterator[str]:
+    """Yield which of the partitions that were `finished` before a poll still count as busy."""
+    for state in finished(core):
+        if state in before:
+            yield f"{state.where} has nothing to do, and counts as busy"
 
 
 def _link(link: Link) -> Iterator[str]:

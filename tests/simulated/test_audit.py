@@ -11,7 +11,7 @@ from aioidem import errors
 from aioidem._engine import ProducerCore
 from aioidem._engine.steps import SendProduce
 
-from .audit import audit
+from .audit import audit, finished, kept
 from .schedule import Call, Schedule
 from .world import World
 
@@ -64,6 +64,13 @@ def _spoil_back_off(core: ProducerCore) -> None:
     core.connections.nodes[_link(core).node_id].backoff.failures = 1
 
 
+def _spoil_wake(core: ProducerCore) -> None:
+    link = _link(core)
+    link.outstanding.clear()
+    link.window.outstanding = link.bytes_in_flight = 0
+    core.wake_at = 1e9
+
+
 def _spoil_memory(core: ProducerCore) -> None:
     core.budget.release(core.budget.in_use)
 
@@ -86,6 +93,7 @@ def _spoil_identity(core: ProducerCore) -> None:
         (_spoil_bytes_in_flight, ["bytes in flight"]),
         (_spoil_connection, ["is connected, and counts as lost"]),
         (_spoil_back_off, ["answers, and 1 attempts count"]),
+        (_spoil_wake, ["is idle, and nobody"]),
         (_spoil_memory, ["bytes of records are kept"]),
         (_spoil_identity, ["there is a producer id, and"]),
     ],
@@ -107,3 +115,15 @@ def test_what_does_not_agree_is_noticed(
     assert found.pop() == ""
     assert len(found) == len(wrong), found
     assert all(part in text for part, text in zip(wrong, found, strict=True)), found
+
+
+def test_a_partition_that_has_nothing_to_do_is_dropped_by_the_next_poll() -> None:
+    world = World(Schedule(0, profile="audit", versions=(12,), calls=CALLS))
+    world.run()
+    (state,) = world.core.partitions.values()
+    inside: Any = world.core
+    inside._partitions.busy[state] = None
+    done = finished(world.core)
+    assert done == [state]
+    assert not list(kept(world.core, []))
+    assert len(list(kept(world.core, done))) == 1

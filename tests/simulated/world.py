@@ -75,7 +75,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .audit import audit
+from .audit import audit, finished, kept
 from .broker_changes import reassigned, repeatable, unresolved_while, written_late
 from .conduct import Conduct
 from .contents import Contents
@@ -326,11 +326,13 @@ class SimCore(ProducerCore):
 
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
         """Poll as usual; report Metadata requests, and a time to be woken that is too late."""
+        self._polls += 1
+        audited = self._polls % _AUDITED == 0
+        done = finished(self) if audited else []
         todo = super().poll(now, wall_ms)
         self._judge_wake(now)
-        self._polls += 1
-        if self._polls % _AUDITED == 0:
-            for what in audit(self):
+        if audited:
+            for what in (*audit(self), *kept(self, done)):
                 self._world.report(Anomaly.LEAK, what)
         for step in todo:
             self.conduct.acts(step, now)
