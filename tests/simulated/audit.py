@@ -18,7 +18,7 @@ from aioidem._engine.record import Outcome
 from aioidem._engine.settlement import Settlement
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["audit", "finished", "kept"]
+__all__ = ["audit", "finished", "still_busy"]
 
 _NO_OUTCOME = Outcome("", -1, DeliveryStatus.UNKNOWN)
 
@@ -91,7 +91,7 @@ def finished(core: ProducerCore) -> list[PartitionState]:
     return [state for state in inside._partitions.busy if not state.active]
 
 
-def kept(core: ProducerCore, before: list[PartitionState]) -> Iterator[str]:
+def still_busy(core: ProducerCore, before: list[PartitionState]) -> Iterator[str]:
     """Yield which of the partitions that were `finished` before a poll still count as busy."""
     for state in finished(core):
         if state in before:

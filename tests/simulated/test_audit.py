@@ -11,7 +11,7 @@ from aioidem import errors
 from aioidem._engine import ProducerCore
 from aioidem._engine.steps import SendProduce
 
-from .audit import audit, finished, kept
+from .audit import audit, finished, still_busy
 from .schedule import Call, Schedule
 from .world import World
 
@@ -125,5 +125,5 @@ def test_a_partition_that_has_nothing_to_do_is_dropped_by_the_next_poll() -> Non
     inside._partitions.busy[state] = None
     done = finished(world.core)
     assert done == [state]
-    assert not list(kept(world.core, []))
-    assert len(list(kept(world.core, done))) == 1
+    assert not list(still_busy(world.core, []))
+    assert len(list(still_busy(world.core, done))) == 1

@@ -75,7 +75,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .audit import audit, finished, kept
+from .audit import audit, finished, still_busy
 from .broker_changes import reassigned, repeatable, unresolved_while, written_late
 from .conduct import Conduct
 from .contents import Contents
@@ -332,7 +332,7 @@ class SimCore(ProducerCore):
         todo = super().poll(now, wall_ms)
         self._judge_wake(now)
         if audited:
-            for what in (*audit(self), *kept(self, done)):
+            for what in (*audit(self), *still_busy(self, done)):
                 self._world.report(Anomaly.LEAK, what)
         for step in todo:
             self.conduct.acts(step, now)
