@@ -448,6 +448,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3565027, "a late copy, under a used-up id, of a record that a broker had lost"),
         (535, "events that were counted while a line that counts them waited to be written"),
         (3702388, "a batch that is compressed, and ends where its size is guessed to be full"),
+        (3727375, "a batch that ends where the brokers' range of sequences does (KIP-758)"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )

@@ -302,6 +302,7 @@ class SimCore(ProducerCore):
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
         self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
+        self.filling.limited |= schedule.sequence_range is not None
         if schedule.first_sequence and config.enable_idempotence:
             self._start_sequences_at(schedule.first_sequence)
 
