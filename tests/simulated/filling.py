@@ -41,8 +41,8 @@ class Filling:
         # By record of a caller's batch: the batch's first record, its number of records, its bytes.
         self._batches: dict[ValueId, tuple[ValueId, int, int]] = {}
         self.limited = config.compression_type != "none"
-        """Whether a batch may end below `batch_size`: its topic's max.message.bytes may be less, its
-        size is estimated because it will be compressed, or brokers of KIP-758 know a duplicate only
+        """Whether a batch may end below `batch_size`: its topic's max.message.bytes may be less, or
+        its size is estimated as it will be compressed, or brokers of KIP-758 know a duplicate only
         among so many records. Then nothing is judged.
         """
 
