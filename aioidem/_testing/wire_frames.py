@@ -376,9 +376,9 @@ def _whole_record(cursor: _Cursor) -> tuple[int, int]:
     cursor.take(1)
     deltas = cursor.varint(), cursor.varint()
     for _ in range(2):  # key and value
-        cursor.take(max(0, cursor.varint()))
+        _nullable(cursor)
     for _ in range(2 * cursor.varint()):  # name and value of each header
-        cursor.take(max(0, cursor.varint()))
+        _nullable(cursor)
     if cursor.at != end:
         raise FrameError(f"a record of {size} bytes has {cursor.at - end} bytes more")
     return deltas

@@ -84,7 +84,6 @@ class Attempts:
         self.refusals: dict[tuple[str, int], dict[int, float]] = {}
         """When each error code last answered an attempt, in seconds, by topic and partition."""
         self._stories: dict[ValueId, Story] = {}
-        self._doubted: set[tuple[str, int]] = set()
         self._oldest: dict[tuple[str, int], int] = {}
         self._requests: dict[object, dict[object, dict[tuple[str, int], list[ValueId]]]] = {}
 
@@ -94,7 +93,8 @@ class Attempts:
 
     def was_in_doubt(self, place: tuple[str, int]) -> bool:
         """Return whether a record of a partition has ever been in doubt."""
-        return place in self._doubted
+        stories = self._stories.values()
+        return any(s.place == place and s.doubted_at is not None for s in stories)
 
     def oldest_stamp_ms(self, place: tuple[str, int]) -> int:
         """Return the oldest timestamp that was ever given to a socket for a partition.
@@ -110,7 +110,8 @@ class Attempts:
         for batch in batches:
             place = batch.topic, batch.partition
             values = carried[place] = []
-            for value, stamp_ms in _records(batch.data):
+            for value, record in records_in(batch.data):
+                stamp_ms = record.timestamp_ms
                 values.append(value)
                 self._oldest[place] = min(stamp_ms, self._oldest.get(place, stamp_ms))
                 story = self._stories.get(value)
@@ -157,25 +158,16 @@ class Attempts:
         if story.doubted_at is not None:
             story.doubted_codes[answer.code] += 1
         elif answer.code not in self._before_append or answer.base_offset >= 0:
-            self._begin_doubt(story)
+            story.doubted_at = self._now()
 
     def _doubt(self, carried: Mapping[tuple[str, int], Iterable[ValueId]]) -> None:
         for values in carried.values():
             for story in self._ended(values):
                 if story.doubted_at is None:
-                    self._begin_doubt(story)
-
-    def _begin_doubt(self, story: Story) -> None:
-        story.doubted_at = self._now()
-        self._doubted.add(story.place)
+                    story.doubted_at = self._now()
 
     def _ended(self, values: Iterable[ValueId]) -> Iterator[Story]:
         for value in values:
             story = self._stories[value]
             story.outstanding -= 1
             yield story
-
-
-def _records(data: bytes) -> Iterator[tuple[ValueId, int]]:
-    for value, record in records_in(data):
-        yield value, record.timestamp_ms

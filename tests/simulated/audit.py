@@ -18,7 +18,7 @@ from aioidem._engine.record import Outcome
 from aioidem._engine.settlement import Settlement
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["audit", "finished", "still_busy"]
+__all__ = ["audit", "finished", "left_over", "still_busy"]
 
 _NO_OUTCOME = Outcome("", -1, DeliveryStatus.UNKNOWN)
 
@@ -96,6 +96,14 @@ def still_busy(core: ProducerCore, before: list[PartitionState]) -> Iterator[str
     for state in finished(core):
         if state in before:
             yield f"{state.where} has nothing to do, and counts as busy"
+
+
+def left_over(core: ProducerCore) -> Iterator[str]:
+    """Yield what an engine keeps although each record has its outcome."""
+    inside: Any = core
+    kept = [state for state in inside._partitions.retired if not state.active]
+    if kept:
+        yield f"{len(kept)} partitions of deleted topics are kept"
 
 
 def _link(link: Link) -> Iterator[str]:

@@ -54,7 +54,6 @@ class Numbers:
         self._batch_bytes: list[float] = []
         self._latencies: list[float] = []
         self._began: float | None = None
-        self._seen: set[ValueId] = set()
         # The first record of each settlement.
         self._settled: set[ValueId] = set()
         self._counts: Counter[str] = Counter()
@@ -82,15 +81,12 @@ class Numbers:
             of_topic = self._topics.setdefault(topic.name, Counter())
             for _, data in topic.partitions:
                 values = [value for value, _ in records_in(data)]
-                self._counts["batches"] += 1
                 self._sums["records"] += len(values)
-                self._sums["bytes"] += len(data)
                 self._batch_bytes.append(len(data))
                 of_topic["records"] += len(values)
                 of_topic["bytes"] += len(data)
                 self._sums["queued"] += self._since(values, now)
-                again = not self._seen.isdisjoint(values)
-                self._seen.update(values)
+                again = not self._sends.keys().isdisjoint(values)
                 self._sends.update(values)
                 self._counts["retries"] += again
                 self._sums["retried"] += len(values) * again
@@ -102,8 +98,6 @@ class Numbers:
 
     def answered(self, token: int, now: float) -> None:
         """Note an answer to a Produce request that the engine still waits for."""
-        self._counts["answers"] += 1
-        self._sums["latency"] += now - self._sent_at[token]
         self._latencies.append(now - self._sent_at[token])
 
     def taken_back(self) -> None:
@@ -116,7 +110,6 @@ class Numbers:
 
     def logged(self, event: Event) -> None:
         """Note a line for the log, after the outcomes that came before it."""
-        self.foresee([event])
         self._words.told(event, self._core.meters.now)
         self.lines.logged(event)
 
@@ -205,24 +198,25 @@ class Numbers:
 
     def _pairs(self) -> dict[str, tuple[float, float]]:
         counts, sums = self._counts, self._sums
+        batches, answers = len(self._batch_bytes), len(self._latencies)
         counters, meters = self._core.counters, self._core.meters
         pairs: dict[str, tuple[float, float]] = {
-            "batches sent": (counters.batches_sent, counts["batches"]),
-            "batch sizes": (meters.batch_size.count, counts["batches"]),
-            "bytes of batches": (meters.batch_size.total, sums["bytes"]),
+            "batches sent": (counters.batches_sent, batches),
+            "batch sizes": (meters.batch_size.count, batches),
+            "bytes of batches": (meters.batch_size.total, sum(self._batch_bytes)),
             "requests": (meters.per_request.count, counts["requests"]),
             "records per request": (meters.per_request.total, sums["records"]),
-            "queue times": (meters.queue_time.count, counts["batches"]),
-            "answers": (meters.latency.count, counts["answers"]),
-            "seconds to answers": (meters.latency.total, sums["latency"]),
-            "throttle times": (meters.throttle.count, counts["answers"]),
+            "queue times": (meters.queue_time.count, batches),
+            "answers": (meters.latency.count, answers),
+            "seconds to answers": (meters.latency.total, sum(self._latencies)),
+            "throttle times": (meters.throttle.count, answers),
             "acknowledged records": (counters.records_acked, counts["acked"]),
             "acknowledged bytes": (counters.bytes_acked, sums["acked bytes"]),
             "records not written": (counters.records_not_written, counts["not written"]),
             "records unknown": (counters.records_unknown, counts["unknown"]),
             "acknowledged batches": (meters.delivery.count, counts["acked batches"]),
             "splits": (meters.splits.count, counters.batches_split),
-            "compression ratios": (meters.compression.count, counts["batches"]),
+            "compression ratios": (meters.compression.count, batches),
         }
         if not (self._remade or self._taken_back):
             pairs["batches sent again"] = (counters.batches_retried, counts["retries"])

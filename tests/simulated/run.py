@@ -15,8 +15,7 @@ import sys
 from .perform import perform
 from .schedule import PROFILES, draw
 from .shrink import shrink
-from .soak import MIXES, drawn, quiet
-from .swarm import draw_swarm, draw_varied
+from .soak import DRAWS, MIXES, quiet
 from .transactional import draw_transactional
 from .transactional_swarm import draw_transactional_swarm
 
@@ -36,12 +35,10 @@ def main() -> int:
     if asked.transactions:
         draws = draw_transactional_swarm if asked.mix == "swarm" else draw_transactional
         schedule = draws(asked.seed)
-    elif asked.mix == "swarm":
-        schedule = draw_swarm(asked.seed)
-    elif asked.mix == "varied":
-        schedule = draw_varied(asked.seed)
+    elif asked.mix == "profiles" and asked.profile is not None:
+        schedule = draw(asked.seed, asked.profile)
     else:
-        schedule = drawn(asked.seed) if asked.profile is None else draw(asked.seed, asked.profile)
+        schedule = DRAWS[asked.mix](asked.seed)
     with quiet():
         if asked.shrink and perform(schedule).violations:
             schedule = shrink(schedule)

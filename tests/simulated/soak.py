@@ -43,6 +43,7 @@ from .whole import draw_whole
 from .world import Result
 
 __all__ = [
+    "DRAWS",
     "MIXES",
     "PROCESSES",
     "TRANSACTIONAL_MIXES",
@@ -100,6 +101,11 @@ def run_varied(seed: int) -> Result:
     return perform(draw_varied(seed))
 
 
+DRAWS: dict[str, Callable[[int], Schedule]] = {
+    "profiles": drawn,
+    "swarm": draw_swarm,
+    "varied": draw_varied,
+}
 MIXES: dict[str, Callable[[int], Result]] = {
     "profiles": run_seed,
     "swarm": run_swarm,

@@ -42,7 +42,7 @@ from aioidem._network.transport import Connector
 from aioidem._producer.compressing import compressed
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
-from aioidem._producer.sender import Sender, _Channel
+from aioidem._producer.sender import _Channel
 from aioidem._producer.topic_lookup import TopicLookup
 from aioidem._protocol.frames import FrameLimit
 from aioidem._testing.wire_frames import batch_values
@@ -70,6 +70,7 @@ from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import counted
 from .frame_watch import FrameWatch
+from .line_tap import LineTap
 from .missing import MissingPartitions
 from .reasons import Reasons
 from .removed import RemovedBatches, whole_log
@@ -327,7 +328,7 @@ class WholeConnector:
         return stream
 
 
-class _TapSender(Sender):
+class _TapSender(LineTap):
     """A Sender that tells the `WireMonitor` what batches it sends and what connections it loses."""
 
     def __init__(
@@ -335,8 +336,6 @@ class _TapSender(Sender):
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.client_wall)
         self._numbers = core.numbers
-        # How many of the engine's lines were noted already and wait to be logged.
-        self._noted = 0
         take = self.settled._take_settled
 
         def taken() -> Sequence[Settlement]:
@@ -354,11 +353,7 @@ class _TapSender(Sender):
     def deliver(self) -> None:
         """Deliver as usual, and write the producer's events to the trace."""
         settlements = self._core.outcomes.peek_settled()
-        waiting = self._core.outcomes.take_events()
-        for event in waiting:
-            self._core.outcomes.add_event(event)
-        events, self._noted = waiting[self._noted :], len(waiting)
-        self._numbers.foresee(events)
+        events = self._new_lines()
         self._count(settlements)
         for event in events:
             self._whole.trace(f"event: {event.text}")
@@ -367,13 +362,6 @@ class _TapSender(Sender):
                 self._whole.unknowns.logged(event.text)
         self._whole.note_settled(settlements)
         super().deliver()
-
-    def _log(self) -> None:
-        """Pass the lines that would be written to a judge."""
-        self._noted = 0
-        for line in self._watch.take(self.clock()):
-            self._numbers.lines.written(line, self.clock())
-        self._numbers.lines.took()
 
     def _count(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:

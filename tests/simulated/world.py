@@ -38,7 +38,6 @@ from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
-from aioidem._engine.incidents import Event
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
@@ -49,7 +48,7 @@ from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.transport import TcpConnector
 from aioidem._network.waiting import Wakeup
 from aioidem._producer.compressing import compressed
-from aioidem._producer.sender import Sender, _Channel
+from aioidem._producer.sender import _Channel
 from aioidem._protocol.frames import FrameLimit
 from aioidem._protocol.messages import correlation_id_of, decode_request
 from aioidem._protocol.metadata import MetadataUpdate
@@ -75,7 +74,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .audit import audit, finished, still_busy
+from .audit import audit, finished, left_over, still_busy
 from .broker_changes import reassigned, repeatable, unresolved_while, written_late
 from .conduct import Conduct
 from .contents import Contents
@@ -85,6 +84,7 @@ from .filling import Filling
 from .flushes import Flushes
 from .frame_watch import FrameWatch
 from .freshness import Freshness
+from .line_tap import LineTap
 from .missing import MissingPartitions
 from .numbers import Numbers
 from .progress import Progress
@@ -589,12 +589,12 @@ class _Raised(Wakeup):
         self.raised = True
 
 
-class SimSender(Sender):
+class SimSender(LineTap):
     """The Sender without an event loop."""
 
     def __init__(
         self,
-        core: ProducerCore,
+        core: SimCore,
         config: ProducerConfig,
         world: World,
         flight: FlightRecorder | None = None,
@@ -606,9 +606,8 @@ class SimSender(Sender):
         core.accumulator.drafts.at_once = 3
         self.wakeup: _Raised = _Raised()
         self._world = world
+        self._numbers = core.numbers
         self._cancelled: set[int] = set()
-        # How many of the engine's lines were noted already and wait to be logged.
-        self._noted = 0
 
     def turn(self) -> None:
         """Run turns of the Sender's loop until it would wait."""
@@ -640,35 +639,18 @@ class SimSender(Sender):
 
     def deliver(self) -> None:
         """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""
-        lines = self._new_lines() if self._core.outcomes.has_events else []
+        lines = self._new_lines()
+        if any(_MOVED.match(line.text) for line in lines) and len(self._world.clusters) > 1:
+            self._world.unknowns.moved_at = self._world.now
+            self._world.unknowns.moves += 1
+        for line in lines:
+            self._world.unknowns.logged(line.text)
         self._world.note_settled(self._core.outcomes.peek_settled())
         for line in lines:
-            self._world.core.numbers.logged(line)
+            self._numbers.logged(line)
         super().deliver()
         for line in lines:
             self._world.event(line.text)
-
-    def _new_lines(self) -> list[Event]:
-        """Return the lines that are new; note those that say why records end next."""
-        waiting = self._core.outcomes.take_events()
-        for line in waiting:
-            self._core.outcomes.add_event(line)
-        lines, self._noted = waiting[self._noted :], len(waiting)
-        events = [event.text for event in lines]
-        if any(map(_MOVED.match, events)) and len(self._world.clusters) > 1:
-            self._world.unknowns.moved_at = self._world.now
-            self._world.unknowns.moves += 1
-        for event in events:
-            self._world.unknowns.logged(event)
-        self._world.core.numbers.foresee(lines)
-        return lines
-
-    def _log(self) -> None:
-        """Pass the lines that would be written to a judge."""
-        self._noted = 0
-        for line in self._watch.take(self.clock()):
-            self._world.core.numbers.lines.written(line, self.clock())
-        self._world.core.numbers.lines.took()
 
     def _perform(self, step: steps.Step) -> None:
         match step:
@@ -1114,15 +1096,9 @@ class World:
         if self._closing is None and self._events == [] and not self._stalled:
             idle = not self.core.unsettled and not self._waiting and not self._inbox
             if idle:
-                self._judge_left_over()
+                for what in left_over(self.core):
+                    self.report(Anomaly.LEAK, what)
                 self._close(None)
-
-    def _judge_left_over(self) -> None:
-        """Report what an engine keeps although each record has its outcome."""
-        partitions: Any = self.core._partitions
-        finished = [state for state in partitions.retired if not state.active]
-        if finished:
-            self.report(Anomaly.LEAK, f"{len(finished)} partitions of deleted topics are kept")
 
     # -- the application ----------------------------------------------------------------------
 
@@ -1132,10 +1108,10 @@ class World:
             return
         self._last_call = max(self._last_call, self.now)
         records = [self._record(call) for call in calls]
-        if len(records) > 1 and self._is_callers_batch(records[0]):
-            self._append_group(records)
-            return
         if len(records) > 1:
+            if self._is_callers_batch(records[0]):
+                self._append_group(records)
+                return
             block = _block(records)
             if self.core.budget.try_take(block.charge()):
                 self._append_block(block, records)
@@ -1171,9 +1147,10 @@ class World:
 
     def _is_callers_batch(self, first: SimRecord) -> bool:
         """Decide whether the records of one call are a batch, as `send_batch` has them."""
+        if not self.schedule.varied or first.partition is None:
+            return False
         chance = random.Random(f"{self.schedule.seed} batch {first.row.value.call}")
-        varied = self.schedule.varied and first.partition is not None
-        return varied and chance.random() < 0.4
+        return chance.random() < 0.4
 
     def _append_group(self, records: list[SimRecord]) -> None:
         """Queue records as a batch of the caller's, or none if there is no room for them."""
