@@ -29,7 +29,7 @@ _WRONG = tuple(
             # "broker 2 partition" and "record 0: ..." would be names, not counts.
             rf"(?<![\w.-])(?<!broker )(?<!record )(0|[2-9]|\d\d+) (more )?({_NOUNS})\b(?![(:])",
             r"\b(None|nan|inf|True|False)\b",
-            r"  |(?<!\.)\.\.(?!\.)|: \.| \(\)|, ,|^ | $",
+            r"  |(?<!\.)\.\.(?!\.)|: \.(?!\.\.)| \(\)|, ,|^ | $",
             r"(?<![\w-])-\d+(\.\d+)? s\b",
         ),
     )
