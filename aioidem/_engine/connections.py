@@ -124,8 +124,9 @@ class Connections:
                     link.window.outstanding,
                 ),
             )
-        if all(self._in_vain(link) for link in self.links.values()):
-            self._open_somewhere(now, out)
+        while all(self._in_vain(link) for link in self.links.values()):
+            if not self._open_somewhere(now, out):
+                break
         return None
 
     def _in_vain(self, link: Link) -> bool:
@@ -137,15 +138,17 @@ class Connections:
         failures = self.nodes[link.node_id].backoff.failures
         return link.state is LinkState.CONNECTING and failures > 0
 
-    def _open_somewhere(self, now: float, out: list[steps.Step]) -> None:
+    def _open_somewhere(self, now: float, out: list[steps.Step]) -> bool:
+        """Begin to open a connection; return False if every address has one or is in back-off."""
         candidates = [
             node for node in self.nodes.values() if node.link is None and now >= node.retry_at
         ]
         if not candidates:
-            return
+            return False
         fewest = min(node.backoff.failures for node in candidates)
         best = [node for node in candidates if node.backoff.failures == fewest]
         self._open(best[int(self._random() * len(best)) % len(best)], now, out)
+        return True
 
     def to(self, node_id: int, now: float, out: list[steps.Step]) -> Link | None:
         """Return the connection to a broker; None if it is not ready.

@@ -197,6 +197,18 @@ def test_a_connection_that_is_being_opened_is_waited_for_unless_its_address_fail
     assert wires.opened_to() == ["b2", "b2", "b1"]
 
 
+def test_all_addresses_that_failed_before_are_tried_at_once() -> None:
+    """Hosts that never answer must not keep one that is back waiting for their timeouts."""
+    wires = Wires("b2:9092", "b3:9092")
+    for each in (-1, -2, -3):
+        wires.failed(each, OSError("refused"))
+    wires.opened_to()
+    assert wires.any(100.0) is None
+    assert sorted(wires.opened_to()) == ["b1", "b2", "b3"]
+    assert wires.any(100.0) is None
+    assert wires.opened_to() == []
+
+
 def test_an_open_connection_is_waited_for_even_if_its_address_failed_before() -> None:
     """It has not named its cluster yet, but it is about to."""
     wires = Wires("b2:9092")

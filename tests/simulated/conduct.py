@@ -104,6 +104,10 @@ class Conduct:
         """Note that a broker has refused v14, or has sent an answer that cannot be decoded."""
         self._refused_until[self._broker_of(link_id)] = now + _SHORTEST_WAIT
 
+    def without_v14(self, broker: str) -> None:
+        """Note that a broker does not offer v14: if it does later, it is another version."""
+        self._refused_until.pop(broker, None)
+
     def other_cluster(self) -> None:
         """Note that the producer has gone to another cluster, whose brokers are others."""
         self._refused_until.clear()

@@ -63,7 +63,7 @@ class Numbers:
         self._complaints: list[str] = []
         self._taken_back = False
         self.lines = Lines(self._outcomes, self._complaints.append)
-        self._words = Wording(core.config, self._complaints.append)
+        self.words = Wording(core.config, self._complaints.append)
         # How often each record was sent.
         self._sends: Counter[ValueId] = Counter()
 
@@ -76,7 +76,7 @@ class Numbers:
         self._counts["requests"] += 1
         link = self._core.connections.links.get(step.link_id)
         if link is not None:
-            self._words.sent(f"broker {link.node_id}", step.version, now)
+            self.words.sent(f"broker {link.node_id}", step.version, now)
         for topic in step.topics:
             of_topic = self._topics.setdefault(topic.name, Counter())
             for _, data in topic.partitions:
@@ -110,7 +110,7 @@ class Numbers:
 
     def logged(self, event: Event) -> None:
         """Note a line for the log, after the outcomes that came before it."""
-        self._words.told(event, self._core.meters.now)
+        self.words.told(event, self._core.meters.now)
         self.lines.logged(event)
 
     def settled(self, settlement: Settlement, now: float) -> None:
@@ -121,8 +121,8 @@ class Numbers:
         self._settled.add(values[0])
         outcome, status = settlement.outcome, settlement.outcome.status
         sends = None if self._remade or self._taken_back else self._sends[values[0]]
-        self._words.ended = self._core.fatal_error is not None
-        self._words.settled(settlement, sends, now)
+        self.words.ended = self._core.fatal_error is not None
+        self.words.settled(settlement, sends, now)
         self._counts[status.value] += len(values)
         if status is DeliveryStatus.ACKED:
             self._counts["acked batches"] += 1
@@ -149,7 +149,7 @@ class Numbers:
     def judge(self, now: float) -> Iterator[Violation]:
         """Yield a violation for each number of the producer that is not the one counted here."""
         self._core.meters.fold(now)
-        self._words.judge()
+        self.words.judge()
         self.lines.judge()
         for complaint in self._complaints:
             yield Violation(Anomaly.MISCOUNTED, complaint)

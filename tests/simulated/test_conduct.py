@@ -89,6 +89,14 @@ def test_v14_that_a_broker_has_refused_is_not_sent_at_once() -> None:
     assert len(told) == 1
 
 
+def test_a_broker_that_lacked_v14_meanwhile_may_get_it() -> None:
+    judge, told = conduct()
+    judge.refused(1, 100.0)
+    judge.without_v14("broker 1")
+    judge.acts(produce(VALUES[0], version=14), 100.5)
+    assert not told
+
+
 @pytest.mark.parametrize(
     ("named", "odd", "fits"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore
 from aioidem._engine.batch import Batch
+from aioidem._engine.connections import Connections
 from aioidem._engine.flushing import FlushCount
 from aioidem._engine.meters import Meters
 from aioidem._engine.outcomes import Outcomes
@@ -259,6 +261,20 @@ def test_metadata_that_is_not_asked_for_again_is_noticed(monkeypatch: pytest.Mon
     clean(plan)
     monkeypatch.setattr(ProducerCore, "_has_unasked", lambda *_: False)
     assert [each.anomaly for each in World(plan).run().violations] == [Anomaly.STALE]
+
+
+@pytest.mark.parametrize("part", [Connections, PartitionState])
+def test_an_engine_that_wakes_too_late_is_noticed(
+    part: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll before anything is due does what the engine was not woken for."""
+    options = {"request_timeout": 2.0, "delivery_timeout": 30.0, "linger": 0.1}
+    load = tuple(Call(0.3 * number, "t", 0, None, 60) for number in range(100))
+    plan = schedule(options=options, calls=load, faults=(Fault(1.0, "kill", (0, True, 3.0, True)),))
+    clean(plan)
+    monkeypatch.setattr(part, "next_wake", lambda *_: math.inf)
+    told = World(plan).run().violations
+    assert any("before anything is due" in each.detail for each in told)
 
 
 def _plan(**values: Any) -> Schedule:

@@ -130,6 +130,10 @@ class Wording:
         if what.startswith("gets"):
             self._not_before[broker] = now + wait - _ROUNDED
 
+    def without_v14(self, broker: str) -> None:
+        """Note that a broker does not offer v14: if it does later, it is another version."""
+        self._not_before.pop(broker, None)
+
     def sent(self, broker: str, version: int, now: float) -> None:
         """Note the version of a Produce request."""
         if version >= 14 and now < self._not_before.get(broker, now):

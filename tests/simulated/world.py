@@ -129,6 +129,10 @@ _LOOKS_EVERY = 1.0
 """Seconds after which a producer looks for incidents again, at the latest."""
 
 _AUDITED = 8
+_EARLY = 0.25
+"""How often the engine is polled before anything is due."""
+_CAN_WAIT = (steps.DescribeTopicConfig, steps.DescribeTopicLimit)
+"""Questions that are asked in the first poll after they are due, and for which it is not woken."""
 """In how many polls the engine is audited once."""
 
 _TOO_LARGE = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
@@ -389,6 +393,16 @@ class SimCore(ProducerCore):
             self._world.watch.lost(step.link_id)
         return odd
 
+    def on_link_open(
+        self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
+    ) -> None:
+        """Note as usual that a connection is up; tell the judges if it lacks v14."""
+        super().on_link_open(link_id, produce_version, now, transaction_version)
+        if produce_version < PRODUCE_WITH_WINDOW:
+            broker = self._broker_of(link_id)
+            self.conduct.without_v14(broker)
+            self.numbers.words.without_v14(broker)
+
     def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
         """Give the connection up as usual, and tell the judges; the Sender will end it soon."""
         if version >= PRODUCE_WITH_WINDOW:
@@ -608,6 +622,8 @@ class SimSender(LineTap):
         self._world = world
         self._numbers = core.numbers
         self._cancelled: set[int] = set()
+        self.early = False
+        """Whether nothing is due yet, so that a poll may do nothing."""
 
     def turn(self) -> None:
         """Run turns of the Sender's loop until it would wait."""
@@ -621,7 +637,10 @@ class SimSender(LineTap):
     def _one_turn(self) -> None:
         if not self._begin_turn():
             return
-        for step in self._engine.poll(self.clock(), self._wall_clock() * 1000.0):
+        todo = self._engine.poll(self.clock(), self._wall_clock() * 1000.0)
+        if self.early:
+            self._judge_early(todo)
+        for step in todo:
             # The outcomes of this poll are delivered first; the next steps may rely on them.
             self.deliver()
             self._world.trace_step(step)
@@ -636,6 +655,16 @@ class SimSender(LineTap):
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
             self._flight.attend()
+
+    def _judge_early(self, todo: list[steps.Step]) -> None:
+        """Report it if a poll does something although nothing is due."""
+        done = [step for step in todo if not isinstance(step, _CAN_WAIT)]
+        settled = self._core.outcomes.peek_settled()
+        if done or settled:
+            what = done[0] if done else settled[0]
+            self._world.report(
+                Anomaly.STUCK, f"a poll before anything is due does something: {what}"
+            )
 
     def deliver(self) -> None:
         """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""
@@ -758,6 +787,7 @@ class World:
         self.incarnations = dict.fromkeys(range(schedule.brokers), 0)
         self._tracing = trace
         self._random = random.Random(schedule.seed ^ 0xACE)
+        self._early = random.Random(schedule.seed ^ 0xEA71)
         self._thread_times = random.Random(schedule.seed ^ 0x7EAD)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -982,9 +1012,24 @@ class World:
             if idle_turns > _SPIN:
                 self.report(Anomaly.STUCK, f"spins at {self.now - self.start:.3f}")
                 return
+            self._poll_early(due)
             self.now = max(self.now, due)
             self._instant()
             self._end_if_done()
+
+    def _poll_early(self, due: float) -> None:
+        """Poll the engine, now and then, before anything is due: nothing may come of that.
+
+        An engine that does something then has done too little in the poll before, or has asked to
+        be woken too late; in a quiet hour it would have waited for that long.
+        """
+        early = self.now + (due - self.now) * self._early.choice((0.0, self._early.random()))
+        if self._stalled or early >= due or self._early.random() >= _EARLY:
+            return
+        self.now = early
+        self.sender.early = True
+        self._turn()
+        self.sender.early = False
 
     def _horizon(self) -> float:
         """Return when every record must have its outcome, those sent from callbacks included."""
