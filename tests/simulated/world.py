@@ -72,6 +72,7 @@ from aioidem.testing import (
     parse_value,
 )
 
+from .alarms import Alarms
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .audit import audit, finished, left_over, still_busy
@@ -131,7 +132,7 @@ _LOOKS_EVERY = 1.0
 _AUDITED = 8
 _EARLY = 0.25
 """How often the engine is polled before anything is due."""
-_CAN_WAIT = (steps.DescribeTopicConfig, steps.DescribeTopicLimit)
+CAN_WAIT = (steps.DescribeTopicConfig, steps.DescribeTopicLimit)
 """Questions that are asked in the first poll after they are due, and for which it is not woken."""
 """In how many polls the engine is audited once."""
 
@@ -303,6 +304,7 @@ class SimCore(ProducerCore):
             self._was_in_doubt if alone else None,
             lambda what: world.report(Anomaly.CONDUCT, what),
         )
+        self.alarms = Alarms(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
         self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
@@ -339,6 +341,8 @@ class SimCore(ProducerCore):
         if audited:
             for what in (*audit(self), *still_busy(self, done)):
                 self._world.report(Anomaly.LEAK, what)
+            if self.wake_at is None or self.wake_at > now:
+                todo += self._poll_again(now, wall_ms)
         for step in todo:
             self.conduct.acts(step, now)
             if isinstance(step, steps.FetchMetadata):
@@ -347,6 +351,16 @@ class SimCore(ProducerCore):
                 self.numbers.sent(step, now)
                 self.filling.sent(step)
                 self.contents.sent(step)
+        return todo
+
+    def _poll_again(self, now: float, wall_ms: float | None) -> list[steps.Step]:
+        """Poll at the same instant, when there may be only questions that could wait."""
+        decided = self.outcomes.settled
+        todo = super().poll(now, wall_ms)
+        done = [step for step in todo if not isinstance(step, CAN_WAIT)]
+        if done or self.outcomes.settled != decided:
+            what = done[0] if done else "a record ends"
+            self._world.report(Anomaly.STUCK, f"a second poll does what the first did not: {what}")
         return todo
 
     def _judge_wake(self, now: float) -> None:
@@ -647,10 +661,13 @@ class SimSender(LineTap):
             self._perform(step)
         looks = self.clock() >= self._watch.due_at
         if looks:
+            self._world.core.alarms.look(self.clock())
             self._watch.look(self.clock())
             if self._watch.due_at > self.clock() + _LOOKS_EVERY:
                 self._world.report(Anomaly.STUCK, "an operator learns of nothing for too long")
         self.deliver()
+        if looks:
+            self._world.core.alarms.looked(self.clock())
         if looks and self._config.acks != 0:  # without answers the wire shows no doubt
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
@@ -658,7 +675,7 @@ class SimSender(LineTap):
 
     def _judge_early(self, todo: list[steps.Step]) -> None:
         """Report it if a poll does something although nothing is due."""
-        done = [step for step in todo if not isinstance(step, _CAN_WAIT)]
+        done = [step for step in todo if not isinstance(step, CAN_WAIT)]
         settled = self._core.outcomes.peek_settled()
         if done or settled:
             what = done[0] if done else settled[0]
@@ -676,6 +693,7 @@ class SimSender(LineTap):
             self._world.unknowns.logged(line.text)
         self._world.note_settled(self._core.outcomes.peek_settled())
         for line in lines:
+            self._world.core.alarms.logged(line)
             self._numbers.logged(line)
         super().deliver()
         for line in lines:
