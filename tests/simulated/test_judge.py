@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import crc32c
 import pytest
@@ -25,6 +26,7 @@ from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.samples import Distribution
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
+from aioidem._producer.sender import Alarm, Sender
 from aioidem._records import build_batch
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -277,6 +279,25 @@ def test_an_engine_that_wakes_too_late_is_noticed(
     assert any("before anything is due" in each.detail for each in told)
 
 
+def _keep_to_itself(patch: pytest.MonkeyPatch) -> None:
+    """Let the Sender go on sleeping when a connection ends."""
+    lost = Sender._lost
+
+    def silent(self: Sender, *ended: Any) -> None:
+        wakeup, nobody = self.wakeup, SimpleNamespace(set=lambda: None)
+        self.wakeup = cast("Any", nobody)
+        lost(self, *ended)
+        self.wakeup = wakeup
+
+    patch.setattr(Sender, "_lost", silent)
+
+
+def _oversleep(patch: pytest.MonkeyPatch) -> None:
+    """Let the Sender sleep longer than it was asked to."""
+    alarm = Alarm.set
+    patch.setattr(Alarm, "set", lambda self, at: alarm(self, None if at is None else at + 0.01))
+
+
 def _plan(**values: Any) -> Schedule:
     options = {
         "request_timeout": 2.0,
@@ -500,3 +521,21 @@ def test_a_flush_that_returns_what_is_not_so_is_noticed(
     assert not perform(plan).violations
     monkeypatch.setattr(owner, name, wrong)
     assert anomaly in {each.anomaly for each in perform(plan).violations}
+
+
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (_keep_to_itself, "after it was told something"),
+        (_oversleep, "after it asked to be woken"),
+    ],
+)
+def test_a_sender_that_polls_too_late_is_noticed(
+    plant: Callable[[pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = draw_whole(1, "trio")
+    with quiet():
+        assert not perform(plan).violations
+        plant(monkeypatch)
+        found = perform(plan).violations
+    assert any(told in violation.detail for violation in found)

@@ -525,6 +525,8 @@ class Whole:
         self._tracing = trace
         self._began = 0.0
         self._stalled_for = 0.0
+        self.resumed_at = 0.0
+        """When the client's process last went on after a stall, in seconds."""
         self._jump: Callable[[float], None] = _stay
         self.rows: dict[ValueId, Row] = {}
         self.streams: list[_Stream] = []
@@ -635,6 +637,7 @@ class Whole:
         if self._deadlines is not None:
             self._deadlines.stalled(seconds)
         self._jump(seconds)
+        self.resumed_at = self.now
 
     def is_open(self, peer_id: int) -> bool:
         """Return whether the client still has that connection."""

@@ -132,6 +132,8 @@ _LOOKS_EVERY = 1.0
 _AUDITED = 8
 _EARLY = 0.25
 """How often the engine is polled before anything is due."""
+_AT_ONCE = 1e-6
+"""Seconds within which the engine is polled after it was told something."""
 CAN_WAIT = (steps.DescribeTopicConfig, steps.DescribeTopicLimit)
 """Questions that are asked in the first poll after they are due, and for which it is not woken."""
 """In how many polls the engine is audited once."""
@@ -296,7 +298,10 @@ class SimCore(ProducerCore):
         self.accumulator.drafts.quick = schedule.threads[0]
         self._world = world
         self._polls = 0
-        alone = world.knows_when_queued
+        # When the engine was told what it has not been polled after, in seconds.
+        self._told_at: float | None = None
+        self._rested = True  # whether no record had to be sent at the last poll
+        self._alone = alone = world.knows_when_queued
         self.numbers = Numbers(self, world.rows if alone else None)
         self.conduct = Conduct(
             config,
@@ -334,10 +339,13 @@ class SimCore(ProducerCore):
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
         """Poll as usual; report Metadata requests, and a time to be woken that is too late."""
         self._polls += 1
+        if not self._alone:
+            self._judge_delay(now)
         audited = self._polls % _AUDITED == 0
         done = finished(self) if audited else []
         todo = super().poll(now, wall_ms)
         self._judge_wake(now)
+        self._rested = not self.unsettled
         if audited:
             for what in (*audit(self), *still_busy(self, done)):
                 self._world.report(Anomaly.LEAK, what)
@@ -352,6 +360,17 @@ class SimCore(ProducerCore):
                 self.filling.sent(step)
                 self.contents.sent(step)
         return todo
+
+    def _judge_delay(self, now: float) -> None:
+        """Report it if the Sender polls later than at once, or than the engine asked it to."""
+        due, why = self._told_at, "it was told something"
+        if due is None and self.wake_at is not None:
+            due, why = self.wake_at, "it asked to be woken"
+        if due is None and self._rested and self.unsettled:
+            due, why = self.accumulator.first_queued_at, "a record was queued"
+        if due is not None and now > max(due, self._world.resumed_at) + _AT_ONCE:
+            self._world.report(Anomaly.STUCK, f"polled {now - due:.6f} s after {why}")
+        self._told_at = None
 
     def _poll_again(self, now: float, wall_ms: float | None) -> list[steps.Step]:
         """Poll at the same instant, when there may be only questions that could wait."""
@@ -380,6 +399,7 @@ class SimCore(ProducerCore):
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
     ) -> errors.ProtocolError | None:
         """Take the answer as usual; also tell the judges about Produce and Metadata answers."""
+        self._told(now)
         match step:
             case steps.SendProduce():
                 return self._on_produced(step, answer, now)
@@ -411,11 +431,24 @@ class SimCore(ProducerCore):
         self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
     ) -> None:
         """Note as usual that a connection is up; tell the judges if it lacks v14."""
+        self._told(now)
         super().on_link_open(link_id, produce_version, now, transaction_version)
         if produce_version < PRODUCE_WITH_WINDOW:
             broker = self._broker_of(link_id)
             self.conduct.without_v14(broker)
             self.numbers.words.without_v14(broker)
+
+    def on_link_lost(
+        self, link_id: int, error: Exception | None, now: float, unwritten: Collection[int] = ()
+    ) -> None:
+        """Note as usual that a connection ended."""
+        self._told(now)
+        super().on_link_lost(link_id, error, now, unwritten)
+
+    def _told(self, now: float) -> None:
+        """Note that the engine is told something, so it is to be polled at once."""
+        if self._told_at is None:
+            self._told_at = now
 
     def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
         """Give the connection up as usual, and tell the judges; the Sender will end it soon."""
@@ -788,6 +821,7 @@ class World:
     """One run of a schedule on the engine."""
 
     knows_when_queued = True
+    resumed_at = 0.0  # the engine alone is polled when the world wants
     """Whether `rows` have the times when records were queued, not when they were to be queued."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False, flight: int = 0) -> None:
@@ -872,13 +906,15 @@ class World:
             for t, n in schedule.most_partitions.items()
             for p in range(n)
         }
+        secret = any(fault.kind == "secret" for fault in schedule.faults)
+        tells_range = schedule.grants_describe and not secret
         self.monitor = WireMonitor(
             max_in_flight=self.config.max_in_flight_requests_per_connection,
             outcome=lambda value: self._decided.get(value, Outcome.PENDING),
             first_sequences=firsts,
             trust_base_offset=self.config.trust_base_offset,
             windowed=self.config.broker_dedup == "window",
-            max_records=schedule.sequence_range if schedule.grants_describe else None,
+            max_records=schedule.sequence_range if tells_range else None,
             renumbers=self.config.in_doubt == "resend",
         )
         self.witness = Attempts(lambda: self.now, self.monitor.before_append)
