@@ -7,15 +7,16 @@ at each look of the producer's driver, and compares that with the incidents that
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from aioidem._engine import ProducerCore
-from aioidem._engine.incidents import Event
 from aioidem._engine.links import LinkState
+from aioidem._engine.watch import OperatorWatch
 from aioidem._log import LogLine, Phase
 
-__all__ = ["Alarms"]
+__all__ = ["Alarms", "Watch"]
 
 _L = LogLine
 _OUTAGES = {_L.AUTHENTICATION, _L.NO_BROKER, _L.LEADER_MISSING, _L.LEADER_UNREACHABLE}
@@ -44,6 +45,47 @@ _WAITED = 1.0
 """Seconds for which the first caller must wait for room."""
 
 
+_TOGETHER = 2.0
+"""Seconds between two calls that find no room, at most, if they belong together."""
+
+
+class _Streak(NamedTuple):
+    """Calls that found no room and did not wait, while no record was queued."""
+
+    since: float
+    last: float
+    queued: int
+
+    def lasts(self, queued: int, now: float) -> bool:
+        """Return whether there is still no room, and has been none for long."""
+        return queued == self.queued and self.since + _WAITED <= now <= self.last + _TOGETHER
+
+
+class Watch:
+    """An `OperatorWatch` with a judge."""
+
+    def __init__(self, watch: OperatorWatch, alarms: Alarms) -> None:
+        self._watch = watch
+        self._alarms = alarms
+
+    def look(self, now: float) -> None:
+        """Look as usual, and judge what is told."""
+        self._alarms.look(self._watch, now)
+
+    def close(self, now: float) -> None:
+        """End as usual; nothing is judged any more."""
+        self._alarms.over = True
+        self._watch.close(now)
+
+    def no_room(self, now: float) -> None:
+        """Note as usual that a call found no room."""
+        self._alarms.refused(now)
+        self._watch.no_room(now)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watch, name)
+
+
 class _Alarm:
     """What is known of one condition: since when it holds, and whether it has been told."""
 
@@ -67,7 +109,7 @@ class _Alarm:
             self._since = now if since is None else min(since, now)
         elif since is not None:
             self._since = max(self._since, min(since, now))
-        self.told = now - self._since >= self.rule.lasts
+        self.told = now >= self._since + self.rule.lasts
         return self.told
 
     def ceased(self, now: float) -> None:
@@ -77,7 +119,7 @@ class _Alarm:
             return
         if self._over_since is None:
             self._over_since = now
-        self.told = now - self._over_since < self.rule.over
+        self.told = now < self._over_since + self.rule.over
 
 
 class Alarms:
@@ -93,24 +135,44 @@ class Alarms:
         self._complain = complain
         self._alarms = {line: _Alarm(rule) for line, rule in _RULES.items()}
         self._first: tuple[object, float] = None, 0.0
-        # The lines that begin at this look with their levels, those that have begun, and the lines
-        # that are to begin at this look.
-        self._levels: dict[LogLine, int | None] = {}
+        self._streak = _Streak(0.0, -math.inf, 0)
+        self.over = False
+        """Whether the producer closes."""
+        self.looks = 0
+        """How often the producer has looked."""
+        # The lines that have begun, and those that are to begin at this look, with their levels.
         self._begun: set[LogLine] = set()
         self._expected: dict[LogLine, int] = {}
 
-    def logged(self, event: Event) -> None:
-        """Note a line that the producer logs."""
-        if event.phase is Phase.BEGINS:
-            self._levels[event.line] = event.level
-            self._begun.add(event.line)
-        elif event.phase is Phase.ENDS:
-            self._begun.discard(event.line)
+    def look(self, watch: OperatorWatch, now: float) -> None:
+        """Let the producer look, and judge what it tells."""
+        self.looks += 1
+        self._note(now)
+        outcomes = self._core.outcomes
+        before = len(outcomes._events)
+        watch.look(now)
+        levels: dict[LogLine, int | None] = {}
+        for event in [*outcomes._events][before:]:
+            if event.phase is Phase.BEGINS:
+                levels[event.line] = event.level
+                self._begun.add(event.line)
+            elif event.phase is Phase.ENDS:
+                self._begun.discard(event.line)
+        self._compare(levels, now)
 
-    def look(self, now: float) -> None:
+    def refused(self, now: float) -> None:
+        """Note that a call found no room in the buffer, and does not wait for it."""
+        queued = self._queued()
+        if queued != self._streak.queued or now > self._streak.last + _TOGETHER:
+            self._streak = _Streak(now, now, queued)
+        self._streak = self._streak._replace(last=now)
+
+    def _queued(self) -> int:
+        return int(self._core.outcomes.settled + self._core.unsettled)
+
+    def _note(self, now: float) -> None:
         """Note what holds when the producer looks."""
         found = self._found(now)
-        self._levels = {}
         self._expected = {}
         for line, alarm in self._alarms.items():
             if line not in found:
@@ -120,9 +182,9 @@ class Alarms:
                 explained = told & {*alarm.rule.because}
                 self._expected[line] = logging.INFO if explained else line.level
 
-    def looked(self, now: float) -> None:
-        """Compare what holds with what was told, after the lines of the look are logged."""
-        if _L.AUTHENTICATION in self._begun:
+    def _compare(self, levels: Mapping[LogLine, int | None], now: float) -> None:
+        """Compare what holds with what was told, and with the levels of the lines that begin."""
+        if self.over or _L.AUTHENTICATION in self._begun:
             return  # brokers that refuse this client are none of the simulation's faults
         told = {line for line, alarm in self._alarms.items() if alarm.told}
         for line in self._begun - told:
@@ -130,8 +192,8 @@ class Alarms:
         for line in told - self._begun:
             self._complain(f"at {now:.3f} {line.value} is not told")
         for line, level in self._expected.items():
-            if self._levels.get(line, level) != level:
-                self._complain(f"{line.value} is told at level {self._levels[line]}, not {level}")
+            if levels.get(line, level) != level:
+                self._complain(f"{line.value} is told at level {levels[line]}, not {level}")
 
     # -- what holds --------------------------------------------------------------------------------
 
@@ -146,11 +208,14 @@ class Alarms:
         for state in core._partitions:
             if state.queue.records or state.unresolved or state.outstanding:
                 self._find(state, found)
-        head = core.budget.head
+        head = next((each for each in core.budget._waiters if not each.abandoned), None)
         if head is not self._first[0]:
             self._first = head, now
-        if head is not None and now - self._first[1] >= _WAITED:
+        streak = self._streak
+        if head is not None and now >= self._first[1] + _WAITED:
             found[_L.BUFFER_FULL] = [self._first[1]]
+        elif streak.lasts(self._queued(), now):
+            found[_L.BUFFER_FULL] = [streak.since]
         since: dict[LogLine, float | None] = {line: min(times) for line, times in found.items()}
         if any(link.throttle_at(now) for link in ready):
             since[_L.THROTTLED] = None

@@ -11,6 +11,7 @@ Of events that repeat, the first few are written, and all others are counted.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection
 
@@ -20,6 +21,7 @@ from aioidem._log import LogLine, Phase
 __all__ = ["Lines"]
 
 _GRACE = 2.0
+_ROUNDED = 0.001
 _FIRST_INTERVAL = 10.0
 _EXPLAINS_BUMPS = {
     LogLine.AUTHENTICATION,
@@ -60,6 +62,8 @@ class Lines:
         self._bursts: dict[LogLine, tuple[float, int]] = {}
         # By incident: when its last line was written, and after how many seconds the next is due.
         self._due: dict[LogLine, tuple[float, float]] = {}
+        # By line: when the last one that counts events was written.
+        self._counted_at: dict[LogLine, float] = {}
         self.closing = False
         """Whether the producer closes. Then outcomes may come between a line and its logging."""
 
@@ -98,6 +102,18 @@ class Lines:
             self._counted[line] += left
             if event.fields["count"] != left:
                 self._complain(f"{left} events were not written: {event.text}")
+            self._judge_count(event, now)
+
+    def _judge_count(self, event: Event, now: float) -> None:
+        """Judge the level of a line that counts events, and the seconds that it tells."""
+        line = event.line
+        level = logging.INFO if line.burst == 1 else line.level
+        if event.level != level:
+            self._complain(f"at level {event.level}, not {level}: {event.text}")
+        seconds, last = event.fields["seconds"], self._counted_at.get(line, -math.inf)
+        if not isinstance(seconds, float) or seconds > now - last + _ROUNDED:
+            self._complain(f"{now - last:.3f} s after such a line: {event}")
+        self._counted_at[line] = now
 
     def _write(self, event: Event, now: float) -> None:
         line = event.line

@@ -220,6 +220,34 @@ def test_the_waits_that_are_told_are_kept(
     assert len(wording(tell)) == wrong
 
 
+def test_that_v14_is_not_used_is_told_before_a_second_request_in_v13() -> None:
+    def tell(judge: Wording) -> None:
+        judge.refused_v14("broker 1")
+        judge.sent("broker 1", 13, 100.0)
+        judge.sent("broker 1", 13, 100.0)
+        judge.sent("broker 2", 13, 101.0)
+
+    assert not wording(tell)
+
+    def told(judge: Wording) -> None:
+        tell(judge)
+        text = f"{HELD}in 1.0 s, then after waits that double up to about 300 s"
+        judge.told(Event(LogLine.WINDOW_WITHHELD, text), 100.0)
+        judge.sent("broker 1", 13, 101.0)
+        judge.refused_v14("broker 1")
+        judge.sent("broker 1", 13, 102.0)
+        judge.sent("broker 1", 13, 103.0)
+
+    assert not wording(told)
+
+    def untold(judge: Wording) -> None:
+        tell(judge)
+        judge.sent("broker 1", 13, 101.0)
+        judge.sent("broker 1", 13, 102.0)
+
+    assert len(wording(untold)) == 1
+
+
 @pytest.mark.parametrize(
     ("line", "phase", "text", "wrong"),
     [
@@ -249,7 +277,7 @@ def settlement(
 
 OVERDUE = (
     "t-0: {count} records {verdict} in delivery_timeout ({timeout} s): no acknowledgement of the "
-    "leader, broker 1 (b1:9092); {sent}. Check the log. The records may be written. Look"
+    "leader, broker 1 (b1:9092); {sent}. Check the log of it. The records may be written. Look"
 )
 
 
@@ -271,6 +299,8 @@ def overdue(
         (overdue(timeout="5"), 1),
         (overdue(sent="sent 2 times"), 1),
         (overdue(sent="never sent"), 1),
+        (overdue().replace("Check the log of it", "Send less"), 1),
+        (overdue(sent="sent once; last failure: [Error 6] NotLeader"), 1),
         (overdue().replace(" may be ", " are not "), 1),
         ("t-0: too late. The records may be written", 1),
     ],
@@ -295,6 +325,17 @@ def test_a_refusal_names_its_batch_and_its_attempt(count: int, attempt: int, wro
     records: Any = [object()] * 2
     made = Settlement(outcome, records)
     assert len(wording(lambda judge: judge.settled(made, 1, 50.0))) == wrong
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong"), [(ErrorCode.invalid_record, 0), (ErrorCode.not_leader_or_follower, 1)]
+)
+def test_records_are_not_given_up_for_a_code_that_may_pass(code: ErrorCode, wrong: int) -> None:
+    text = "t-0: broker 1 (b1:9092) refused a batch of 2 records in attempt 1"
+    error = errors.broker_error(code, text)
+    outcome = Outcome("t", 0, DeliveryStatus.NOT_WRITTEN, error=error, attempts=1)
+    records: Any = [object()] * 2
+    assert len(wording(lambda judge: judge.settled(Settlement(outcome, records), 1, 5.0))) == wrong
 
 
 def test_batches_of_the_callers_are_whole_and_by_themselves() -> None:
@@ -370,11 +411,11 @@ def test_events_that_are_not_written_are_counted() -> None:
     log = Log()
     for number in range(BUMPED.burst + 2):
         log.line(BUMPED, written=number < BUMPED.burst)
-    log.line(BUMPED, Phase.CONTINUES, 10.0, count=2)
+    log.line(BUMPED, Phase.CONTINUES, 10.0, logging.INFO, count=2, seconds=10.0)
     log.lines.judge()
     assert not log.told
     log.line(BUMPED, written=False)
-    log.line(BUMPED, Phase.CONTINUES, 30.0, count=2)
+    log.line(BUMPED, Phase.CONTINUES, 30.0, logging.INFO, count=2, seconds=20.0)
     assert len(log.told) == 1
 
 
@@ -389,6 +430,20 @@ def test_more_lines_than_a_burst_are_noticed_and_fewer() -> None:
     few.line(BUMPED, written=False)
     few.lines.judge()
     assert len(few.told) == 1
+
+
+def test_a_line_that_counts_events_has_their_level_and_the_seconds_since_the_last() -> None:
+    log = Log()
+    for number in range(BUMPED.burst + 2):
+        log.line(BUMPED, written=number < BUMPED.burst)
+    log.line(BUMPED, Phase.CONTINUES, 10.0, logging.DEBUG, count=2, seconds=10.0)
+    assert len(log.told) == 1
+    log.line(BUMPED, written=False, at=25.0)
+    log.line(BUMPED, Phase.CONTINUES, 30.0, logging.INFO, count=1, seconds=20.0)
+    assert len(log.told) == 1
+    log.line(BUMPED, written=False, at=45.0)
+    log.line(BUMPED, Phase.CONTINUES, 50.0, logging.INFO, count=1, seconds=40.0)
+    assert len(log.told) == 2
 
 
 def test_an_epoch_is_bumped_at_info_only_if_an_incident_explains_it() -> None:

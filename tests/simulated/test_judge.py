@@ -40,6 +40,7 @@ from aioidem.testing import (
     make_value,
 )
 
+from .alarms import Watch
 from .attempts import Attempts
 from .broker_changes import once_in_each_log
 from .deadlines import GRACE, Deadlines
@@ -298,6 +299,11 @@ def _oversleep(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Alarm, "set", lambda self, at: alarm(self, None if at is None else at + 0.01))
 
 
+def _look_away(patch: pytest.MonkeyPatch) -> None:
+    """Let the Sender never look for incidents."""
+    patch.setattr(Watch, "look", lambda *_: None)
+
+
 def _plan(**values: Any) -> Schedule:
     options = {
         "request_timeout": 2.0,
@@ -528,6 +534,7 @@ def test_a_flush_that_returns_what_is_not_so_is_noticed(
     [
         (_keep_to_itself, "after it was told something"),
         (_oversleep, "after it asked to be woken"),
+        (_look_away, "nobody looked"),
     ],
 )
 def test_a_sender_that_polls_too_late_is_noticed(

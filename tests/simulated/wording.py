@@ -6,15 +6,18 @@ each text the grammar is judged too, because a number that is one too high often
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+
+from kio.schema.errors import ErrorCode
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.incidents import Event
 from aioidem._engine.settlement import Settlement
 from aioidem._log import LogLine, Phase
-from aioidem.errors import DeliveryTimeoutError
+from aioidem.errors import BrokerResponseError, DeliveryTimeoutError
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["Wording", "misworded"]
@@ -72,6 +75,17 @@ _ENDED: Mapping[LogLine, str] = {
 }
 """What the last line of an incident says, and that of no other."""
 
+_ADVICE = {
+    "no leader": "Check why no replica of the partition can lead it",
+    "no connection to the leader": "Check whether ",
+    "throttles this client": "Send less, or raise this client's quota",
+    "no acknowledgement of the leader": "Check the log of ",
+}
+"""By what records wait for: what the error of those that are overdue says to do."""
+
+_PASSING = {code.value for code in ErrorCode if code.retriable}
+"""The codes of which Kafka says that another attempt may succeed."""
+
 _JITTER = 0.2
 _ROUNDED = 0.05
 
@@ -101,6 +115,8 @@ class Wording:
         # By broker: until when no Produce v14 is sent to it, in seconds.
         self._not_before: dict[str, float] = {}
         self._told_of: set[tuple[str, str]] = set()
+        # By broker that has refused v14, which was never told: when it was sent v13 instead.
+        self._untold: dict[str, float] = {}
         self.ended = False
         """Whether the producer has a fatal error, which may be the refusal of another batch."""
 
@@ -114,6 +130,7 @@ class Wording:
             self._complain(f"{event.line.value} is the name of: {text}")
         if text.startswith("the cluster changed"):
             self._not_before.clear()  # these are other brokers now
+            self._untold.clear()
             self._told_of.clear()
         if ("is not granted" in text) is not ("Grant that permission" in text):
             self._complain(f"the advice does not fit: {text}")
@@ -128,14 +145,27 @@ class Wording:
         if first and wait > 1 + _JITTER + _ROUNDED:
             self._complain(f"the first wait is about a second: {text}")
         if what.startswith("gets"):
+            self._untold.pop(broker, None)
             self._not_before[broker] = now + wait - _ROUNDED
 
     def without_v14(self, broker: str) -> None:
         """Note that a broker does not offer v14: if it does later, it is another version."""
         self._not_before.pop(broker, None)
+        self._untold.pop(broker, None)
+
+    def refused_v14(self, broker: str) -> None:
+        """Note that a broker has refused v14, which an operator is to learn."""
+        if (broker, "gets Produce v13") not in self._told_of:
+            self._untold[broker] = math.inf
 
     def sent(self, broker: str, version: int, now: float) -> None:
         """Note the version of a Produce request."""
+        since = self._untold.get(broker)
+        if version < 14 and since is not None and now > since:
+            self._complain(f"since {since:.3f} nobody is told that {broker} gets no v14")
+            del self._untold[broker]
+        if broker in self._untold and version < 14:
+            self._untold[broker] = now
         if version >= 14 and now < self._not_before.get(broker, now):
             self._complain(f"{broker} gets Produce v{version} at {now:.3f}, earlier than told")
 
@@ -159,10 +189,25 @@ class Wording:
             self._complain(f"an error does not say that records may be written: {text}")
         if isinstance(error, DeliveryTimeoutError):
             self._overdue(text, number, sends, now, unknown=unknown)
+            self._judge_advice(error)
         refused = _REFUSED.match(text)
+        if refused and isinstance(error, BrokerResponseError) and error.errno in _PASSING:
+            self._complain(f"records are given up for a code that may pass: {text}")
         told = None if refused is None else (int(refused[2]), int(refused[3]))
         if told is not None and sends is not None and not self.ended and told != (number, sends):
             self._complain(f"it was attempt {sends}, of {number} records: {text}")
+
+    def _judge_advice(self, error: DeliveryTimeoutError) -> None:
+        """Judge whether the error of overdue records advises what fits, and has its cause."""
+        text = str(error)
+        for obstacle, advice in _ADVICE.items():
+            if obstacle in text and advice not in text:
+                self._complain(f"the advice does not fit: {text}")
+                return
+            if obstacle in text:
+                break
+        if error.__cause__ is None and "[Error" in text:
+            self._complain(f"there is no cause of: {text}")
 
     def _overdue(
         self, text: str, number: int, sends: int | None, now: float, *, unknown: bool

@@ -72,7 +72,7 @@ from aioidem.testing import (
     parse_value,
 )
 
-from .alarms import Alarms
+from .alarms import Alarms, Watch
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .audit import audit, finished, left_over, still_busy
@@ -89,6 +89,7 @@ from .line_tap import LineTap
 from .missing import MissingPartitions
 from .numbers import Numbers
 from .progress import Progress
+from .reading import Reading
 from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Schedule
@@ -132,6 +133,8 @@ _LOOKS_EVERY = 1.0
 _AUDITED = 8
 _EARLY = 0.25
 """How often the engine is polled before anything is due."""
+_LENGTHS = (0, 1, 63, 64, 127, 128)
+"""Lengths at which a varint gets another byte, in the protocol or in the producer's reader."""
 _AT_ONCE = 1e-6
 """Seconds within which the engine is polled after it was told something."""
 CAN_WAIT = (steps.DescribeTopicConfig, steps.DescribeTopicLimit)
@@ -309,7 +312,11 @@ class SimCore(ProducerCore):
             self._was_in_doubt if alone else None,
             lambda what: world.report(Anomaly.CONDUCT, what),
         )
-        self.alarms = Alarms(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        self._alarms = Alarms(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        self.watch: Any = Watch(self.watch, self._alarms)
+        # How many looks there had been when one was due after the last poll; None if none was.
+        self._looks: int | None = None
+        self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
         self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
@@ -346,6 +353,7 @@ class SimCore(ProducerCore):
         todo = super().poll(now, wall_ms)
         self._judge_wake(now)
         self._rested = not self.unsettled
+        self._looks = self._alarms.looks if now >= self.watch.due_at else None
         if audited:
             for what in (*audit(self), *still_busy(self, done)):
                 self._world.report(Anomaly.LEAK, what)
@@ -359,6 +367,7 @@ class SimCore(ProducerCore):
                 self.numbers.sent(step, now)
                 self.filling.sent(step)
                 self.contents.sent(step)
+                self.reading.sent(step)
         return todo
 
     def _judge_delay(self, now: float) -> None:
@@ -368,6 +377,8 @@ class SimCore(ProducerCore):
             due, why = self.wake_at, "it asked to be woken"
         if due is None and self._rested and self.unsettled:
             due, why = self.accumulator.first_queued_at, "a record was queued"
+        if self._looks == self._alarms.looks:
+            self._world.report(Anomaly.STUCK, f"nobody looked before {now:.6f}")
         if due is not None and now > max(due, self._world.resumed_at) + _AT_ONCE:
             self._world.report(Anomaly.STUCK, f"polled {now - due:.6f} s after {why}")
         self._told_at = None
@@ -420,6 +431,8 @@ class SimCore(ProducerCore):
         odd = super().on_answer(step, answer, now)
         if waited:
             self.conduct.produced(step, answer, odd, now)
+            if step.version >= PRODUCE_WITH_WINDOW and _refuses_version(answer):
+                self.numbers.words.refused_v14(self._broker_of(step.link_id))
             codes = {part.error_code for part in answer.partitions}
             self.filling.limited |= bool(codes & _TOO_LARGE)
         if odd is not None:
@@ -454,6 +467,7 @@ class SimCore(ProducerCore):
         """Give the connection up as usual, and tell the judges; the Sender will end it soon."""
         if version >= PRODUCE_WITH_WINDOW:
             self.conduct.refused(link_id, now)
+            self.numbers.words.refused_v14(self._broker_of(link_id))
         super().on_undecodable(link_id, version, error, now)
         self._world.watch.lost(link_id)
 
@@ -476,6 +490,11 @@ class SimCore(ProducerCore):
             known = self.cluster.partitions(topic.name)
             if known is not None and topic.partitions and not topic.error_code:
                 self._world.missing.told(token, topic.name, frozenset(known), now)
+
+
+def _refuses_version(answer: ProduceAnswer) -> bool:
+    """Return whether a broker refuses the version of a Produce request."""
+    return any(part.error_code == ErrorCode.unsupported_version for part in answer.partitions)
 
 
 class _StartedLedger(SequenceLedger):
@@ -694,13 +713,10 @@ class SimSender(LineTap):
             self._perform(step)
         looks = self.clock() >= self._watch.due_at
         if looks:
-            self._world.core.alarms.look(self.clock())
             self._watch.look(self.clock())
             if self._watch.due_at > self.clock() + _LOOKS_EVERY:
                 self._world.report(Anomaly.STUCK, "an operator learns of nothing for too long")
         self.deliver()
-        if looks:
-            self._world.core.alarms.looked(self.clock())
         if looks and self._config.acks != 0:  # without answers the wire shows no doubt
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
@@ -726,7 +742,6 @@ class SimSender(LineTap):
             self._world.unknowns.logged(line.text)
         self._world.note_settled(self._core.outcomes.peek_settled())
         for line in lines:
-            self._world.core.alarms.logged(line)
             self._numbers.logged(line)
         super().deliver()
         for line in lines:
@@ -1241,7 +1256,7 @@ class World:
         if not self.schedule.varied:
             return ()
         chance = random.Random(f"{self.schedule.seed} headers {number}")
-        values = (None, b"", b"v" * chance.randrange(20))
+        values = (None, b"", b"v" * chance.randrange(20), b"w" * chance.choice(_LENGTHS))
         return tuple((f"h{n}", chance.choice(values)) for n in range(chance.randrange(4)))
 
     def _is_callers_batch(self, first: SimRecord) -> bool:
