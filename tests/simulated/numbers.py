@@ -121,6 +121,8 @@ class Numbers:
         self._settled.add(values[0])
         outcome, status = settlement.outcome, settlement.outcome.status
         sends = None if self._remade or self._taken_back else self._sends[values[0]]
+        if status is DeliveryStatus.UNKNOWN and sends == 0:
+            self._complaints.append(f"{values[0]} was never sent, and ends UNKNOWN: {outcome}")
         self.words.ended = self._core.fatal_error is not None
         self.words.settled(settlement, sends, now)
         self._counts[status.value] += len(values)

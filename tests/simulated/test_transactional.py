@@ -9,11 +9,15 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import StoredBatch, parse_single_batch
 from aioidem._broker.markers import end_marker
 from aioidem._broker.virtual import PlainRecord
+from aioidem._engine import coordinator
+from aioidem._engine.partition import PartitionState
 from aioidem._records import build_batch
+from aioidem.structs import DeliveryStatus
 from aioidem.testing import Anomaly, LogRecord, Outcome, Row, ValueId, make_value
 
 from . import mutants
@@ -22,7 +26,7 @@ from .read_committed import Attempt, Verdict, committed_records, judge, visible_
 from .run import main as command_line
 from .schedule import Call, Fault, Work
 from .shrink import shrink
-from .soak import quiet, run_transactional
+from .soak import quiet, run_transactional, run_transactional_swarm
 from .test_soak import nothing_is_wrong, seeds_are_right
 from .transactional import CLEANUP_INTERVAL, PROFILES, draw_transactional, kind_of
 from .transactional_run import Transactional
@@ -326,3 +330,26 @@ def test_a_caller_that_left_early_does_not_say_whether_its_record_is_stored() ->
     made.unsure.append(made.rows.pop())
     assert not judge([made], seen_of(made, 0), {})
     assert made.unsure[0].outcome is Outcome.UNKNOWN
+
+
+def test_a_call_that_fails_for_a_code_that_passes_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for code in (ErrorCode.concurrent_transactions, ErrorCode.not_coordinator):
+        monkeypatch.setitem(coordinator._COMMON, code, coordinator.Verdict.ABORTABLE)
+    found = (each for seed in range(60) for each in run_transactional_swarm(seed).violations)
+    assert any("a code that may pass" in violation.detail for violation in found)
+
+
+def test_a_record_that_was_never_sent_and_ends_unknown_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settle = PartitionState.settle_records
+    unknown = DeliveryStatus.UNKNOWN
+    monkeypatch.setattr(
+        PartitionState,
+        "settle_records",
+        lambda self, records, _, *more, **named: settle(self, records, unknown, *more, **named),
+    )
+    found = (each for seed in range(60) for each in run_transactional_swarm(seed).violations)
+    assert any("never sent, and ends UNKNOWN" in violation.detail for violation in found)

@@ -257,6 +257,17 @@ class _Injector(WholeInjector):
         return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
 
 
+_FOR_A_WHILE = {
+    code.value
+    for code in (
+        ErrorCode.concurrent_transactions,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.operation_not_attempted,
+    )
+}
+
 # The codes of a broker that does not know our producer id or its epoch.
 _DISOWNED = (
     ErrorCode.invalid_producer_epoch,
@@ -1150,11 +1161,18 @@ class _Application:
             errors.TransactionAborted,
             errors.IllegalStateError,
             errors.IllegalOperation,
-        ):
+        ) as error:
+            self._judge_cause(name, error.__cause__)
             raise
         except errors.KafkaError as error:
+            self._judge_cause(name, error)
             self._fatal(name, error, attempt)
         return True
+
+    def _judge_cause(self, name: str, cause: BaseException | None) -> None:
+        """Report a call that fails for a code that a coordinator sends for a while only."""
+        if isinstance(cause, errors.BrokerResponseError) and cause.errno in _FOR_A_WHILE:
+            self.whole.report(Anomaly.FATAL, f"{name} fails for a code that may pass: {cause!r}")
 
     async def _timed(
         self, name: str, call: Callable[[], Awaitable[None]], limit: float | None
