@@ -75,7 +75,8 @@ from .missing import MissingPartitions
 from .reasons import Reasons
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Fault, Glitch, Schedule, draw
-from .world import EXPIRATION, START_MS, Result, SimCore, answer_lines, step_lines
+from .sim_core import SimCore
+from .world import EXPIRATION, START_MS, Result, answer_lines, step_lines
 
 __all__ = [
     "FAULTS",

@@ -1,0 +1,274 @@
+"""The engine of a simulation, which tells judges what it asks and is told, and when it is polled.
+
+`World` drives it by itself; in `Whole` and in transactions the real Sender drives it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from aioidem import errors
+from aioidem._config import ProducerConfig
+from aioidem._engine import ProducerCore, steps
+from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
+from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
+from aioidem._engine.metadata_merge import MetadataMerge
+from aioidem._engine.partition import PartitionState
+from aioidem._flight.recorder import Draws
+from aioidem._protocol.metadata import MetadataUpdate
+from aioidem._protocol.produce import ProduceAnswer
+from aioidem.testing import Anomaly
+
+from .alarms import Alarms, Watch
+from .audit import audit, finished, still_busy
+from .conduct import Conduct
+from .contents import Contents
+from .filling import Filling
+from .numbers import Numbers
+from .reading import Reading
+from .schedule import Schedule
+
+if TYPE_CHECKING:
+    from .world import World
+
+__all__ = ["CAN_WAIT", "SimCore"]
+
+_AUDITED = 8
+"""In how many polls the engine is audited once."""
+_AT_ONCE = 1e-6
+"""Seconds within which the engine is polled after it was told something."""
+CAN_WAIT = (steps.DescribeTopicConfig, steps.DescribeTopicLimit)
+"""Questions that are asked in the first poll after they are due, and for which it is not woken."""
+_TOO_LARGE = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
+
+
+class SimCore(ProducerCore):
+    """The engine, which tells judges what it asks and is told, and when it wants to be woken."""
+
+    def __init__(
+        self, config: ProducerConfig, world: World, schedule: Schedule, draws: Draws | None = None
+    ) -> None:
+        source = random.Random(schedule.seed ^ 0x5EED).random
+        if draws is not None:
+            draws.source = source
+        super().__init__(config, random=draws.random if draws else source, choice=source)
+        self.accumulator.assigned_at_once = schedule.at_once[1]
+        self.accumulator.drafts.quick = schedule.threads[0]
+        self._world = world
+        self._polls = 0
+        # When the engine was told what it has not been polled after, in seconds.
+        self._told_at: float | None = None
+        self._rested = True  # whether no record had to be sent at the last poll
+        self._alone = alone = world.knows_when_queued
+        self.numbers = Numbers(self, world.rows if alone else None)
+        self.conduct = Conduct(
+            config,
+            self._broker_of,
+            self._was_in_doubt if alone else None,
+            lambda what: world.report(Anomaly.CONDUCT, what),
+        )
+        self._alarms = Alarms(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        self.watch: Any = Watch(self.watch, self._alarms)
+        # How many looks there had been when one was due after the last poll; None if none was.
+        self._looks: int | None = None
+        self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
+        self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
+        self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
+        self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
+        self.filling.limited |= schedule.sequence_range is not None
+        if schedule.first_sequence and config.enable_idempotence:
+            self._start_sequences_at(schedule.first_sequence)
+
+    def _broker_of(self, link_id: int) -> str:
+        link = self.connections.links.get(link_id)
+        return "a broker" if link is None else f"broker {link.node_id}"
+
+    def _was_in_doubt(self, place: tuple[str, int]) -> bool:
+        return self._world.witness.was_in_doubt(place)
+
+    def _start_sequences_at(self, first: int) -> None:
+        """Let the sequences of each partition start at another number than 0."""
+        partitions: Any = self._partitions
+        make = partitions._make
+
+        def made(topic: str, index: int) -> PartitionState:
+            state: PartitionState = make(topic, index)
+            state.ledger = _StartedLedger(first)
+            return state
+
+        partitions._make = made
+
+    def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
+        """Poll as usual; report Metadata requests, and a time to be woken that is too late."""
+        self._polls += 1
+        if not self._alone:
+            self._judge_delay(now)
+        audited = self._polls % _AUDITED == 0
+        done = finished(self) if audited else []
+        todo = super().poll(now, wall_ms)
+        self._judge_wake(now)
+        self._rested = not self.unsettled
+        self._looks = self._alarms.looks if now >= self.watch.due_at else None
+        if audited:
+            for what in (*audit(self), *still_busy(self, done)):
+                self._world.report(Anomaly.LEAK, what)
+            if self.wake_at is None or self.wake_at > now:
+                todo += self._poll_again(now, wall_ms)
+        for step in todo:
+            self.conduct.acts(step, now)
+            if isinstance(step, steps.FetchMetadata):
+                self._world.missing.asked(step.token)
+            elif isinstance(step, steps.SendProduce):
+                self.numbers.sent(step, now)
+                self.filling.sent(step)
+                self.contents.sent(step)
+                self.reading.sent(step)
+        return todo
+
+    def _judge_delay(self, now: float) -> None:
+        """Report it if the Sender polls later than at once, or than the engine asked it to."""
+        due, why = self._told_at, "it was told something"
+        if due is None and self.wake_at is not None:
+            due, why = self.wake_at, "it asked to be woken"
+        if due is None and self._rested and self.unsettled:
+            due, why = self.accumulator.first_queued_at, "a record was queued"
+        if self._looks == self._alarms.looks:
+            self._world.report(Anomaly.STUCK, f"nobody looked before {now:.6f}")
+        if due is not None and now > max(due, self._world.resumed_at) + _AT_ONCE:
+            self._world.report(Anomaly.STUCK, f"polled {now - due:.6f} s after {why}")
+        self._told_at = None
+
+    def _poll_again(self, now: float, wall_ms: float | None) -> list[steps.Step]:
+        """Poll at the same instant, when there may be only questions that could wait."""
+        decided = self.outcomes.settled
+        todo = super().poll(now, wall_ms)
+        done = [step for step in todo if not isinstance(step, CAN_WAIT)]
+        if done or self.outcomes.settled != decided:
+            what = done[0] if done else "a record ends"
+            self._world.report(Anomaly.STUCK, f"a second poll does what the first did not: {what}")
+        return todo
+
+    def _judge_wake(self, now: float) -> None:
+        """Report it if the engine asks to be woken later than it has something to do.
+
+        A poll computes that time only if the time of the poll before may be too late. An engine
+        that wrongly keeps that time rarely ends a record late, because other events wake it too.
+        """
+        exact = self._next_wake(self._partitions.active(), now)
+        if exact is not None and (self.wake_at is None or self.wake_at > exact):
+            asked = "never" if self.wake_at is None else f"{self.wake_at - exact:.6f} s later"
+            self._world.report(
+                Anomaly.STUCK, f"the engine has something to do at {exact:.6f}, but wakes {asked}"
+            )
+
+    def on_answer(
+        self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
+    ) -> errors.ProtocolError | None:
+        """Take the answer as usual; also tell the judges about Produce and Metadata answers."""
+        self._told(now)
+        match step:
+            case steps.SendProduce():
+                return self._on_produced(step, answer, now)
+            case steps.FetchMetadata():
+                self._on_metadata(step, answer, now, merge)
+                return None
+            case _:
+                return super().on_answer(step, answer, now, merge)
+
+    def _on_produced(
+        self, step: steps.SendProduce, answer: ProduceAnswer, now: float
+    ) -> errors.ProtocolError | None:
+        """Take the answer as usual; tell the judges if the engine gives the connection up."""
+        link = self.connections.links.get(step.link_id)
+        waited = link is not None and step.token in link.outstanding
+        if waited:
+            self.numbers.answered(step.token, now)
+        odd = super().on_answer(step, answer, now)
+        if waited:
+            self.conduct.produced(step, answer, odd, now)
+            if step.version >= PRODUCE_WITH_WINDOW and _refuses_version(answer):
+                self.numbers.words.refused_v14(self._broker_of(step.link_id))
+            codes = {part.error_code for part in answer.partitions}
+            self.filling.limited |= bool(codes & _TOO_LARGE)
+        if odd is not None:
+            # The engine has given the connection up; the Sender will end it soon.
+            self._world.watch.lost(step.link_id)
+        return odd
+
+    def on_link_open(
+        self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
+    ) -> None:
+        """Note as usual that a connection is up; tell the judges if it lacks v14."""
+        self._told(now)
+        super().on_link_open(link_id, produce_version, now, transaction_version)
+        if produce_version < PRODUCE_WITH_WINDOW:
+            broker = self._broker_of(link_id)
+            self.conduct.without_v14(broker)
+            self.numbers.words.without_v14(broker)
+
+    def on_link_lost(
+        self, link_id: int, error: Exception | None, now: float, unwritten: Collection[int] = ()
+    ) -> None:
+        """Note as usual that a connection ended."""
+        self._told(now)
+        super().on_link_lost(link_id, error, now, unwritten)
+
+    def _told(self, now: float) -> None:
+        """Note that the engine is told something, so it is to be polled at once."""
+        if self._told_at is None:
+            self._told_at = now
+
+    def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
+        """Give the connection up as usual, and tell the judges; the Sender will end it soon."""
+        if version >= PRODUCE_WITH_WINDOW:
+            self.conduct.refused(link_id, now)
+            self.numbers.words.refused_v14(self._broker_of(link_id))
+        super().on_undecodable(link_id, version, error, now)
+        self._world.watch.lost(link_id)
+
+    def _on_metadata(
+        self,
+        step: steps.FetchMetadata,
+        update: MetadataUpdate,
+        now: float,
+        merge: MetadataMerge | None,
+    ) -> None:
+        """Take the answer as usual; note missing partitions."""
+        link = self.connections.links.get(step.link_id)
+        heard = link is not None and step.token in link.outstanding
+        super().on_answer(step, update, now, merge)
+        if heard:
+            self._note_partitions(step.token, update, now)
+
+    def _note_partitions(self, token: int, update: MetadataUpdate, now: float) -> None:
+        for topic in update.topics:
+            known = self.cluster.partitions(topic.name)
+            if known is not None and topic.partitions and not topic.error_code:
+                self._world.missing.told(token, topic.name, frozenset(known), now)
+
+
+def _refuses_version(answer: ProduceAnswer) -> bool:
+    """Return whether a broker refuses the version of a Produce request."""
+    return any(part.error_code == ErrorCode.unsupported_version for part in answer.partitions)
+
+
+class _StartedLedger(SequenceLedger):
+    """A ledger that starts at a chosen sequence, so that a run reaches the wrap to 0 early."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+
+    def adopt(self, identity: ProducerIdentity) -> None:
+        super().adopt(identity)
+        self.next = self._first
+
+    def take(self, count: int) -> int:
+        self._first = 0
+        return super().take(count)
