@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+from aioidem._engine.record import RecordGroup
+from aioidem._engine.record_block import BLOCK
 from aioidem._engine.topics import TopicState
 from aioidem._engine.unassigned import Unassigned
 
@@ -41,14 +43,19 @@ class Assigning:
     def take(self, most: int) -> Iterator[tuple[TopicState, Unassigned]]:
         """Take out the first due records or blocks, each with its topic, until `most` are taken.
 
-        A block is taken as a whole, even if more than `most` records are taken then.
+        A block is taken as a whole, and so are the records of a batch of the caller's, even if more
+        than `most` records are taken then.
         """
         topics = self._topics
-        while topics and most > 0:
+        group: RecordGroup | None = None  # the one that the last record belongs to
+        while topics and (most > 0 or group is not None):
             due = topics[0].unassigned.due
-            if due:
+            if group is not None and not (due and due[0].record.group is group):
+                group = None
+            elif due:
                 waited = due.popleft()
                 most -= waited.record.count
+                group = None if waited.record.group is BLOCK else waited.record.group
                 yield topics[0], waited
             else:
                 topics.popleft()

@@ -222,7 +222,7 @@ class Partitions:
         unreachable = self.unreachable(now)
         if unreachable is not None:
             return unreachable
-        waiting = [(state.oldest, state) for state in self.busy if state.active]
+        waiting = [(state.oldest, state) for state in self.busy if state.unsettled]
         if not waiting:
             return None
         oldest, state = min(waiting, key=lambda each: each[0])

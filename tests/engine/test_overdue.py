@@ -219,6 +219,20 @@ def test_a_timeout_names_the_partition_whose_records_have_waited_longest() -> No
     assert "t-0: 2 records without an outcome" in str(rig.core.obstacle(rig.now))
 
 
+def test_nobody_waits_for_a_partition_that_only_lacks_an_answer() -> None:
+    """Its records have ended, and the leader still owes the answer to their batch."""
+    rig = Rig(partitions=2, delivery_timeout=10.0, request_timeout=10.0, linger=0.0).start()
+    rig.send(partition=1)
+    rig.send(partition=1)
+    rig.tick(4.0)
+    rig.ack(rig.outstanding()[0])
+    (request,) = rig.outstanding()
+    rig.tick(6.5)
+    assert not rig.core.unsettled
+    assert rig.core.connections.links[request.link.link_id].outstanding
+    assert rig.core.obstacle(rig.now) is None
+
+
 def test_the_cause_of_a_timeout_is_the_partitions_last_failure() -> None:
     rig = Rig().start()
     rig.send()

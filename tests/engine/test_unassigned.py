@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from aioidem._engine import steps
 from aioidem._engine.assigning import SLICE, Assigning
-from aioidem._engine.record import PendingRecord
-from aioidem._engine.record_block import Columns, RecordBlock
+from aioidem._engine.record import PendingRecord, RecordGroup
+from aioidem._engine.record_block import BLOCK, Columns, RecordBlock
 from aioidem._engine.topics import TopicState
 from aioidem._engine.unassigned import Unassigned, UnassignedRecords
 from aioidem.errors import ProducerClosed
@@ -316,7 +316,7 @@ def topic_with(name: str, *counts: int) -> TopicState:
     """Return a topic with waiting records; a count other than 1 is a block of so many."""
     topic = TopicState(name, 1, lambda: 0.0)
     for count in counts:
-        record = cast("PendingRecord", SimpleNamespace(count=count, deadline=99.0))
+        record = cast("PendingRecord", SimpleNamespace(count=count, deadline=99.0, group=None))
         topic.unassigned.wait(1.0, 0, record)
     return topic
 
@@ -342,7 +342,8 @@ def test_a_topic_is_queued_once_and_only_if_it_has_records() -> None:
     assigning.add(some)
     assert [topic.name for topic, _ in assigning.take(1)] == ["b"]
     assert assigning
-    some.unassigned.wait(1.0, 0, cast("PendingRecord", SimpleNamespace(count=1, deadline=99.0)))
+    another = SimpleNamespace(count=1, deadline=99.0, group=None)
+    some.unassigned.wait(1.0, 0, cast("PendingRecord", another))
     assigning.add(some)
     assert [topic.name for topic, _ in assigning.take(9)] == ["b", "b"]
     assert not assigning
@@ -355,3 +356,24 @@ def test_no_more_than_so_many_records_are_taken_but_a_block_is_taken_whole() -> 
     assert list(assigning.take(0)) == []
     assert [each.record.count for _, each in assigning.take(2)] == [1, 5]
     assert [each.record.count for _, each in assigning.take(2)] == [1]
+
+
+def test_a_batch_of_the_callers_is_taken_whole_and_blocks_one_by_one() -> None:
+    def taken(*groups: RecordGroup | None) -> list[int]:
+        topic = TopicState("a", 1000, lambda: 0.0)
+        for group in groups:
+            record = SimpleNamespace(count=1, deadline=99.0, group=group)
+            topic.unassigned.wait(1.0, 0, cast("PendingRecord", record))
+        assigning = Assigning()
+        assigning.add(topic)
+        slices = []
+        while assigning:
+            slices.append(len(list(assigning.take(2))))
+        return slices
+
+    one, other = RecordGroup(100), RecordGroup(100)
+    assert taken(None, one, one, one, None) == [4, 1]
+    assert taken(one, one, one, other, other) == [3, 2]
+    assert taken(one, one, None, one) == [2, 2]
+    assert taken(BLOCK, BLOCK, BLOCK, BLOCK) == [2, 2]
+    assert taken(one, one, one) == [3]

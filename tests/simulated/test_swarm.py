@@ -42,6 +42,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4402495, id="a record of a recreated topic was never sent to the new one"),
         pytest.param(32000012, id="a wait that is told counts from when it is told"),
         pytest.param(32000112, id="a window of one batch is one batch"),
+        pytest.param(4448389, id="nobody waits for a partition that only lacks an answer"),
         pytest.param(99050057, id="a range of sequences that a broker kept to itself is unknown"),
         pytest.param(99000246, id="all addresses that failed before are tried at once"),
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
@@ -56,6 +57,10 @@ def test_seeds_that_were_wrong_are_right(seed: int) -> None:
 @pytest.mark.parametrize("first", [0, 20])
 def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
     seeds_are_right(range(first, first + 20), run_varied)
+
+
+def test_a_batch_of_the_callers_that_waits_for_metadata_is_sent_whole() -> None:
+    seeds_are_right([5037105], run_varied)
 
 
 @pytest.mark.slow
