@@ -41,8 +41,10 @@ _AUDITED = 8
 """In how many polls the engine is audited once."""
 _AT_ONCE = 1e-6
 """Seconds within which the engine is polled after it was told something."""
-CAN_WAIT = (steps.DescribeTopicConfig, steps.DescribeTopicLimit)
-"""Questions that are asked in the first poll after they are due, and for which it is not woken."""
+CAN_WAIT = (steps.Compress, steps.DescribeTopicConfig, steps.DescribeTopicLimit)
+"""What the engine does in the first poll after it is due, and for which it is not woken: two
+questions, and to compress a batch before it can be sent.
+"""
 _TOO_LARGE = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
 
 

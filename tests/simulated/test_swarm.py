@@ -63,6 +63,10 @@ def test_a_batch_of_the_callers_that_waits_for_metadata_is_sent_whole() -> None:
     seeds_are_right(range(5037105, 5037106), run_varied)
 
 
+def test_a_batch_may_be_compressed_in_the_poll_after_the_one_that_could() -> None:
+    seeds_are_right(range(5038971, 5038972), run_varied)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_further_seeds_of_the_swarm_show_nothing_wrong() -> None:
