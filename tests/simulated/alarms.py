@@ -44,7 +44,6 @@ _RULES: Mapping[LogLine, _Rule] = {
 _WAITED = 1.0
 """Seconds for which the first caller must wait for room."""
 
-
 _TOGETHER = 2.0
 """Seconds between two calls that find no room, at most, if they belong together."""
 
@@ -140,14 +139,13 @@ class Alarms:
         """Whether the producer closes."""
         self.looks = 0
         """How often the producer has looked."""
-        # The lines that have begun, and those that are to begin at this look, with their levels.
+        # The lines that have begun, and not ended.
         self._begun: set[LogLine] = set()
-        self._expected: dict[LogLine, int] = {}
 
     def look(self, watch: OperatorWatch, now: float) -> None:
         """Let the producer look, and judge what it tells."""
         self.looks += 1
-        self._note(now)
+        due = self._due(now)
         outcomes = self._core.outcomes
         before = len(outcomes._events)
         watch.look(now)
@@ -158,7 +156,7 @@ class Alarms:
                 self._begun.add(event.line)
             elif event.phase is Phase.ENDS:
                 self._begun.discard(event.line)
-        self._compare(levels, now)
+        self._compare(due, levels, now)
 
     def refused(self, now: float) -> None:
         """Note that a call found no room in the buffer, and does not wait for it."""
@@ -170,19 +168,22 @@ class Alarms:
     def _queued(self) -> int:
         return int(self._core.outcomes.settled + self._core.unsettled)
 
-    def _note(self, now: float) -> None:
-        """Note what holds when the producer looks."""
+    def _due(self, now: float) -> dict[LogLine, int]:
+        """Note what holds now; return the lines that are to begin, with their levels."""
         found = self._found(now)
-        self._expected = {}
+        due: dict[LogLine, int] = {}
         for line, alarm in self._alarms.items():
             if line not in found:
                 alarm.ceased(now)
             elif alarm.holds(found[line], now):
                 told = {each for each, other in self._alarms.items() if other.told} - {line}
                 explained = told & {*alarm.rule.because}
-                self._expected[line] = logging.INFO if explained else line.level
+                due[line] = logging.INFO if explained else line.level
+        return due
 
-    def _compare(self, levels: Mapping[LogLine, int | None], now: float) -> None:
+    def _compare(
+        self, due: Mapping[LogLine, int], levels: Mapping[LogLine, int | None], now: float
+    ) -> None:
         """Compare what holds with what was told, and with the levels of the lines that begin."""
         if self.over or _L.AUTHENTICATION in self._begun:
             return  # brokers that refuse this client are none of the simulation's faults
@@ -191,7 +192,7 @@ class Alarms:
             self._complain(f"at {now:.3f} {line.value} goes on")
         for line in told - self._begun:
             self._complain(f"at {now:.3f} {line.value} is not told")
-        for line, level in self._expected.items():
+        for line, level in due.items():
             if levels.get(line, level) != level:
                 self._complain(f"{line.value} is told at level {levels[line]}, not {level}")
 

@@ -17,7 +17,7 @@ from aioidem._engine import steps
 from aioidem._protocol.produce import ProduceAnswer
 from aioidem.errors import ProtocolError
 
-__all__ = ["Conduct"]
+__all__ = ["Conduct", "refuses_v14"]
 
 _WITH_WINDOW = 14
 """The Produce version whose answers name the broker's window (KIP-1269)."""
@@ -27,6 +27,12 @@ _SHORTEST_WAIT = 0.8
 _NOBODY = UUID(int=0)
 
 _Place = tuple[str, int]
+
+
+def refuses_v14(step: steps.SendProduce, answer: ProduceAnswer) -> bool:
+    """Return whether an answer to Produce refuses v14."""
+    codes = {part.error_code for part in answer.partitions}
+    return step.version >= _WITH_WINDOW and ErrorCode.unsupported_version in codes
 
 
 class Conduct:
@@ -94,10 +100,7 @@ class Conduct:
             self._complain("an answer that names other partitions than its request is taken")
         elif odd is not None and not strange:
             self._complain(f"an answer is refused that names the partitions of its request: {odd}")
-        unsupported = any(
-            part.error_code == ErrorCode.unsupported_version for part in answer.partitions
-        )
-        if unsupported and step.version >= _WITH_WINDOW:
+        if refuses_v14(step, answer):
             self.refused(step.link_id, now)
 
     def refused(self, link_id: int, now: float) -> None:

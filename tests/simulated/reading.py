@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from aioidem._engine.steps import SendProduce
 from aioidem._records import read_batches
-from aioidem._testing.wire_frames import batch_values
 from aioidem.errors import ProtocolError
+
+from .decoding import all_records
 
 __all__ = ["Reading"]
 
@@ -37,7 +38,7 @@ class Reading:
             for _, data in topic.partitions:
                 self._batches += 1
                 if self._batches % _EVERY == 0:
-                    self._judge(bytes(data))
+                    self._judge(data)
 
     def _judge(self, data: bytes) -> None:
         before, self._last = self._last, data
@@ -54,7 +55,7 @@ class Reading:
         else:
             self._complain(f"a batch that is cut to {cut} bytes is read")
         batch = batches[-1]
-        expected = [tuple(record)[1:] for record in batch_values(data)]
+        expected = [tuple(record)[1:] for record in all_records(data)]
         found = [(r.timestamp_ms, r.value, r.key, r.headers) for r in batch.iter_records()]
         if found != expected:
             self._complain(f"{len(found)} records are read as {found}, and are {expected}")

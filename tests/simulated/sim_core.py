@@ -25,7 +25,7 @@ from aioidem.testing import Anomaly
 
 from .alarms import Alarms, Watch
 from .audit import audit, finished, still_busy
-from .conduct import Conduct
+from .conduct import Conduct, refuses_v14
 from .contents import Contents
 from .filling import Filling
 from .numbers import Numbers
@@ -35,13 +35,13 @@ from .schedule import Schedule
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["CAN_WAIT", "SimCore"]
+__all__ = ["SimCore"]
 
 _AUDITED = 8
 """In how many polls the engine is audited once."""
 _AT_ONCE = 1e-6
 """Seconds within which the engine is polled after it was told something."""
-CAN_WAIT = (steps.Compress, steps.DescribeTopicConfig, steps.DescribeTopicLimit)
+_CAN_WAIT = (steps.Compress, steps.DescribeTopicConfig, steps.DescribeTopicLimit)
 """What the engine does in the first poll after it is due, and for which it is not woken: two
 questions, and to compress a batch before it can be sent.
 """
@@ -65,6 +65,8 @@ class SimCore(ProducerCore):
         # When the engine was told what it has not been polled after, in seconds.
         self._told_at: float | None = None
         self._rested = True  # whether no record had to be sent at the last poll
+        self.early = False
+        """Whether nothing is due yet, so that a poll may do nothing."""
         self._alone = alone = world.knows_when_queued
         self.numbers = Numbers(self, world.rows if alone else None)
         self.conduct = Conduct(
@@ -111,7 +113,10 @@ class SimCore(ProducerCore):
             self._judge_delay(now)
         audited = self._polls % _AUDITED == 0
         done = finished(self) if audited else []
+        decided = self.outcomes.settled
         todo = super().poll(now, wall_ms)
+        if self.early:
+            self._judge_idle(todo, decided, "a poll before anything is due")
         self._judge_wake(now)
         self._rested = not self.unsettled
         self._looks = self._alarms.looks if now >= self.watch.due_at else None
@@ -148,11 +153,21 @@ class SimCore(ProducerCore):
         """Poll at the same instant, when there may be only questions that could wait."""
         decided = self.outcomes.settled
         todo = super().poll(now, wall_ms)
-        done = [step for step in todo if not isinstance(step, CAN_WAIT)]
+        self._judge_idle(todo, decided, "a second poll")
+        return todo
+
+    def _judge_idle(self, todo: list[steps.Step], decided: int, poll: str) -> None:
+        """Report it if a poll does something although nothing is due.
+
+        Args:
+            todo: What it does.
+            decided: How many records had an outcome before.
+            poll: Which poll it is, in words.
+        """
+        done = [step for step in todo if not isinstance(step, _CAN_WAIT)]
         if done or self.outcomes.settled != decided:
             what = done[0] if done else "a record ends"
-            self._world.report(Anomaly.STUCK, f"a second poll does what the first did not: {what}")
-        return todo
+            self._world.report(Anomaly.STUCK, f"{poll} does something: {what}")
 
     def _judge_wake(self, now: float) -> None:
         """Report it if the engine asks to be woken later than it has something to do.
@@ -192,7 +207,7 @@ class SimCore(ProducerCore):
         odd = super().on_answer(step, answer, now)
         if waited:
             self.conduct.produced(step, answer, odd, now)
-            if step.version >= PRODUCE_WITH_WINDOW and _refuses_version(answer):
+            if refuses_v14(step, answer):
                 self.numbers.words.refused_v14(self._broker_of(step.link_id))
             codes = {part.error_code for part in answer.partitions}
             self.filling.limited |= bool(codes & _TOO_LARGE)
@@ -251,11 +266,6 @@ class SimCore(ProducerCore):
             known = self.cluster.partitions(topic.name)
             if known is not None and topic.partitions and not topic.error_code:
                 self._world.missing.told(token, topic.name, frozenset(known), now)
-
-
-def _refuses_version(answer: ProduceAnswer) -> bool:
-    """Return whether a broker refuses the version of a Produce request."""
-    return any(part.error_code == ErrorCode.unsupported_version for part in answer.partitions)
 
 
 class _StartedLedger(SequenceLedger):

@@ -257,6 +257,7 @@ class _Injector(WholeInjector):
         return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
 
 
+# The codes that a coordinator sends for a while only, so that no call may fail for them.
 _FOR_A_WHILE = {
     code.value
     for code in (

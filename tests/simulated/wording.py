@@ -161,11 +161,11 @@ class Wording:
     def sent(self, broker: str, version: int, now: float) -> None:
         """Note the version of a Produce request."""
         since = self._untold.get(broker)
-        if version < 14 and since is not None and now > since:
-            self._complain(f"since {since:.3f} nobody is told that {broker} gets no v14")
-            del self._untold[broker]
-        if broker in self._untold and version < 14:
+        if version < 14 and since is not None:
             self._untold[broker] = now
+            if now > since:
+                self._complain(f"since {since:.3f} nobody is told that {broker} gets no v14")
+                del self._untold[broker]
         if version >= 14 and now < self._not_before.get(broker, now):
             self._complain(f"{broker} gets Produce v{version} at {now:.3f}, earlier than told")
 
@@ -200,12 +200,9 @@ class Wording:
     def _judge_advice(self, error: DeliveryTimeoutError) -> None:
         """Judge whether the error of overdue records advises what fits, and has its cause."""
         text = str(error)
-        for obstacle, advice in _ADVICE.items():
-            if obstacle in text and advice not in text:
-                self._complain(f"the advice does not fit: {text}")
-                return
-            if obstacle in text:
-                break
+        advice = next((to_do for obstacle, to_do in _ADVICE.items() if obstacle in text), "")
+        if advice not in text:
+            self._complain(f"the advice does not fit: {text}")
         if error.__cause__ is None and "[Error" in text:
             self._complain(f"there is no cause of: {text}")
 

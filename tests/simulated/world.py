@@ -81,7 +81,7 @@ from .progress import Progress
 from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Schedule
-from .sim_core import CAN_WAIT, SimCore
+from .sim_core import SimCore
 
 __all__ = [
     "EXPIRATION",
@@ -441,8 +441,6 @@ class SimSender(LineTap):
         self._world = world
         self._numbers = core.numbers
         self._cancelled: set[int] = set()
-        self.early = False
-        """Whether nothing is due yet, so that a poll may do nothing."""
 
     def turn(self) -> None:
         """Run turns of the Sender's loop until it would wait."""
@@ -456,10 +454,7 @@ class SimSender(LineTap):
     def _one_turn(self) -> None:
         if not self._begin_turn():
             return
-        todo = self._engine.poll(self.clock(), self._wall_clock() * 1000.0)
-        if self.early:
-            self._judge_early(todo)
-        for step in todo:
+        for step in self._engine.poll(self.clock(), self._wall_clock() * 1000.0):
             # The outcomes of this poll are delivered first; the next steps may rely on them.
             self.deliver()
             self._world.trace_step(step)
@@ -474,16 +469,6 @@ class SimSender(LineTap):
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
             self._flight.attend()
-
-    def _judge_early(self, todo: list[steps.Step]) -> None:
-        """Report it if a poll does something although nothing is due."""
-        done = [step for step in todo if not isinstance(step, CAN_WAIT)]
-        settled = self._core.outcomes.peek_settled()
-        if done or settled:
-            what = done[0] if done else settled[0]
-            self._world.report(
-                Anomaly.STUCK, f"a poll before anything is due does something: {what}"
-            )
 
     def deliver(self) -> None:
         """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""
@@ -589,8 +574,9 @@ class World:
     """One run of a schedule on the engine."""
 
     knows_when_queued = True
-    resumed_at = 0.0  # the engine alone is polled when the world wants
     """Whether `rows` have the times when records were queued, not when they were to be queued."""
+    resumed_at = 0.0
+    """When the process last went on after a stall; here nobody asks, as no Sender may be late."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False, flight: int = 0) -> None:
         self.schedule = schedule
@@ -849,9 +835,9 @@ class World:
         if self._stalled or early >= due or self._early.random() >= _EARLY:
             return
         self.now = early
-        self.sender.early = True
+        self.core.early = True
         self._turn()
-        self.sender.early = False
+        self.core.early = False
 
     def _horizon(self) -> float:
         """Return when every record must have its outcome, those sent from callbacks included."""
