@@ -115,6 +115,9 @@ class Wording:
         # By broker: until when no Produce v14 is sent to it, in seconds.
         self._not_before: dict[str, float] = {}
         self._told_of: set[tuple[str, str]] = set()
+        # The brokers that did not offer v14 at some time. This is told in place of a wait that began
+        # just before it, so that the first wait an operator reads of may be a longer one.
+        self._did_without: set[str] = set()
         # By broker that has refused v14, which was never told: when it was sent v13 instead.
         self._untold: dict[str, float] = {}
         self.ended = False
@@ -132,6 +135,7 @@ class Wording:
             self._not_before.clear()  # these are other brokers now
             self._untold.clear()
             self._told_of.clear()
+            self._did_without.clear()
         if ("is not granted" in text) is not ("Grant that permission" in text):
             self._complain(f"the advice does not fit: {text}")
         later = _LATER.match(text)
@@ -142,7 +146,7 @@ class Wording:
             self._complain(f"no wait is as long as that: {text}")
         first = (broker, what) not in self._told_of
         self._told_of.add((broker, what))
-        if first and wait > 1 + _JITTER + _ROUNDED:
+        if first and broker not in self._did_without and wait > 1 + _JITTER + _ROUNDED:
             self._complain(f"the first wait is about a second: {text}")
         if what.startswith("gets"):
             self._untold.pop(broker, None)
@@ -152,6 +156,7 @@ class Wording:
         """Note that a broker does not offer v14: if it does later, it is another version."""
         self._not_before.pop(broker, None)
         self._untold.pop(broker, None)
+        self._did_without.add(broker)
 
     def refused_v14(self, broker: str) -> None:
         """Note that a broker has refused v14, which an operator is to learn."""
