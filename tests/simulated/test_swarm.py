@@ -65,6 +65,9 @@ def test_a_batch_of_the_callers_that_waits_for_metadata_is_sent_whole() -> None:
 
 def test_a_batch_may_be_compressed_in_the_poll_after_the_one_that_could() -> None:
     seeds_are_right(range(5038971, 5038972), run_varied)
+
+
+def test_the_first_wait_for_v14_that_is_told_may_be_a_later_one() -> None:
     seeds_are_right(range(5043115, 5043116), run_varied)
 
 

@@ -115,8 +115,8 @@ class Wording:
         # By broker: until when no Produce v14 is sent to it, in seconds.
         self._not_before: dict[str, float] = {}
         self._told_of: set[tuple[str, str]] = set()
-        # The brokers that did not offer v14 at some time. This is told in place of a wait that began
-        # just before it, so that the first wait an operator reads of may be a longer one.
+        # The brokers that did not offer v14 at some time. That is told in place of a wait that
+        # began just before it, so the first wait that an operator reads of may be a longer one.
         self._did_without: set[str] = set()
         # By broker that has refused v14, which was never told: when it was sent v13 instead.
         self._untold: dict[str, float] = {}
