@@ -16,6 +16,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
+from aioidem._engine.links import Link
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
 from aioidem._flight.recorder import Draws
@@ -114,6 +115,7 @@ class SimCore(ProducerCore):
         audited = self._polls % _AUDITED == 0
         done = finished(self) if audited else []
         decided = self.outcomes.settled
+        links = self._links_of_partitions() if audited else {}
         todo = super().poll(now, wall_ms)
         if self.early:
             self._judge_idle(todo, decided, "a poll before anything is due")
@@ -124,7 +126,7 @@ class SimCore(ProducerCore):
             for what in (*audit(self), *still_busy(self, done)):
                 self._world.report(Anomaly.LEAK, what)
             if self.wake_at is None or self.wake_at > now:
-                todo += self._poll_again(now, wall_ms)
+                todo += self._poll_again(now, wall_ms, links)
         for step in todo:
             self.conduct.acts(step, now)
             if isinstance(step, steps.FetchMetadata):
@@ -149,11 +151,28 @@ class SimCore(ProducerCore):
             self._world.report(Anomaly.STUCK, f"polled {now - due:.6f} s after {why}")
         self._told_at = None
 
-    def _poll_again(self, now: float, wall_ms: float | None) -> list[steps.Step]:
-        """Poll at the same instant, when there may be only questions that could wait."""
+    def _links_of_partitions(self) -> dict[PartitionState, Link | None]:
+        return {state: self._partitions.link_of(state) for state in self._partitions.active()}
+
+    def _poll_again(
+        self, now: float, wall_ms: float | None, links: dict[PartitionState, Link | None]
+    ) -> list[steps.Step]:
+        """Poll at the same instant, when there may be only questions that could wait.
+
+        Args:
+            now: Seconds.
+            wall_ms: Milliseconds since the Unix epoch.
+            links: Each partition's connection before the first poll. What is in doubt has a grace
+                time while its connection answers. It may end in the second poll if the first one
+                took another connection.
+        """
         decided = self.outcomes.settled
+        moved = any(
+            state.past_deadline(now) and link is not links.get(state)
+            for state, link in self._links_of_partitions().items()
+        )
         todo = super().poll(now, wall_ms)
-        self._judge_idle(todo, decided, "a second poll")
+        self._judge_idle(todo, self.outcomes.settled if moved else decided, "a second poll")
         return todo
 
     def _judge_idle(self, todo: list[steps.Step], decided: int, poll: str) -> None:

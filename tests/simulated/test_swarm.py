@@ -67,6 +67,10 @@ def test_a_batch_may_be_compressed_in_the_poll_after_the_one_that_could() -> Non
     seeds_are_right(range(5038971, 5038972), run_varied)
 
 
+def test_what_is_past_its_deadline_may_end_when_its_partition_has_moved() -> None:
+    seeds_are_right(range(4464893, 4464894), run_swarm)
+
+
 def test_the_first_wait_for_v14_that_is_told_may_be_a_later_one() -> None:
     seeds_are_right(range(5043115, 5043116), run_varied)
 
