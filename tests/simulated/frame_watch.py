@@ -127,6 +127,10 @@ class FrameWatch:
         except (FrameError, UnicodeDecodeError):
             return
 
+    def awaits_metadata(self, connection: object) -> bool:
+        """Return whether a Metadata request is unanswered on a connection."""
+        return any(key == METADATA for key, _, _ in self._asked.get(connection, {}).values())
+
     def lost(self, connection: object, unwritten: Collection[object] = ()) -> None:
         """Note that a connection has ended; of the requests `unwritten` no byte was written."""
         self._asked.pop(connection, None)

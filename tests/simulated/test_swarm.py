@@ -71,6 +71,10 @@ def test_what_is_past_its_deadline_may_end_when_its_partition_has_moved() -> Non
     seeds_are_right(range(4464893, 4464894), run_swarm)
 
 
+def test_metadata_may_be_old_while_its_answer_comes_after_those_to_slow_batches() -> None:
+    seeds_are_right(range(5047675, 5047676), run_varied)
+
+
 def test_the_first_wait_for_v14_that_is_told_may_be_a_later_one() -> None:
     seeds_are_right(range(5043115, 5043116), run_varied)
 

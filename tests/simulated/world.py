@@ -1221,7 +1221,8 @@ class World:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
         self.deadlines.answered(self.connections[link_id].broker)
-        self.freshness.answered(self.now, self.progress.healed_at)
+        if not self.watch.awaits_metadata(link_id):  # it is answered after this one
+            self.freshness.answered(self.now, self.progress.healed_at)
         broker = self._asked_in_v14.pop((link_id, token), None)
         if broker is not None:
             self._speak_v14.add(broker)
