@@ -131,11 +131,11 @@ class Reasons:
         if self.forgotten():
             return "the leader has forgotten the producer together with deleted batches", True
         codes = story.doubted_codes
-        if _FORGOTTEN & codes.keys():
+        if not _FORGOTTEN.isdisjoint(codes):
             return "the leader had forgotten the producer", True
         if story.place in self.losses and codes[ErrorCode.out_of_order_sequence_number]:
             return "the leader has lost the producer's state with acknowledged records", True
-        if not self._config.enable_idempotence and _ABOUT_PRODUCER_IDS & codes.keys():
+        if not self._config.enable_idempotence and not _ABOUT_PRODUCER_IDS.isdisjoint(codes):
             return "it was refused as if it had a producer id", True
         if codes[ErrorCode.out_of_order_sequence_number] >= 2:
             return "two passes of probes were refused", True
