@@ -207,6 +207,8 @@ class Alarms:
         if not ready and core.connections.reach.since is not None:
             found[_L.NO_BROKER] = [core.connections.reach.since]
         for state in core._partitions:
+            if state in core._partitions.retired:
+                continue  # no record waits in a topic that was deleted, only answers may
             if state.queue.records or state.unresolved or state.outstanding:
                 self._find(state, found)
         head = next((each for each in core.budget._waiters if not each.abandoned), None)

@@ -34,7 +34,8 @@ from .schedule import Fault, Glitch
 from .strangers import STRANGER, Stranger
 
 if TYPE_CHECKING:
-    from .world import SimConnection, World
+    from .sim_connection import SimConnection
+    from .world import World
 
 __all__ = ["Injector"]
 

@@ -47,9 +47,10 @@ from aioidem.structs import DeliveryStatus
 from aioidem.testing import ValueId, parse_value
 
 from .schedule import Schedule, draw
+from .sim_records import SimRecord
 from .soak import quiet
 from .swarm import draw_swarm
-from .world import EXPIRATION, SimRecord, World
+from .world import EXPIRATION, World
 
 __all__ = ["MUTANTS", "Found", "Tally", "caught", "main", "resolve_seed"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kio.schema.errors import ErrorCode
 
@@ -19,6 +19,7 @@ from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
 from aioidem._engine.links import Link
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
+from aioidem._engine.watch import OperatorWatch
 from aioidem._flight.recorder import Draws
 from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.produce import ProduceAnswer
@@ -77,7 +78,7 @@ class SimCore(ProducerCore):
             lambda what: world.report(Anomaly.CONDUCT, what),
         )
         self._alarms = Alarms(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
-        self.watch: Any = Watch(self.watch, self._alarms)
+        self.watch = cast(OperatorWatch, Watch(self.watch, self._alarms))
         # How many looks there had been when one was due after the last poll; None if none was.
         self._looks: int | None = None
         self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))

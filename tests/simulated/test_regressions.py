@@ -450,6 +450,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3702388, "a batch that is compressed, and ends where its size is guessed to be full"),
         (3727375, "a batch that ends where the brokers' range of sequences does (KIP-758)"),
         (3730127, "a long text of a broker, which is cut at a colon"),
+        (3779083, "a leader that moved before its first answer, on trio"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )

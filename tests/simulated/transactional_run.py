@@ -62,9 +62,9 @@ from aioidem.testing import (
 from .frame_watch import FrameWatch
 from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
 from .schedule import Call, Fault, Glitch, Schedule, Work
+from .trace_lines import answer_lines
 from .transactional import FATAL
 from .whole import AtAwait, TapProducer, Whole, WholeConnector, WholeInjector, until
-from .world import answer_lines
 
 __all__ = ["Transactional"]
 

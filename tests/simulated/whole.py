@@ -76,7 +76,8 @@ from .reasons import Reasons
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Fault, Glitch, Schedule, draw
 from .sim_core import SimCore
-from .world import EXPIRATION, START_MS, Result, answer_lines, step_lines
+from .trace_lines import answer_lines, step_lines
+from .world import EXPIRATION, START_MS, Result
 
 __all__ = [
     "FAULTS",
@@ -657,6 +658,7 @@ class Whole:
 
     def _do(self, act: Callable[[], None]) -> None:
         self._catch_up()
+        self._note_leaders()  # who has led until now
         act()
         self._catch_up()
         self._note_leaders()

@@ -3,9 +3,9 @@
 `World` runs one `Schedule`. The engine is the real one, driven by the real `Sender`'s own code
 (`SimSender` overrides only what needs a loop: the clock and the life of a connection), and every
 request and answer is real protocol bytes. The other side is the embedded broker's `ClusterState`.
-This file is what lies between the two: connections that delay, cut, block and go deaf, an
-application that sends, waits for memory, flushes and closes, and a `WireMonitor` where the bytes
-leave the client.
+Between the two lie connections that delay, cut, block and go deaf (`SimConnection`), an application
+that sends, waits for memory, flushes and closes, and a `WireMonitor` where the bytes leave the
+client.
 
 Invariants: the same schedule gives the same run, to the byte. The schedule decides everything, with
 one exception: whether the Sender takes a turn between two things that happen at the same instant. A
@@ -17,11 +17,9 @@ from __future__ import annotations
 import heapq
 import math
 import random
-import re
 import traceback
-from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -36,19 +34,13 @@ from aioidem._broker.requests import Delivery
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
-from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.record import PendingRecord, RecordGroup
-from aioidem._engine.record_block import BLOCK, Columns, RecordBlock, SharedHeaders
+from aioidem._engine.record_block import RecordBlock, SharedHeaders
 from aioidem._engine.settlement import Settlement
 from aioidem._flight.recorder import Draws, FlightRecorder
-from aioidem._network.transport import TcpConnector
-from aioidem._network.waiting import Wakeup
-from aioidem._producer.compressing import compressed
-from aioidem._producer.sender import _Channel
-from aioidem._protocol.frames import FrameLimit
-from aioidem._protocol.messages import correlation_id_of, decode_request
-from aioidem._protocol.versions import ApiKey, ApiVersionTable
-from aioidem._records import build_batch, read_batches, record_size_bound
+from aioidem._protocol.messages import decode_request
+from aioidem._protocol.versions import ApiKey
+from aioidem._records import build_batch, record_size_bound
 from aioidem._testing.wire_frames import batch_values
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -75,33 +67,28 @@ from .faults import Injector
 from .flushes import Flushes
 from .frame_watch import FrameWatch
 from .freshness import Freshness
-from .line_tap import LineTap
 from .missing import MissingPartitions
 from .progress import Progress
 from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Schedule
+from .sim_connection import SimConnection
 from .sim_core import SimCore
+from .sim_records import OUTCOMES, SimRecord, block_of
+from .sim_sender import MOVED, SPIN, SimSender
+from .trace_lines import answer_lines, step_lines
 
 __all__ = [
     "EXPIRATION",
     "START_MS",
     "Result",
     "World",
-    "answer_lines",
     "run",
-    "step_lines",
 ]
 
 START_MS = 1_750_000_000_000
 EXPIRATION = ("producer.id.expiration.ms", "86400000")
 """The config after which brokers forget a producer, and its default, in milliseconds."""
-_SPIN = 300
-_OUTCOMES = {
-    DeliveryStatus.ACKED: Outcome.ACKED,
-    DeliveryStatus.NOT_WRITTEN: Outcome.NOT_WRITTEN,
-    DeliveryStatus.UNKNOWN: Outcome.UNKNOWN,
-}
 # How long after the last deadline everything must have come to rest, in seconds.
 _REST = 30.0
 # How much a turn of the loop may add to a deadline, stalls apart, in seconds.
@@ -115,15 +102,10 @@ _CONNECTIONS = 1_000_000
 _SPRINT_LEADER = 0
 # Fetch and DescribeProducers, by which a producer reads what is in a log.
 _READS = (1, 61)
-_LOOKS_EVERY = 1.0
-"""Seconds after which a producer looks for incidents again, at the latest."""
-
+# How often the engine is polled before anything is due.
 _EARLY = 0.25
-"""How often the engine is polled before anything is due."""
+# Lengths at which a varint gets another byte, in the protocol or in the producer's reader.
 _LENGTHS = (0, 1, 63, 64, 127, 128)
-"""Lengths at which a varint gets another byte, in the protocol or in the producer's reader."""
-
-_MOVED = re.compile(r"the cluster changed from (\S+) ")
 
 
 @dataclass
@@ -173,86 +155,6 @@ def run(schedule: Schedule, *, trace: bool = False) -> Result:
     return World(schedule, trace=trace).run()
 
 
-class SimRecord(PendingRecord):
-    """A record of a schedule, which may send another record when its outcome comes."""
-
-    __slots__ = ("_world", "follow_up", "row")
-
-    def __init__(
-        self,
-        world: World,
-        row: Row,
-        call: Call,
-        data: bytes,
-        headers: SharedHeaders,
-        stamp: int,
-        size: int,
-    ) -> None:
-        super().__init__(call.key, data, headers, stamp, call.partition, size)
-        self._world = world
-        self.row = row
-        self.follow_up: Call | None = None
-
-    def settle(self, outcome: SharedOutcome, place: int) -> None:
-        """Note the outcome of the record, and report it if it breaks a rule."""
-        row, world = self.row, self._world
-        if "there is no partition" in str(outcome.error):
-            world.missing.refused(row.value)
-        if (
-            outcome.status is DeliveryStatus.NOT_WRITTEN
-            and isinstance(outcome.error, errors.InvalidRecord)
-            and self.key is not None
-            and world.schedule.names_culprits
-            and self.group in (None, BLOCK)  # a batch of the caller's fails as a whole
-        ):
-            world.report(Anomaly.BLAMED, f"{row.value}: {outcome.error}")
-        if row.outcome is not Outcome.PENDING:
-            world.report(Anomaly.CRASH, f"{row.value} settled twice: {outcome.status.value}")
-        row.outcome = _OUTCOMES[outcome.status]
-        row.partition = outcome.partition
-        row.settled = world.now
-        if outcome.status is DeliveryStatus.ACKED and outcome.base_offset >= 0:
-            row.offset = outcome.base_offset + place
-        if self.follow_up is not None and not world.closed:
-            world.send(self.follow_up)
-
-
-class SimBlock(RecordBlock):
-    """The records of one call with many records; `record` returns each of them as a `SimRecord`."""
-
-    __slots__ = ()
-
-    memory = SimRecord.memory
-
-    def record(self, index: int) -> PendingRecord:
-        """Return one record."""
-        assert isinstance(self.receiver, SimReceiver)
-        return self.about(index, self.receiver.records[self.row(index)])
-
-
-class SimReceiver:
-    """Tells each record of a block its outcome."""
-
-    def __init__(self, records: list[SimRecord]) -> None:
-        self.records = records
-
-    def take(self, rows: Sequence[int], outcome: SharedOutcome, place: int) -> None:
-        """Tell some records the outcome of their batch."""
-        for index, row in enumerate(rows):
-            self.records[row].settle(outcome, place + index)
-
-
-def _block(records: list[SimRecord]) -> SimBlock:
-    """Return records of one partition as a block."""
-    columns = Columns(
-        tuple(record.value for record in records),
-        tuple(record.key for record in records),
-        [record.headers for record in records] if any(r.headers for r in records) else (),
-        array("q", [record.timestamp_ms for record in records]),
-    )
-    return SimBlock(columns, SimReceiver(records), records[0].partition)
-
-
 def _together(schedule: Schedule) -> list[list[Call]]:
     """Return the calls of a schedule in groups; the calls of a group are carried out as one.
 
@@ -266,308 +168,6 @@ def _together(schedule: Schedule) -> list[list[Call]]:
         group: Any = number if alone else (call.at, call.topic, call.partition)
         groups.setdefault(group, []).append(call)
     return list(groups.values())
-
-
-class SimConnection:
-    """The client's end of a connection, with the network behind it."""
-
-    def __init__(
-        self,
-        world: World,
-        link_id: int,
-        cluster: ClusterState,
-        peer: BrokerConnection,
-        rtt: float,
-    ) -> None:
-        self._world = world
-        self.link_id = link_id
-        self.cluster = cluster
-        self.peer = peer
-        self.broker = peer.broker_id
-        self.incarnation = world.incarnations[peer.broker_id]
-        self.delay = rtt / 2
-        self.versions = ApiVersionTable(
-            {
-                key: (low, high)
-                for key, low, high in cluster.announced(cluster.brokers[peer.broker_id])
-            }
-        )
-        self.open = True
-        # `mute`: requests do not arrive. `deaf`: answers are not received.
-        self.mute = self.deaf = False
-        # `blocked`: the client's socket takes no bytes.
-        self.blocked = False
-        self.upcoming: steps.SendProduce | None = None
-        self._last_id = 0
-        self._started = 0
-        self._backlog: list[tuple[int, bytes]] = []
-        self.under_way: list[list[Any]] = []
-        # How many bytes still pass before the connection is reset, "up" and "down".
-        self.reset_after: dict[str, int] = {}
-        self.sends_oldest = False
-        """As in `network.Connection`."""
-        self.answered = 0
-        """The correlation id of the last request that was answered."""
-        # How many bytes the socket still takes before it blocks, and the frame that it has taken
-        # in part, which leaves when it takes bytes again.
-        self._accepts: int | None = None
-        self._torn: bytes | None = None
-        self._last_due = 0.0
-        # Until when the link sends earlier frames, if the bandwidth is limited.
-        self._busy_until = 0.0
-
-    def next_correlation_id(self) -> int:
-        """Return the next correlation id, as `network.Connection` does."""
-        self._last_id += 1
-        return self._last_id
-
-    def write(
-        self,
-        frame: bytes,
-        *,
-        correlation_id: int,
-        expects_response: bool = True,
-        limit: FrameLimit | None = None,
-    ) -> None:
-        """Queue the frame, and send it if the socket takes it, as `network.Connection` does."""
-        del expects_response, limit
-        if not self.open:
-            raise errors.KafkaConnectionError("closed")
-        self._backlog.append((correlation_id, frame))
-        if self.upcoming is not None:
-            self._world.handed(self.link_id, self.upcoming)
-        self.upcoming = None
-        self.flush()
-
-    def started(self, correlation_id: int) -> bool:
-        """Return whether a byte of the request may have left, as `network.Connection` does."""
-        return correlation_id <= self._started
-
-    def close_soon(self, reason: str) -> None:
-        """Close the connection: frames that left may still arrive, queued frames never leave."""
-        self._world.client_closes(self, reason)
-
-    def flush(self) -> None:
-        """Hand the queued frames to the socket while it takes them."""
-        if self._torn is not None and not self.blocked and self.open:
-            frame, self._torn = self._torn, None
-            self._world.progressed(self, oldest=True)
-            if not self.mute:
-                self._travel(frame)
-        while self._backlog and not self.blocked and self.open:
-            oldest = self._started == self.answered
-            self._started, frame = self._backlog.pop(0)
-            self._world.progressed(self, oldest=oldest)
-            if self._accepts is not None:
-                self._accepts -= len(frame)
-                if self._accepts < 0:
-                    self._torn, self.blocked = frame, True
-                    return
-            if self.cut_short("up", len(frame)):
-                return
-            if not self.mute:
-                self._travel(frame)
-
-    def take_only(self, nbytes: int) -> None:
-        """Let the socket take so many bytes, which may end within a frame, and then none."""
-        self._accepts = nbytes
-
-    def take_all(self) -> None:
-        """Let the socket take bytes again, first the rest of the frame that it took in part."""
-        self._accepts = None
-        self.blocked = False
-        self.flush()
-
-    def cut_short(self, way: str, nbytes: int) -> bool:
-        """Count bytes towards `reset_after`, and return whether they reset the connection."""
-        left = self.reset_after.get(way)
-        if left is None or self.mute:
-            return False
-        self.reset_after[way] = left - nbytes
-        if left >= nbytes:
-            return False
-        reset = errors.KafkaConnectionError(f"reset after {left} bytes")
-        self.mute = self.deaf = True
-        self._world.at(self._world.now, lambda: self._world.lose(self, reset))
-        return True
-
-    def _travel(self, frame: bytes) -> None:
-        world = self._world
-        leaves = world.now
-        if world.bandwidth is not None:
-            leaves = self._busy_until = max(leaves, self._busy_until) + len(frame) / world.bandwidth
-            world.at(leaves, lambda: world.progressed(self, oldest=True))
-        due = self._last_due = max(self._last_due, leaves + self.delay)
-        item: list[Any] = [frame]
-        self.under_way.append(item)
-        self._world.at(due, lambda: self._arrive(item))
-
-    def _arrive(self, item: list[Any]) -> None:
-        if item in self.under_way:
-            self.under_way.remove(item)
-            self._world.arrived(self, item[0])
-
-    def lose_on_the_way(self, arriving: float) -> None:
-        """Lose the last requests under way, so that only the share `arriving` of them arrives."""
-        keep = round(arriving * len(self.under_way))
-        del self.under_way[keep:]
-
-
-class _Raised(Wakeup):
-    """A wakeup for which no task waits."""
-
-    raised = False
-
-    def set(self) -> None:
-        self.raised = True
-
-
-class SimSender(LineTap):
-    """The Sender without an event loop."""
-
-    def __init__(
-        self,
-        core: SimCore,
-        config: ProducerConfig,
-        world: World,
-        flight: FlightRecorder | None = None,
-    ) -> None:
-        super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall, flight=flight)
-        self.clock = lambda: world.now
-        self.settled.at_once = world.schedule.at_once[0]
-        # The same number on every machine: the Sender's own number depends on the cores.
-        core.accumulator.drafts.at_once = 3
-        self.wakeup: _Raised = _Raised()
-        self._world = world
-        self._numbers = core.numbers
-        self._cancelled: set[int] = set()
-
-    def turn(self) -> None:
-        """Run turns of the Sender's loop until it would wait."""
-        for _ in range(_SPIN):
-            self.wakeup = _Raised()
-            self._one_turn()
-            if not self.wakeup.raised:
-                return
-        self._world.report(Anomaly.STUCK, "the Sender never waits")
-
-    def _one_turn(self) -> None:
-        if not self._begin_turn():
-            return
-        for step in self._engine.poll(self.clock(), self._wall_clock() * 1000.0):
-            # The outcomes of this poll are delivered first; the next steps may rely on them.
-            self.deliver()
-            self._world.trace_step(step)
-            self._perform(step)
-        looks = self.clock() >= self._watch.due_at
-        if looks:
-            self._watch.look(self.clock())
-            if self._watch.due_at > self.clock() + _LOOKS_EVERY:
-                self._world.report(Anomaly.STUCK, "an operator learns of nothing for too long")
-        self.deliver()
-        if looks and self._config.acks != 0:  # without answers the wire shows no doubt
-            self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
-        if self._flight is not None:
-            self._flight.attend()
-
-    def deliver(self) -> None:
-        """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""
-        lines = self._new_lines()
-        if any(_MOVED.match(line.text) for line in lines) and len(self._world.clusters) > 1:
-            self._world.unknowns.moved_at = self._world.now
-            self._world.unknowns.moves += 1
-        for line in lines:
-            self._world.unknowns.logged(line.text)
-        self._world.note_settled(self._core.outcomes.peek_settled())
-        for line in lines:
-            self._numbers.logged(line)
-        super().deliver()
-        for line in lines:
-            self._world.event(line.text)
-
-    def _perform(self, step: steps.Step) -> None:
-        match step:
-            case steps.OpenLink():
-                self._world.connect(step)
-            case steps.CloseLink(link_id, _):
-                self._cancelled.add(link_id)
-                super()._perform(step)
-            case steps.Compress():
-                self._world.compress(step)
-            case _:
-                super()._perform(step)
-
-    def _send_produce(self, step: steps.SendProduce) -> None:
-        channel = self._channels.get(step.link_id)
-        if channel is not None:
-            connection: Any = channel.connection
-            connection.upcoming = step
-        super()._send_produce(step)
-
-    def _write(
-        self,
-        channel: _Channel,
-        frame: bytes,
-        correlation_id: int,
-        token: int,
-        limit: FrameLimit | None,
-    ) -> None:
-        self._world.watch.sent(channel.link_id, token, frame[4:])
-        super()._write(channel, frame, correlation_id, token, limit)
-
-    def compressed(self, step: steps.Compress) -> None:
-        """Compress a batch and report it to the engine, as if a thread had compressed it."""
-        self._on_compressed(step, compressed(step))
-
-    def link_refused(self, link_id: int, error: errors.KafkaError) -> None:
-        """Handle the failure of an attempt to connect."""
-        if link_id not in self._cancelled:
-            self._lost(link_id, error, ())
-
-    def link_opened(self, link_id: int, connection: SimConnection) -> None:
-        """Handle a connection that has just been opened."""
-        if link_id in self._cancelled:
-            connection.open = False
-            return
-        stand_in: Any = connection
-        self._channels[link_id] = _Channel(link_id, stand_in)
-        version = connection.versions.choose(ApiKey.PRODUCE)
-        self._engine.on_link_open(link_id, version, self.clock())
-
-    def link_ended(self, link_id: int, cause: Exception | None) -> None:
-        """Handle the end of a connection, as the last lines of `Sender._serve` do."""
-        channel = self._channels.pop(link_id, None)
-        if channel is not None:
-            # If the engine gave the connection up itself, it treats all of its requests as written.
-            known = link_id in self._core.connections.links
-            unwritten = channel.unwritten() if known else []
-            self._world.watch.lost(link_id, unwritten)
-            if unwritten:
-                self._world.core.numbers.taken_back()
-            self._lost(link_id, cause, unwritten)
-
-    def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
-        """Handle an answer; the connection ends if an error is returned."""
-        channel = self._channels.get(link_id)
-        if channel is None:
-            return None
-        try:
-            correlation_id = correlation_id_of(payload)
-            self._world.connections[link_id].answered = correlation_id
-            self._engine.on_progress(link_id, self.clock())
-            if channel.asked and correlation_id != next(iter(channel.asked)):
-                return errors.ProtocolError("an answer out of turn")
-            self._world.watch.received(link_id, payload)
-            self._on_frame(channel, correlation_id, payload)
-        except errors.ProtocolError as error:
-            return error
-        return None
-
-    def link_progress(self, link_id: int) -> None:
-        """Note that bytes have left on a connection."""
-        channel = self._channels.get(link_id)
-        if channel is not None:
-            self._on_progress(channel)
 
 
 class World:
@@ -817,7 +417,7 @@ class World:
             if due is None or due > self._horizon():
                 return
             idle_turns = idle_turns + 1 if due <= self.now else 0
-            if idle_turns > _SPIN:
+            if idle_turns > SPIN:
                 self.report(Anomaly.STUCK, f"spins at {self.now - self.start:.3f}")
                 return
             self._poll_early(due)
@@ -889,7 +489,7 @@ class World:
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
             self.core.numbers.settled(settlement, self.now)
-            self._decided.update((row.value, _OUTCOMES[outcome.status]) for row in rows)
+            self._decided.update((row.value, OUTCOMES[outcome.status]) for row in rows)
             if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
 
@@ -965,7 +565,7 @@ class World:
             if self._is_callers_batch(records[0]):
                 self._append_group(records)
                 return
-            block = _block(records)
+            block = block_of(records)
             if self.core.budget.try_take(block.charge()):
                 self._append_block(block, records)
                 return
@@ -1179,7 +779,7 @@ class World:
         if "was deleted and recreated" in event:
             self._recreated_at = self.now
         self.result.convictions += "was seen to deduplicate" in event
-        moved = _MOVED.match(event)
+        moved = MOVED.match(event)
         if moved is not None:
             self.left.append(moved[1])
             self.watch.cluster_changed()
@@ -1508,27 +1108,3 @@ class World:
         if self._tracing:
             for line in step_lines(step):
                 self.trace(line)
-
-
-def step_lines(step: steps.Step) -> Iterator[str]:
-    """Yield the lines of a trace for a step of the engine."""
-    if not isinstance(step, steps.SendProduce):
-        yield f"> {step}"
-        return
-    for topic in step.topics:
-        for index, data in topic.partitions:
-            batch = read_batches(data)[0]
-            yield (
-                f"> link {step.link_id} token {step.token} v{step.version}: "
-                f"{topic.name}-{index} pid {batch.producer_id} epoch {batch.producer_epoch} "
-                f"seq {batch.base_sequence}+{batch.count}"
-            )
-
-
-def answer_lines(link_id: int, token: int, answers: list[WireAnswer]) -> Iterator[str]:
-    """Yield the lines of a trace for a Produce answer."""
-    for a in answers:
-        yield (
-            f"  link {link_id} token {token}: {a.topic}-{a.partition} code {a.code} "
-            f"offset {a.base_offset} retained {a.retained}"
-        )
