@@ -291,8 +291,6 @@ class SimCore(ProducerCore):
 class _StartedLedger(SequenceLedger):
     """A ledger that starts at a chosen sequence, so that a run reaches the wrap to 0 early."""
 
-    __slots__ = ("_first",)
-
     def __init__(self, first: int) -> None:
         super().__init__()
         self._first = first
