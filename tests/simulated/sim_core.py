@@ -15,7 +15,6 @@ from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
-from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
 from aioidem._engine.links import Link
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
@@ -33,6 +32,7 @@ from .filling import Filling
 from .numbers import Numbers
 from .reading import Reading
 from .schedule import Schedule
+from .started_ledger import StartedLedger
 
 if TYPE_CHECKING:
     from .world import World
@@ -103,7 +103,7 @@ class SimCore(ProducerCore):
 
         def made(topic: str, index: int) -> PartitionState:
             state: PartitionState = make(topic, index)
-            state.ledger = _StartedLedger(first)
+            state.ledger = StartedLedger(first)
             return state
 
         partitions._make = made
@@ -286,19 +286,3 @@ class SimCore(ProducerCore):
             known = self.cluster.partitions(topic.name)
             if known is not None and topic.partitions and not topic.error_code:
                 self._world.missing.told(token, topic.name, frozenset(known), now)
-
-
-class _StartedLedger(SequenceLedger):
-    """A ledger that starts at a chosen sequence, so that a run reaches the wrap to 0 early."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__()
-        self._first = first
-
-    def adopt(self, identity: ProducerIdentity) -> None:
-        super().adopt(identity)
-        self.next = self._first
-
-    def take(self, count: int) -> int:
-        self._first = 0
-        return super().take(count)
