@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from kio.schema.errors import ErrorCode
 
@@ -22,22 +22,22 @@ from aioidem._engine.watch import OperatorWatch
 from aioidem._flight.recorder import Draws
 from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.produce import ProduceAnswer
-from aioidem.testing import Anomaly
+from aioidem.testing import Anomaly, Row, ValueId
 
 from .alarms import Alarms, Watch
+from .attempts import Attempts
 from .audit import audit, finished, still_busy
 from .conduct import Conduct, refuses_v14
 from .contents import Contents
 from .filling import Filling
+from .frame_watch import FrameWatch
+from .missing import MissingPartitions
 from .numbers import Numbers
 from .reading import Reading
 from .schedule import Schedule
 from .started_ledger import StartedLedger
 
-if TYPE_CHECKING:
-    from .world import World
-
-__all__ = ["SimCore"]
+__all__ = ["Host", "SimCore"]
 
 _AUDITED = 8
 """In how many polls the engine is audited once."""
@@ -50,11 +50,25 @@ questions, and to compress a batch before it can be sent.
 _TOO_LARGE = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
 
 
+class Host(Protocol):
+    """What runs a `SimCore`: a `World`, or a `Whole`."""
+
+    knows_when_queued: bool
+    resumed_at: float
+    rows: dict[ValueId, Row]
+    missing: MissingPartitions
+    watch: FrameWatch
+    witness: Attempts
+
+    def report(self, anomaly: Anomaly, detail: str) -> None:
+        """Note a violation."""
+
+
 class SimCore(ProducerCore):
     """The engine, which tells judges what it asks and is told, and when it wants to be woken."""
 
     def __init__(
-        self, config: ProducerConfig, world: World, schedule: Schedule, draws: Draws | None = None
+        self, config: ProducerConfig, world: Host, schedule: Schedule, draws: Draws | None = None
     ) -> None:
         source = random.Random(schedule.seed ^ 0x5EED).random
         if draws is not None:

@@ -445,8 +445,7 @@ class TapProducer(Producer):
 
     def __init__(self, config: ProducerConfig, connector: Connector, whole: Whole) -> None:
         super().__init__(config=config, connector=connector)
-        world: Any = whole
-        self._core = self._engine = SimCore(config, world, whole.schedule)
+        self._core = self._engine = SimCore(config, whole, whole.schedule)
         if whole.schedule.impatient:
             self._core.budget.__class__ = _ImpatientBudget
         self._budget = self._core.budget
