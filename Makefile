@@ -28,7 +28,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions resolve-soak mutants mutants-all explore audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions soak-compiled resolve-soak mutants mutants-all explore audit fuzz
 .PHONY: spark-versions style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
@@ -92,6 +92,10 @@ soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0 MIX=
 
 soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000 MIX=swarm
 	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM) --mix $(MIX) $(if $(LEDGER),--ledger $(LEDGER))
+
+soak-compiled: $(READY) ## The same, compiled in a copy of the tree: make soak-compiled SEEDS=1000000
+	@$(BIN)/python -m tests.simulated.compiled build/compiled-soak
+	@cd build/compiled-soak && PYTHONPATH=. $(abspath $(BIN))/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM) --mix $(MIX) $(if $(LEDGER),--ledger $(abspath $(LEDGER)))
 
 resolve-soak: $(READY) ## Look for simulated UNKNOWN records: make resolve-soak INCIDENTS=1000
 	@$(BIN)/python -m tests.simulated.resolving --incidents $(or $(INCIDENTS),1000) --mutants

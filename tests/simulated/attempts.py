@@ -104,6 +104,11 @@ class Attempts:
         """
         return self._oldest[place]
 
+    def last_acked(self, place: tuple[str, int]) -> Story | None:
+        """Return the story of a record that was acknowledged last in a partition, if any was."""
+        acked = [s for s in self._stories.values() if s.place == place and s.acked_at is not None]
+        return max(acked, key=lambda story: (story.acked_at or 0.0, -story.sent_at), default=None)
+
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
         """Note that a Produce request was given to the socket."""
         carried = self._requests.setdefault(connection, {})[request] = {}

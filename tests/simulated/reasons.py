@@ -144,8 +144,10 @@ class Reasons:
         if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
             return "it was refused for good while it was in doubt", True
         stamps: list[float] = [self._attempts.oldest_stamp_ms(story.place)]
-        if self._append_ms is not None:
-            stamps.append(self._append_ms())  # what was acknowledged before has no later timestamp
+        acked = None if self._append_ms is None else self._attempts.last_acked(story.place)
+        if self._append_ms is not None and acked is not None:
+            # It was stamped when it was appended, which was after it was sent.
+            stamps.append(self._append_ms() - (self._now() - acked.sent_at) * 1000)
         age_ms = self._wall_ms() - min(stamps)
         if age_ms >= self._expiration_ms / 2:
             return "the brokers may have forgotten the producer", True

@@ -317,14 +317,43 @@ def test_an_outcome_tells_how_often_its_batch_was_sent() -> None:
     assert len(wording(tell)) == 1
 
 
+def refused(count: int, told: tuple[int, int], status: DeliveryStatus) -> Settlement:
+    """Return the outcome of a batch of so many records, sent once, with a refusal as its error."""
+    text = f"t-0: broker 1 (b1:9092) refused a batch of {told[0]} records in attempt {told[1]}"
+    if status is DeliveryStatus.UNKNOWN:
+        text += ". The records may be written"
+    error = errors.broker_error(ErrorCode.invalid_record, text)
+    records: Any = [object()] * count
+    return Settlement(Outcome("t", 0, status, error=error, attempts=1), records)
+
+
 @pytest.mark.parametrize(("count", "attempt", "wrong"), [(2, 1, 0), (3, 1, 1), (2, 2, 1)])
 def test_a_refusal_names_its_batch_and_its_attempt(count: int, attempt: int, wrong: int) -> None:
-    text = f"t-0: broker 1 (b1:9092) refused a batch of {count} records in attempt {attempt}"
-    refused = errors.broker_error(ErrorCode.invalid_record, text)
-    outcome = Outcome("t", 0, DeliveryStatus.NOT_WRITTEN, error=refused, attempts=1)
-    records: Any = [object()] * 2
-    made = Settlement(outcome, records)
+    made = refused(2, (count, attempt), DeliveryStatus.NOT_WRITTEN)
     assert len(wording(lambda judge: judge.settled(made, 1, 50.0))) == wrong
+
+
+@pytest.mark.parametrize(("at", "wrong"), [(50.0, 0), (49.0, 1)])
+def test_what_ends_unknown_may_name_another_batch_that_ended_with_it(at: float, wrong: int) -> None:
+    def tell(judge: Wording) -> None:
+        judge.settled(refused(3, (4, 1), DeliveryStatus.UNKNOWN), 1, 50.0)
+        judge.settled(refused(4, (4, 1), DeliveryStatus.UNKNOWN), 1, at)
+
+    assert len(wording(tell)) == wrong
+
+
+def test_the_first_wait_that_is_told_is_a_long_one_after_a_version_without_v14() -> None:
+    text = f"{HELD}in 2.4 s, then after waits that double up to about 300 s"
+
+    def tell(judge: Wording) -> None:
+        judge.told(Event(LogLine.WINDOW_WITHHELD, text), 100.0)
+
+    def tell_later(judge: Wording) -> None:
+        judge.without_v14("broker 1")
+        tell(judge)
+
+    assert len(wording(tell)) == 1
+    assert not wording(tell_later)
 
 
 @pytest.mark.parametrize(

@@ -451,6 +451,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3727375, "a batch that ends where the brokers' range of sequences does (KIP-758)"),
         (3730127, "a long text of a broker, which is cut at a colon"),
         (3779083, "a leader that moved before its first answer, on trio"),
+        (3790314, "a state that may be forgotten, as its records have the time of the append"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )

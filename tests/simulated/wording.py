@@ -112,6 +112,10 @@ class Wording:
         self._complain = complain
         # How many records of a partition ended at one time for one reason, by the count they tell.
         self._ended: Counter[tuple[float, str, int]] = Counter()
+        # When a batch ended because it was refused, and the words that say so; and the same of
+        # batches that ended UNKNOWN because of them, with what would have been said of these.
+        self._refused: set[tuple[float, str]] = set()
+        self._others: list[tuple[float, str, str]] = []
         # By broker: until when no Produce v14 is sent to it, in seconds.
         self._not_before: dict[str, float] = {}
         self._told_of: set[tuple[str, str]] = set()
@@ -199,7 +203,13 @@ class Wording:
         if refused and isinstance(error, BrokerResponseError) and error.errno in _PASSING:
             self._complain(f"records are given up for a code that may pass: {text}")
         told = None if refused is None else (int(refused[2]), int(refused[3]))
-        if told is not None and sends is not None and not self.ended and told != (number, sends):
+        if refused is None or sends is None or self.ended:
+            return
+        if told == (number, sends):
+            self._refused.add((now, refused[0]))
+        elif unknown:  # the refusal of another batch may have ended the doubt about this one
+            self._others.append((now, refused[0], f"attempt {sends}, of {number} records"))
+        else:
             self._complain(f"it was attempt {sends}, of {number} records: {text}")
 
     def _judge_advice(self, error: DeliveryTimeoutError) -> None:
@@ -228,7 +238,10 @@ class Wording:
             self._complain(f"its records were sent {sends} times: {text}")
 
     def judge(self) -> None:
-        """Judge what only the end shows: whether counts of records are the numbers that ended."""
+        """Judge what only the end shows: counts of records that ended, and refusals of others."""
+        for at, text, attempt in self._others:
+            if (at, text) not in self._refused:
+                self._complain(f"at {at:.3f} it was {attempt}: {text}")
         for (at, text, told), ended in self._ended.items():
             if not told or ended % told:
                 self._complain(f"at {at:.3f} {ended} records of {text} end, and {told} are told")
