@@ -115,8 +115,8 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _build(directory: Path) -> None:
-    """Copy the tree, and compile the copy."""
+def _build(directory: Path) -> bool:
+    """Copy the tree, compile the copy, and return whether that succeeded."""
     if directory.exists():
         shutil.rmtree(directory)
     for name in _COPIED:
@@ -129,13 +129,14 @@ def _build(directory: Path) -> None:
     modules = compiled_modules(directory)
     _say(f"compiling {len(modules)} modules in {directory}, which takes some minutes")
     with (directory / _LOG).open("w") as log:
-        subprocess.run(
+        built = subprocess.run(
             [sys.executable, "-c", _SETUP, "build_ext", "--inplace", " ".join(modules)],
             cwd=directory,
             stdout=log,
             stderr=subprocess.STDOUT,
-            check=True,
+            check=False,
         )
+    return built.returncode == 0
 
 
 def _fingerprint_in(directory: Path, seeds: int) -> str:
@@ -166,7 +167,9 @@ def main(arguments: list[str] | None = None) -> int:
     directory = asked.directory.resolve()
     if directory.exists() and not (directory / _LOG).is_file():
         parser.error(f"{directory} exists, and this did not make it")
-    _build(directory)
+    if not _build(directory):
+        _say(f"mypyc or the C compiler failed: read {directory / _LOG}")
+        return 1
     same = _fingerprint_in(_TREE, asked.seeds) == _fingerprint_in(directory, asked.seeds)
     found = "have the same results" if same else "have OTHER results"
     _say(f"{asked.seeds} seeds of each of {len(MIXES)} mixes {found} when compiled")
