@@ -16,7 +16,7 @@ import pytest
 from aioidem import errors
 from aioidem._engine import steps
 
-from .driver import ACKED, NOT_LEADER, Rig, T
+from .driver import ACKED, NOT_LEADER, Rig
 
 
 def is_calm(rig: Rig) -> bool:
@@ -155,4 +155,3 @@ def test_all_that_flows_calmly_is_acknowledged() -> None:
     rig.send(5)
     rig.ack_all()
     assert [record.status for record in rig.outcomes] == [ACKED] * 8
-    assert rig.state().topic == T
