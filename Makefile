@@ -6,6 +6,7 @@ PYTHON ?= python3
 SEEDS ?= 2000
 FROM ?= 0
 MIX ?= profiles
+COMPILED ?= build/compiled-soak
 INPUTS ?= 1000000
 VERSIONS ?=
 SAMPLE ?= 60
@@ -94,8 +95,8 @@ soak-transactions: $(READY) ## Seeded transactions under faults: make soak-trans
 	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM) --mix $(MIX) $(if $(LEDGER),--ledger $(LEDGER))
 
 soak-compiled: $(READY) ## The same, compiled in a copy of the tree: make soak-compiled SEEDS=1000000
-	@$(BIN)/python -m tests.simulated.compiled build/compiled-soak
-	@cd build/compiled-soak && PYTHONPATH=. $(abspath $(BIN))/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM) --mix $(MIX) $(if $(LEDGER),--ledger $(abspath $(LEDGER)))
+	@$(BIN)/python -m tests.simulated.compiled $(COMPILED)
+	@cd $(COMPILED) && PYTHONPATH=. $(abspath $(BIN))/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM) --mix $(MIX) $(if $(LEDGER),--ledger $(abspath $(LEDGER)))
 
 resolve-soak: $(READY) ## Look for simulated UNKNOWN records: make resolve-soak INCIDENTS=1000
 	@$(BIN)/python -m tests.simulated.resolving --incidents $(or $(INCIDENTS),1000) --mutants

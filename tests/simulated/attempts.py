@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from kio.schema.errors import ErrorCode
 
@@ -106,8 +107,12 @@ class Attempts:
 
     def last_acked(self, place: tuple[str, int]) -> Story | None:
         """Return the story of a record that was acknowledged last in a partition, if any was."""
-        acked = [s for s in self._stories.values() if s.place == place and s.acked_at is not None]
-        return max(acked, key=lambda story: (story.acked_at or 0.0, -story.sent_at), default=None)
+        acked = [
+            (story.acked_at, -story.sent_at, story)
+            for story in self._stories.values()
+            if story.place == place and story.acked_at is not None
+        ]
+        return max(acked, key=itemgetter(0, 1))[2] if acked else None
 
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
         """Note that a Produce request was given to the socket."""

@@ -49,7 +49,8 @@ class FrameWatch:
         listeners: Other judges.
         recreated: Is told the name of a topic that an answer has shown to be recreated.
         heard: Is told connection, request and contents of each answer to Produce.
-        described: Is called when metadata of the producer's own cluster has reached it.
+        described: Is told connection and request when metadata of the producer's own cluster has
+            reached it.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class FrameWatch:
         listeners: Sequence[Listener],
         recreated: Callable[[str], None] = lambda _topic: None,
         heard: Callable[[object, object, list[WireAnswer]], None] = lambda *_answer: None,
-        described: Callable[[], None] = lambda: None,
+        described: Callable[[object, object], None] = lambda *_answer: None,
     ) -> None:
         self._monitor = monitor
         self._judges: list[Listener] = [monitor, *listeners]
@@ -122,14 +123,10 @@ class FrameWatch:
         try:
             if key == PRODUCE:
                 self._on_produced(connection, request, read_produced(payload, version))
-            elif key == METADATA:
-                self._on_metadata(read_metadata(payload, version))
+            elif key == METADATA and self._on_metadata(read_metadata(payload, version)):
+                self._described(connection, request)
         except (FrameError, UnicodeDecodeError):
             return
-
-    def awaits_metadata(self, connection: object) -> bool:
-        """Return whether a Metadata request is unanswered on a connection."""
-        return any(key == METADATA for key, _, _ in self._asked.get(connection, {}).values())
 
     def lost(self, connection: object, unwritten: Collection[object] = ()) -> None:
         """Note that a connection has ended; of the requests `unwritten` no byte was written."""
@@ -160,7 +157,8 @@ class FrameWatch:
             if each.leader_epoch is not None and each.code:
                 self._lead(self._name(each.topic), each.partition, each.leader_epoch)
 
-    def _on_metadata(self, told: MetadataTold) -> None:
+    def _on_metadata(self, told: MetadataTold) -> bool:
+        """Note metadata; return whether it is of the producer's own cluster."""
         for topic in told.topics:
             if topic.topic_id is not None and topic.name is not None:
                 self._names[topic.topic_id] = topic.name
@@ -168,11 +166,11 @@ class FrameWatch:
             self._home = told.cluster_id
         if told.cluster_id != self._home:
             self._elsewhere = told
-            return
-        self._described()
+            return False
         for topic in told.topics:
             if not topic.code and topic.name is not None:
                 self._describe(topic.name, topic)
+        return True
 
     def _describe(self, name: str, topic: TopicTold) -> None:
         known, told = self._ids.get(name), topic.topic_id

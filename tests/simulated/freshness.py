@@ -1,7 +1,9 @@
 """The judge of metadata's age: it is asked for again in time while brokers answer.
 
 An answer to Produce shows that the producer is awake, and that it has a connection with room for a
-request. If metadata was due long before, the producer has forgotten to ask for it.
+request. If metadata was due long before, the producer has forgotten to ask for it. It has not if it
+has asked on that connection, in time: then other requests filled the connection, and the answer
+comes after theirs.
 """
 
 from __future__ import annotations
@@ -38,15 +40,27 @@ class Freshness:
         self._recovery = config.request_timeout + backoff
         self._report = report
         self._told_at: float | None = None
+        # When Metadata requests without an answer were sent, in seconds, by connection and request.
+        self._asked: dict[object, dict[object, float]] = {}
 
-    def told(self, now: float) -> None:
-        """Note that metadata has reached the producer."""
+    def asked(self, connection: object, request: object, now: float) -> None:
+        """Note that metadata is being asked for, and not only which cluster a broker is part of."""
+        self._asked.setdefault(connection, {})[request] = now
+
+    def told(self, connection: object, request: object, now: float) -> None:
+        """Note that an answer about the cluster has reached the producer."""
+        if self._asked.get(connection, {}).pop(request, None) is not None:
+            self._told_at = now
+
+    def moved(self, now: float) -> None:
+        """Note that the producer has moved to another cluster, whose metadata it has."""
         self._told_at = now
 
-    def answered(self, now: float, healed_at: float) -> None:
+    def answered(self, connection: object, now: float, healed_at: float) -> None:
         """Judge the metadata's age when an answer to Produce has reached the producer.
 
         Args:
+            connection: Where it came.
             now: Seconds.
             healed_at: When the last fault was over, in seconds; 0 if there was none so far.
         """
@@ -55,7 +69,9 @@ class Freshness:
         due_at = self._told_at + self._max_age
         if healed_at:
             due_at = max(due_at, healed_at + self._recovery)
-        if now > due_at + self._bound:
+        latest = due_at + self._bound
+        asked = self._asked.get(connection, {})
+        if now > latest and not any(at <= latest for at in asked.values()):
             age = now - self._told_at
             self._told_at = None
             detail = f"metadata is {age:.3f} s old, and {self._max_age:.3f} s are the most"

@@ -32,7 +32,7 @@ class Portion:
 
     date: str  # of the run's end, UTC
     code: str  # `code_digest`
-    kind: str  # "ordinary" or "transactions"
+    kind: str  # "ordinary" or "transactions", and "compiled" after `make soak-compiled`
     mix: str
     first: int
     seeds: int

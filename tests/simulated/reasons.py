@@ -144,23 +144,23 @@ class Reasons:
         if not all(map(_retriable, codes.keys() - {ErrorCode.out_of_order_sequence_number})):
             return "it was refused for good while it was in doubt", True
         stamps: list[float] = [self._attempts.oldest_stamp_ms(story.place)]
-        acked = None if self._append_ms is None else self._attempts.last_acked(story.place)
-        if self._append_ms is not None and acked is not None:
-            # It was stamped when it was appended, which was after it was sent.
-            stamps.append(self._append_ms() - (self._now() - acked.sent_at) * 1000)
+        if self._append_ms is not None:
+            acked = self._attempts.last_acked(story.place)
+            if acked is not None:  # it was stamped when it was appended, after it was sent
+                stamps.append(self._append_ms() - (self._now() - acked.sent_at) * 1000)
         age_ms = self._wall_ms() - min(stamps)
         if age_ms >= self._expiration_ms / 2:
             return "the brokers may have forgotten the producer", True
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
 
     def _questioned(self, story: Story) -> bool:
-        """Whether a code came, since the doubt, that may mean that the leader lost its state.
+        """Whether a code came, since it was sent, that may mean that the leader lost its state.
 
         It may have answered another batch. The success of a later batch then proves nothing about
         this one, which is resent by itself, once.
         """
         refusals = self._attempts.refusals.get(story.place, {})
-        return any(_unknown(c) and at >= (story.doubted_at or 0) for c, at in refusals.items())
+        return any(_unknown(c) and at >= story.sent_at for c, at in refusals.items())
 
 
 def lost_place(event: str) -> tuple[str, int] | None:

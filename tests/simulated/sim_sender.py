@@ -114,6 +114,9 @@ class SimSender(LineTap):
             case steps.CloseLink(link_id, _):
                 self._cancelled.add(link_id)
                 super()._perform(step)
+            case steps.FetchMetadata(link_id, token):
+                self._world.freshness.asked(link_id, token, self.clock())
+                super()._perform(step)
             case steps.Compress():
                 self._world.compress(step)
             case _:

@@ -34,7 +34,7 @@ from aioidem.testing import Outcome
 
 from . import ledger
 from .perform import perform
-from .rows import Rows
+from .rows import Rows, is_compiled
 from .schedule import Schedule, draw
 from .swarm import draw_swarm, draw_varied
 from .transactional import draw_transactional
@@ -319,6 +319,7 @@ def main() -> int:
     say(f"took {took:.0f} s\n")
     if asked.ledger:
         kind = "transactions" if asked.transactions else "ordinary"
+        kind += " compiled" * is_compiled()
         portion = ledger.Portion(
             date=ledger.today(),
             code=code,

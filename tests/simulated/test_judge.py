@@ -183,7 +183,8 @@ def test_unknown_needs_a_reason() -> None:
     ("code", "partition", "at", "explained"),
     [
         (ErrorCode.unsupported_sasl_mechanism, 0, 2.0, True),
-        (ErrorCode.unsupported_sasl_mechanism, 0, 0.5, False),
+        (ErrorCode.unsupported_sasl_mechanism, 0, 0.5, True),
+        (ErrorCode.unsupported_sasl_mechanism, 0, 0.1, False),
         (ErrorCode.unsupported_sasl_mechanism, 1, 2.0, False),
         (ErrorCode.not_leader_or_follower, 0, 2.0, False),
     ],
@@ -193,20 +194,22 @@ def test_a_code_for_another_batch_explains_a_doubt_that_one_pass_did_not_end(
 ) -> None:
     """After a code that no broker answers to Produce, a later success proves nothing.
 
-    It explains nothing if it came before the doubt, or from another partition.
+    It explains nothing if it came before the batch was sent, or from another partition.
     """
     watched = Watched()
     reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+
+    def refuse_another(begins: float, ends: float) -> None:
+        if begins < at < ends:
+            watched.now = at
+            watched.attempts.answered("b", 1, [WireAnswer("t", partition, code, -1)])
+
+    refuse_another(0.0, 0.2)
     watched.send(0.2)
-    other_answer = [WireAnswer("t", partition, code, -1)]
-    if at < 1.0:
-        watched.now = at
-        watched.attempts.answered("b", 1, other_answer)
+    refuse_another(0.2, 1.0)
     watched.lose(1.0)
     request = watched.send(1.5)
-    if at > 1.0:
-        watched.now = at
-        watched.attempts.answered("b", 1, other_answer)
+    refuse_another(1.5, 2.5)
     watched.answer(2.5, request, ErrorCode.out_of_order_sequence_number)
     assert (reasons.judge([Row(VALUE, "t", 0, 0.0)]) is None) == explained
 

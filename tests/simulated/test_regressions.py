@@ -452,6 +452,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3730127, "a long text of a broker, which is cut at a colon"),
         (3779083, "a leader that moved before its first answer, on trio"),
         (3790314, "a state that may be forgotten, as its records have the time of the append"),
+        (3825986, "a batch that ends with another's refusal, whose own answers contradict it"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )

@@ -46,6 +46,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(99050057, id="a range of sequences that a broker kept to itself is unknown"),
         pytest.param(99000246, id="all addresses that failed before are tried at once"),
         pytest.param(4464893, id="what is overdue may end when its partition has moved"),
+        pytest.param(4509659, id="what an unknown code puts in question was sent before it"),
         pytest.param(4475209, id="no record waits for a leader of a deleted topic"),
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
     ],

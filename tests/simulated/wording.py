@@ -112,16 +112,16 @@ class Wording:
         self._complain = complain
         # How many records of a partition ended at one time for one reason, by the count they tell.
         self._ended: Counter[tuple[float, str, int]] = Counter()
-        # When a batch ended because it was refused, and the words that say so; and the same of
-        # batches that ended UNKNOWN because of them, with what would have been said of these.
+        # `_refused`: when a batch ended UNKNOWN because it was refused, and the words that say so.
+        # `_others`: when a batch ended UNKNOWN with the words of another one, and its own attempt.
         self._refused: set[tuple[float, str]] = set()
         self._others: list[tuple[float, str, str]] = []
         # By broker: until when no Produce v14 is sent to it, in seconds.
         self._not_before: dict[str, float] = {}
         self._told_of: set[tuple[str, str]] = set()
-        # The brokers that did not offer v14 at some time. That is told in place of a wait that
-        # began just before it, so the first wait that an operator reads of may be a longer one.
-        self._did_without: set[str] = set()
+        # By broker: how often a connection did not offer v14. Each time that may have been told in
+        # place of a wait that had just begun, so the first wait that is told may be a later one.
+        self._did_without: Counter[str] = Counter()
         # By broker that has refused v14, which was never told: when it was sent v13 instead.
         self._untold: dict[str, float] = {}
         self.ended = False
@@ -150,7 +150,7 @@ class Wording:
             self._complain(f"no wait is as long as that: {text}")
         first = (broker, what) not in self._told_of
         self._told_of.add((broker, what))
-        if first and broker not in self._did_without and wait > 1 + _JITTER + _ROUNDED:
+        if first and wait > 2 ** self._did_without[broker] * (1 + _JITTER) + _ROUNDED:
             self._complain(f"the first wait is about a second: {text}")
         if what.startswith("gets"):
             self._untold.pop(broker, None)
@@ -160,7 +160,7 @@ class Wording:
         """Note that a broker does not offer v14: if it does later, it is another version."""
         self._not_before.pop(broker, None)
         self._untold.pop(broker, None)
-        self._did_without.add(broker)
+        self._did_without[broker] += 1
 
     def refused_v14(self, broker: str) -> None:
         """Note that a broker has refused v14, which an operator is to learn."""
@@ -202,11 +202,14 @@ class Wording:
         refused = _REFUSED.match(text)
         if refused and isinstance(error, BrokerResponseError) and error.errno in _PASSING:
             self._complain(f"records are given up for a code that may pass: {text}")
-        told = None if refused is None else (int(refused[2]), int(refused[3]))
-        if refused is None or sends is None or self.ended:
+        if refused is None or self.ended:
             return
-        if told == (number, sends):
-            self._refused.add((now, refused[0]))
+        attempt = outcome.attempts if sends is None else sends
+        if (int(refused[2]), int(refused[3])) == (number, attempt):
+            if unknown:
+                self._refused.add((now, refused[0]))
+        elif sends is None:
+            return  # its answers contradict each other, so the wire does not show its attempts
         elif unknown:  # the refusal of another batch may have ended the doubt about this one
             self._others.append((now, refused[0], f"attempt {sends}, of {number} records"))
         else:

@@ -176,7 +176,7 @@ class World:
     knows_when_queued = True
     """Whether `rows` have the times when records were queued, not when they were to be queued."""
     resumed_at = 0.0
-    """When the process last went on after a stall; here nobody asks, as no Sender may be late."""
+    """When the process last went on after a stall; read only where a Sender may poll too late."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False, flight: int = 0) -> None:
         self.schedule = schedule
@@ -783,6 +783,7 @@ class World:
         if moved is not None:
             self.left.append(moved[1])
             self.watch.cluster_changed()
+            self.freshness.moved(self.now)
             self.core.conduct.other_cluster()
             # A broker of the same number in the other cluster has answered nothing yet.
             self._speak_v14.clear()
@@ -821,14 +822,13 @@ class World:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
         self.deadlines.answered(self.connections[link_id].broker)
-        if not self.watch.awaits_metadata(link_id):  # it is answered after this one
-            self.freshness.answered(self.now, self.progress.healed_at)
+        self.freshness.answered(link_id, self.now, self.progress.healed_at)
         broker = self._asked_in_v14.pop((link_id, token), None)
         if broker is not None:
             self._speak_v14.add(broker)
 
-    def _described(self) -> None:
-        self.freshness.told(self.now)
+    def _described(self, link_id: Any, token: Any) -> None:
+        self.freshness.told(link_id, token, self.now)
 
     def progressed(self, connection: SimConnection, *, oldest: bool) -> None:
         """Tell the Sender, in a separate event at the same instant, that bytes have left.
