@@ -190,13 +190,18 @@ class SimCore(ProducerCore):
             poll: Which poll it is, in words.
         """
         done: list[object] = [step for step in todo if not isinstance(step, _CAN_WAIT)]
-        for settlement in self.outcomes.peek_settled()[decided:]:
-            outcome = settlement.outcome
-            place = outcome.topic, outcome.partition
-            # What is in doubt and late has a grace time while its connection answers. It may end
-            # in the poll after the one that took another connection.
-            if place not in self._moved or outcome.status is not DeliveryStatus.UNKNOWN:
-                done.append(f"records of {outcome.topic}-{outcome.partition} end")
+        ended = [settlement.outcome for settlement in self.outcomes.peek_settled()[decided:]]
+        given_up = {
+            (outcome.topic, outcome.partition)
+            for outcome in ended
+            if outcome.status is DeliveryStatus.UNKNOWN
+        }
+        # What is in doubt and late has a grace time while its connection answers. It may end in the
+        # poll after the one that took another connection, and then its successors are sent.
+        if given_up & self._moved:
+            done = []
+        others = {(outcome.topic, outcome.partition) for outcome in ended} - self._moved
+        done += [f"records of {topic}-{partition} end" for topic, partition in others]
         if done:
             self._world.report(Anomaly.STUCK, f"{poll} does something: {done[0]}")
 

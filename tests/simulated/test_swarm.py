@@ -69,6 +69,7 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5038971, id="a batch may be compressed in the next poll"),
         pytest.param(5043115, id="the first wait that is told may be a later one"),
         pytest.param(5062643, id="a refusal may end the doubt about another batch"),
+        pytest.param(5096746, id="successors of what ends when its partition has moved are sent"),
         pytest.param(5047675, id="metadata may be old while its answer comes after slow ones"),
     ],
 )
