@@ -201,7 +201,7 @@ class SimCore(ProducerCore):
         if given_up & self._moved:
             done = []
         others = {(outcome.topic, outcome.partition) for outcome in ended} - self._moved
-        done += [f"records of {topic}-{partition} end" for topic, partition in others]
+        done += [f"records of {topic}-{partition} end" for topic, partition in sorted(others)]
         if done:
             self._world.report(Anomaly.STUCK, f"{poll} does something: {done[0]}")
 
