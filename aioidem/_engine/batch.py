@@ -232,6 +232,7 @@ class Batch:
         "doubted_at",
         "doubted_here",
         "draft",
+        "extended",
         "first_attempt",
         "forsaken",
         "identity",
@@ -292,6 +293,9 @@ class Batch:
         # Set when the batch was refused for its size and was never appended: its records are sent
         # in smaller batches.
         self.oversized = False
+        # Whether the batch has one request timeout more, because at its deadline it was in doubt,
+        # and the leader had answered a request since the doubt arose.
+        self.extended = False
         # The batch's records from the moment when their compression begins until the batch is
         # built; None at any other time.
         self.draft: Draft | None = None

@@ -236,6 +236,7 @@ class ProducerCore:
             self._metadata_requests.ask_clusters(now)
             self._identity_request.ask(now)
             self.coordination.call(now)
+        wanted = self.metadata.wanted
         self.produce.send(active, now)
         if not calm:
             # This adds partitions that `send` found outside the transaction.
@@ -245,9 +246,11 @@ class ProducerCore:
         if not calm or not self._may_sleep_on(todo, active, now):
             self.wake_at = self._next_wake(active, now)
         self._calm, self.produce.refused = calm or not self._has_unasked(now), False
-        if self.produce.take_rerouted() or (calm and self.metadata.wanted):
-            # What is in doubt was looked at before its partition had a connection to ask on. And a
-            # calm poll asks for no metadata, though it may find that the leader is not known.
+        found = self.metadata.wanted and not wanted and self.metadata.due(now)
+        if self.produce.take_rerouted() or found or (calm and not self._is_calm(now)):
+            # What is in doubt was looked at before its partition had a connection to ask on; or
+            # that a leader is not known was found after metadata could be asked for; or this calm
+            # poll has decided something that only a full one can act on.
             self.wake_at = now
         if self._drafts.steps:
             todo += self._drafts.take_steps()
@@ -363,9 +366,9 @@ class ProducerCore:
             at = state.next_wake(now, grace, linger)
             if at < first:
                 first = at
-            if state.outstanding:
-                at = self._doubt.awaits(state)
-                if at is not None and at < first:
+            if state.unresolved:
+                at = self._doubt.awaits(state) if state.outstanding else self._doubt.turns_at(state)
+                if at is not None and now < at < first:
                     first = at
         return None if first == math.inf else first
 

@@ -41,6 +41,8 @@ _OLD_LEADER_SILENCE = 2.0
 The limit is three round trips if they take longer. The new leader gets no batches until the old one
 has answered or is disconnected.
 """
+# The clock that stamps records counts milliseconds: so much later, in seconds, it has moved on.
+_CLOCK_TICK = 0.001
 
 _SUSPECT_WARNING = (
     "{partition.topic}-{partition.partition}: record timestamps are more than half of the brokers' "
@@ -239,6 +241,18 @@ class DoubtResolution:
             return None, None
         since = max(link.last_progress, link.throttled_until)
         return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
+
+    def turns_at(self, state: PartitionState) -> float | None:
+        """Return when the leader of a batch in doubt may have forgotten the producer (KIP-854).
+
+        Returns:
+            The time in seconds, from which on the batch is read back; None if nothing is in doubt,
+            or if that time has come.
+        """
+        due_ms = state.suspicion.due_ms
+        if due_ms is None or self._wall_ahead is None or state.suspicion.suspect:
+            return None
+        return (due_ms - self._wall_ahead) / 1000.0 + _CLOCK_TICK if state.in_doubt else None
 
     def awaits(self, state: PartitionState) -> float | None:
         """Return when a partition stops waiting for its old leader, if that leader stays silent.

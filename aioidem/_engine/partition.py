@@ -1164,8 +1164,9 @@ class PartitionState:
     ) -> None:
         """Settle records and batches that are past their deadline.
 
-        A batch in doubt has `grace` more seconds if its leader has answered a request since the
-        doubt arose. Otherwise the doubt cannot be resolved soon, and the deadline applies.
+        A batch in doubt has `grace` more seconds if, at its deadline, its leader has answered a
+        request since the doubt arose. It keeps them if the leader changes then. Otherwise the doubt
+        cannot be resolved soon, and the deadline applies.
 
         Args:
             now: seconds.
@@ -1178,12 +1179,10 @@ class PartitionState:
         """
         late = [batch for batch in self.unresolved if batch.deadline <= now]
         failed = [batch for batch in late if batch.due and not batch.in_doubt]
-        unknown = [
-            batch
-            for batch in late
-            if batch not in failed
-            and now >= batch.deadline + (grace if _resolving(batch, answered_at) else 0.0)
-        ]
+        others = [batch for batch in late if batch not in failed]
+        for batch in others:
+            batch.extended = batch.extended or _resolving(batch, answered_at)
+        unknown = [b for b in others if now >= b.deadline + (grace if b.extended else 0.0)]
         progress = queue_progress(len(self.unresolved))
         expired = self.queue.expire(now)
         # The errors name the number of records that end together with the same status.

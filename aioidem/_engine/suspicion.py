@@ -37,7 +37,7 @@ DEFAULT_EXPIRATION = 86400.0
 class Suspicion:
     """Whether one partition's leader may have forgotten the producer, judged by timestamps."""
 
-    __slots__ = ("_acked_stamp_ms", "_appended_ms", "_carried", "suspect")
+    __slots__ = ("_acked_stamp_ms", "_appended_ms", "_carried", "due_ms", "suspect")
 
     def __init__(self) -> None:
         self._acked_stamp_ms: int | None = None
@@ -47,6 +47,9 @@ class Suspicion:
         self._appended_ms: int | None = None
         self._carried = False
         self.suspect = False
+        # After which time of day the leader may have forgotten the producer, in milliseconds since
+        # the Unix epoch, as of the last `assess`; None without any timestamp.
+        self.due_ms: float | None = None
 
     def acked(self, created_ms: int, appended_ms: int) -> None:
         """Record an acknowledged batch's timestamp, from which the leader counts the expiration.
@@ -84,7 +87,6 @@ class Suspicion:
             stamp = batch.max_timestamp_ms if floor is None else floor
             if oldest is None or stamp < oldest:
                 oldest = stamp
-        self.suspect = self._carried or (
-            oldest is not None and wall_ms - oldest > expiration * 1000.0 / 2
-        )
+        self.due_ms = None if oldest is None else oldest + expiration * 1000.0 / 2
+        self.suspect = self._carried or (self.due_ms is not None and wall_ms > self.due_ms)
         return self.suspect

@@ -15,8 +15,9 @@ import pytest
 
 from aioidem import errors
 from aioidem._engine import steps
+from aioidem._engine.cluster import NO_LEADER
 
-from .driver import ACKED, NOT_LEADER, Rig
+from .driver import ACKED, NOT_LEADER, UNKNOWN_TOPIC_OR_PARTITION, Rig, T
 
 
 def is_calm(rig: Rig) -> bool:
@@ -155,3 +156,24 @@ def test_all_that_flows_calmly_is_acknowledged() -> None:
     rig.send(5)
     rig.ack_all()
     assert [record.status for record in rig.outcomes] == [ACKED] * 8
+
+
+def test_a_poll_that_finds_that_no_leader_is_known_is_followed_by_one_that_asks() -> None:
+    """It could not ask itself: metadata is requested before batches are sent."""
+    rig = Rig(enable_idempotence=False, linger=0.0).start()
+    rig.send()
+    rig.ack_all()
+    for partition in range(2):
+        rig.leaders[T, partition] = (NO_LEADER, 1)
+    rig.refresh()
+    rig.topic_errors[T] = UNKNOWN_TOPIC_OR_PARTITION  # and no record waits for the topic
+    rig.tick(10.0)
+    assert not rig.core.metadata.wanted
+    rig.send(poll=False)
+    todo = rig.core.poll(rig.now)
+    if not todo:
+        assert rig.core.wake_at == rig.now
+        todo = rig.core.poll(rig.now)
+    assert [type(step) for step in todo] == [steps.FetchMetadata]
+    assert rig.core.wake_at is not None
+    assert rig.core.wake_at > rig.now

@@ -581,6 +581,21 @@ def test_at_its_deadline_ends_what_was_never_appended() -> None:
     assert bench.state.unsettled == 1
 
 
+def test_doubt_that_lasts_longer_does_so_whoever_leads_then() -> None:
+    bench = Bench()
+    bench.ack(bench.send(), 0)
+    batch = bench.send(deadline=200.0)
+    bench.told.settlements.clear()
+    bench.now = 150.0
+    bench.lose(batch)
+    bench.expire(200.0, 150.1)
+    bench.expire(200.1, None)  # the new leader has answered nothing yet
+    bench.expire(200.0 + GRACE - 0.1, None)
+    assert bench.outcomes == []
+    bench.expire(200.0 + GRACE, None)
+    assert bench.outcomes == [(UNKNOWN, -1, 1, 1)]
+
+
 @pytest.mark.parametrize(("answered_at", "lasts"), [(None, 0.0), (150.0, 0.0), (150.1, GRACE)])
 def test_doubt_lasts_longer_if_the_leader_has_answered_since(
     answered_at: float | None, lasts: float

@@ -55,6 +55,17 @@ def test_the_time_of_the_acknowledged_batch_counts_or_when_it_was_appended(
     assert suspected_from(of) == counts
 
 
+def test_it_says_after_which_time_of_day_it_suspects() -> None:
+    of = Suspicion()
+    of.assess(0, EXPIRATION, [])
+    told = [of.due_ms]
+    of.acked(1000, NONE_NAMED)
+    of.assess(2000, EXPIRATION, [batch(700)])
+    told.append(of.due_ms)
+    assert told == [None, 700 + HALF_MS]
+    assert not of.suspect
+
+
 def test_the_last_acknowledgement_counts() -> None:
     of = Suspicion()
     of.acked(1000, 500)

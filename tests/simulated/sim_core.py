@@ -21,7 +21,6 @@ from aioidem._engine.watch import OperatorWatch
 from aioidem._flight.recorder import Draws
 from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.produce import ProduceAnswer
-from aioidem.structs import DeliveryStatus
 from aioidem.testing import Anomaly, Row, ValueId
 
 from .alarms import Alarms, Watch
@@ -80,8 +79,6 @@ class SimCore(ProducerCore):
         self._polls = 0
         # When the engine was told what it has not been polled after, in seconds.
         self._told_at: float | None = None
-        # The partitions with something late that the last poll gave another connection.
-        self._moved: set[tuple[str, int]] = set()
         self._rested = True  # whether no record had to be sent at the last poll
         self.early = False
         """Whether nothing is due yet, so that a poll may do nothing."""
@@ -131,17 +128,11 @@ class SimCore(ProducerCore):
             self._judge_delay(now)
         audited = self._polls % _AUDITED == 0
         done = finished(self) if audited else []
-        decided = len(self.outcomes.peek_settled())
-        late = [(s, self._partitions.link_of(s)) for s in self._partitions.busy if _late(s, now)]
+        decided = self.outcomes.settled
         todo = super().poll(now, wall_ms)
         busy = [*still_busy(self, done)] if audited else []
         if self.early:
             self._judge_idle(todo, decided, "a poll before anything is due")
-        self._moved = {
-            (state.topic, state.partition)
-            for state, link in late
-            if link is not None and self._partitions.link_of(state) is not link
-        }
         self._judge_wake(now)
         self._rested = not self.unsettled
         self._looks = self._alarms.looks if now >= self.watch.due_at else None
@@ -176,7 +167,7 @@ class SimCore(ProducerCore):
 
     def _poll_again(self, now: float, wall_ms: float | None) -> list[steps.Step]:
         """Poll at the same instant, when there may be only questions that could wait."""
-        decided = len(self.outcomes.peek_settled())
+        decided = self.outcomes.settled
         todo = super().poll(now, wall_ms)
         self._judge_idle(todo, decided, "a second poll")
         return todo
@@ -186,24 +177,13 @@ class SimCore(ProducerCore):
 
         Args:
             todo: What it does.
-            decided: How many outcomes waited to be delivered before.
+            decided: How many records had an outcome before.
             poll: Which poll it is, in words.
         """
-        done: list[object] = [step for step in todo if not isinstance(step, _CAN_WAIT)]
-        ended = [settlement.outcome for settlement in self.outcomes.peek_settled()[decided:]]
-        given_up = {
-            (outcome.topic, outcome.partition)
-            for outcome in ended
-            if outcome.status is DeliveryStatus.UNKNOWN
-        }
-        # What is in doubt and late has a grace time while its connection answers. It may end in the
-        # poll after the one that took another connection, and then its successors are sent.
-        if given_up & self._moved:
-            done = []
-        others = {(outcome.topic, outcome.partition) for outcome in ended} - self._moved
-        done += [f"records of {topic}-{partition} end" for topic, partition in sorted(others)]
-        if done:
-            self._world.report(Anomaly.STUCK, f"{poll} does something: {done[0]}")
+        done = [step for step in todo if not isinstance(step, _CAN_WAIT)]
+        if done or self.outcomes.settled != decided:
+            what = done[0] if done else "a record ends"
+            self._world.report(Anomaly.STUCK, f"{poll} does something: {what}")
 
     def _judge_wake(self, now: float) -> None:
         """Report it if the engine asks to be woken later than it has something to do.
@@ -302,7 +282,3 @@ class SimCore(ProducerCore):
             known = self.cluster.partitions(topic.name)
             if known is not None and topic.partitions and not topic.error_code:
                 self._world.missing.told(token, topic.name, frozenset(known), now)
-
-
-def _late(state: PartitionState, now: float) -> bool:
-    return bool(state.unresolved) and state.past_deadline(now)

@@ -453,6 +453,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3779083, "a leader that moved before its first answer, on trio"),
         (3790314, "a state that may be forgotten, as its records have the time of the append"),
         (3825986, "a batch that ends with another's refusal, whose own answers contradict it"),
+        (3847529, "a producer id given up in a poll that only sends, and asked for in the next"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
     ],
 )
