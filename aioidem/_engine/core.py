@@ -236,7 +236,7 @@ class ProducerCore:
             self._metadata_requests.ask_clusters(now)
             self._identity_request.ask(now)
             self.coordination.call(now)
-        wanted = self.metadata.wanted
+        unmet = calm or self.metadata.wanted
         self.produce.send(active, now)
         if not calm:
             # This adds partitions that `send` found outside the transaction.
@@ -246,11 +246,14 @@ class ProducerCore:
         if not calm or not self._may_sleep_on(todo, active, now):
             self.wake_at = self._next_wake(active, now)
         self._calm, self.produce.refused = calm or not self._has_unasked(now), False
-        found = self.metadata.wanted and not wanted and self.metadata.due(now)
-        if self.produce.take_rerouted() or found or (calm and not self._is_calm(now)):
-            # What is in doubt was looked at before its partition had a connection to ask on; or
-            # that a leader is not known was found after metadata could be asked for; or this calm
-            # poll has decided something that only a full one can act on.
+        if calm:
+            found = self.metadata.wanted or self.identity.current is None
+        else:
+            found = not unmet and self.metadata.wanted and self.metadata.due(now)
+        if found or self.produce.take_rerouted():
+            # This calm poll has decided something that only a full one can act on. Or `send` has
+            # found that a leader is not known, after metadata could be requested. Or what is in
+            # doubt was looked at before its partition had a connection to ask on.
             self.wake_at = now
         if self._drafts.steps:
             todo += self._drafts.take_steps()
