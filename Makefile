@@ -143,9 +143,12 @@ wheels: $(READY) ## The wheel for this machine, in dist/; compiled if there is a
 	rm -rf build
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-# Installs wheel and sdist, alone and with each extra, into otherwise empty environments.
+# Installs wheel and sdist, alone and with each extra, into otherwise empty environments. Where the
+# index lets nothing be kept, uv builds pyspark anew for each, and leaves 2 GB of what it had before
+# in its cache. `prune` removes what nothing refers to any more.
 installed: $(READY) ## What users install: needs a package index, or what uv has of it in its cache
-	$(BIN)/python -m pytest tests/install -n 2
+	$(BIN)/python -m pytest tests/install -n 2; passed=$$?; \
+		$(BIN)/python -m uv cache prune --quiet; exit $$passed
 
 # The long tests and the engine in pure Python, and then the tests that measure, one at a time on an
 # otherwise idle machine.
