@@ -371,7 +371,7 @@ class ProducerCore:
                 first = at
             if state.unresolved:
                 at = self._doubt.awaits(state) if state.outstanding else self._doubt.turns_at(state)
-                if at is not None and now < at < first:
+                if at is not None and at < first:
                     first = at
         return None if first == math.inf else first
 

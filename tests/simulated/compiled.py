@@ -160,13 +160,14 @@ def _fingerprints_in(directory: Path, seeds: int) -> list[str]:
 
 def _compare(directory: Path, seeds: int) -> int:
     """Compare the results in the tree and in its copy; return the exit status."""
+    modules = compiled_modules(directory)
     own = _fingerprints_in(_TREE, seeds)
     others = _fingerprints_in(directory, seeds)
-    missing = [path for path in compiled_modules(directory) if path not in others]
+    missing = [path for path in modules if path not in others]
     if len(own) != len(MIXES) or missing:
         _say(f"no comparison: not compiled, or not run, were {missing or list(MIXES)}")
         return 1
-    others = [line for line in others if line not in compiled_modules(directory)]
+    others = [line for line in others if line not in modules]
     wrong = [line for line, other in zip(own, others, strict=True) if line != other]
     for line in wrong:
         _say(f"another result when compiled, in one of {seeds} seeds of {line}")
