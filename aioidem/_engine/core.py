@@ -370,7 +370,8 @@ class ProducerCore:
             if at < first:
                 first = at
             if state.unresolved:
-                at = self._doubt.awaits(state) if state.outstanding else self._doubt.turns_at(state)
+                doubt = self._doubt
+                at = doubt.awaits(state) if state.outstanding else doubt.turns_at(state, now)
                 if at is not None and at < first:
                     first = at
         return None if first == math.inf else first

@@ -242,7 +242,7 @@ class DoubtResolution:
         since = max(link.last_progress, link.throttled_until)
         return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
 
-    def turns_at(self, state: PartitionState) -> float | None:
+    def turns_at(self, state: PartitionState, now: float) -> float | None:
         """Return when the leader of a batch in doubt may have forgotten the producer (KIP-854).
 
         Returns:
@@ -250,9 +250,10 @@ class DoubtResolution:
             or if that time has come.
         """
         due_ms = state.suspicion.due_ms
-        if due_ms is None or self._wall_ahead is None or state.suspicion.suspect:
+        if due_ms is None or self._wall_ahead is None or not state.in_doubt:
             return None
-        return (due_ms - self._wall_ahead) / 1000.0 + _CLOCK_TICK if state.in_doubt else None
+        at = (due_ms - self._wall_ahead) / 1000.0 + _CLOCK_TICK
+        return at if now < at and not state.suspicion.suspect else None
 
     def awaits(self, state: PartitionState) -> float | None:
         """Return when a partition stops waiting for its old leader, if that leader stays silent.
