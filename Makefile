@@ -21,6 +21,9 @@ BIGGER := $(THREE) tests/spark/on_kafka
 # run the smallest groups last, even if one of them takes a minute.
 GROUPED := --dist loadgroup --no-loadscope-reorder
 
+EVERYDAY := --ignore-glob "*/on_kafka" --ignore tests/install
+SHARED := -n 5 --dist worksteal
+
 # Variables that users set for other Pythons and installs are removed: PYTHONOPTIMIZE turns asserts
 # off, PIP_USER and PIP_TARGET install outside of .venv, and with PYTHONDONTWRITEBYTECODE each of the
 # many processes that tests start would compile every module again.
@@ -29,7 +32,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday everyday-pure installed wheels measured soak soak-transactions soak-compiled resolve-soak mutants mutants-all explore audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday quick everyday-pure installed wheels measured soak soak-transactions soak-compiled resolve-soak mutants mutants-all explore audit fuzz
 .PHONY: spark-versions style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
@@ -62,7 +65,7 @@ bench-faults: $(READY) ## The same faults for five clients at once: five minutes
 instructions: $(READY) ## Machine instructions of the hot path, against the recorded ones: needs valgrind
 	$(BIN)/python benchmarks/instructions.py
 
-test: check measured installed kafka ## Everything that can be checked on one machine
+test: static declared everyday everyday-pure measured installed kafka ## Everything that can be checked on one machine
 
 # Both create their environment anew, because the versions that are resolved change daily. The oldest
 # versions are the lower bounds in pyproject.toml, of the dependencies, of the extras and of `dev`.
@@ -75,7 +78,7 @@ test-newest: ## The same as `make test`, with the newest versions that resolve
 	rm -rf .venv-newest
 	UV_RESOLUTION=highest $(MAKE) VENV=.venv-newest test
 
-check: static declared everyday everyday-pure ## The quick part of it: what to run before each commit
+check: static declared quick everyday-pure ## The quick part of it: what to run before each commit
 
 # Tests and brokers wait for one another, so four workers with one broker each suit two cores, but
 # only two workers with more: a cluster of three nodes, or Spark and a broker.
@@ -128,7 +131,11 @@ fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUT
 # all folders that it is given, so folders without everyday tests are left out. A worker that has
 # nothing left takes tests from the one with the most, so that none of them waits at the end.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 5 --dist worksteal
+	$(BIN)/python -m pytest tests $(EVERYDAY) -m "not slow and not kafka and not install" $(SHARED)
+
+# Nine tests in ten, which take two thirds of that time (tests/markers.py).
+quick: $(READY)
+	$(BIN)/python -m pytest tests $(EVERYDAY) -m "not slow and not thorough and not kafka and not install" $(SHARED)
 
 # `everyday` tests the compiled hot loops, which the installation builds where there is a C compiler.
 # This tests the pure ones; `measured` runs the tests of the engine with them as well. The guards of

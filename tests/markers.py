@@ -9,6 +9,10 @@ They are set here and not in the tests, so that no test lacks one:
 - ``install``: it is in ``tests/install``. It installs the wheel or the sdist.
 
 A test without any of these markers calls functions and classes only, and starts no broker.
+
+``thorough`` says when a test runs: in ``make test``, but not in ``make check``. It marks modules
+that take seconds of processor time, and what runs on uvloop, of which little is not seen on asyncio
+already. In other modules a test that takes long is marked where it is.
 """
 
 from __future__ import annotations
@@ -24,10 +28,32 @@ import pytest
 
 from aioidem.broker import EmbeddedCluster
 
-__all__ = ["SECONDS_ON_KAFKA", "markers_of"]
+__all__ = ["SECONDS_ON_KAFKA", "THOROUGH", "markers_of"]
 
 _TESTS = Path(__file__).parent
 _ON_KAFKA = "on_kafka"
+THOROUGH = (
+    "benchmarks",
+    "broker/test_group_clients.py",
+    "broker/test_real_clients.py",
+    "broker/test_transactions_real_clients.py",
+    "cli/test_perf.py",
+    "cli/test_replay.py",
+    "drop_in/test_differences.py",
+    "drop_in/test_known_issues.py",
+    "drop_in/test_same_behaviour.py",
+    "exploration/test_search.py",
+    "hostile",
+    "hot/test_instructions.py",
+    "house/test_ground.py",
+    "mutation",
+    "records/test_batch_properties.py",
+    "security/test_oidc.py",
+    "security/test_real_clients.py",
+    "simulated/test_corpus.py",
+    "simulated/test_transactional.py",
+    "spark",
+)
 SECONDS_ON_KAFKA = 300  # the first test may download Kafka; each test has its own, tighter limit
 
 
@@ -50,6 +76,17 @@ def markers_of(item: pytest.Item) -> Iterator[pytest.MarkDecorator]:
         yield getattr(pytest.mark, folders[0])
     elif "cluster" in fixtures or _reaches_embedded_brokers(_module_of(item)):
         yield pytest.mark.embedded
+    if "/".join(folders).startswith(THOROUGH) or _is_on_uvloop(item):
+        yield pytest.mark.thorough
+
+
+def _is_on_uvloop(item: pytest.Item) -> bool:
+    if not isinstance(item, _Parametrised):
+        return False
+    match item.callspec.params.get("anyio_backend"):
+        case (_, {"use_uvloop": True}):
+            return True
+    return False
 
 
 def _module_of(item: pytest.Item) -> str:

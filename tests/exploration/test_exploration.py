@@ -69,6 +69,7 @@ def test_every_world_of_the_everyday_space_is_right() -> None:
     assert found.states > 5000
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name",
@@ -85,6 +86,7 @@ def test_one_fault_in_every_other_space(name: str) -> None:
     assert found.complete
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", KILLS)
 def test_a_broken_rule_is_noticed(mutant: str) -> None:

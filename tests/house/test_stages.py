@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.markers import THOROUGH
+
 ROOT = Path(__file__).parents[2]
 PURE = "AIOIDEM_NO_EXTENSIONS=1"  # tests that have run are run once more, in pure Python
 
@@ -104,3 +106,8 @@ def test_each_file_s_quick_tests_run_once_and_so_do_its_slow_ones() -> None:
     }
     assert len(counts) > 300
     assert {file: count for file, count in counts.items() if count != (1, 1)} == {}
+
+
+@pytest.mark.parametrize("path", THOROUGH)
+def test_what_make_check_leaves_out_is_a_part_of_the_tests(path: str) -> None:
+    assert (ROOT / "tests" / path).exists()

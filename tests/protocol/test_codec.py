@@ -153,6 +153,7 @@ def test_what_was_encoded_is_decoded_and_kio_reads_the_same(
     assert entity_reader(schema)(raw, 0) == (entity, len(raw))
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, suppress_health_check=slow_to_draw)
 @given(data=st.data())
 def test_any_buffer_is_read_alike(data: st.DataObject) -> None:
@@ -164,6 +165,7 @@ def test_any_buffer_is_read_alike(data: st.DataObject) -> None:
     assert decode(schema, memoryview(raw)) == decode(schema, bytearray(raw)) == entity
 
 
+@pytest.mark.thorough
 @settings(max_examples=400, suppress_health_check=slow_to_draw)
 @given(data=st.data())
 def test_a_mutated_message_is_read_or_refused_as_a_protocol_error(data: st.DataObject) -> None:
@@ -178,6 +180,7 @@ def test_a_mutated_message_is_read_or_refused_as_a_protocol_error(data: st.DataO
     read_or_refuse(schema, bytes(raw))
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, suppress_health_check=slow_to_draw)
 @given(data=st.data())
 def test_every_truncated_message_is_refused(data: st.DataObject) -> None:

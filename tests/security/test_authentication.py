@@ -426,6 +426,7 @@ class Exchanges:
             self.between += self._open
 
 
+@pytest.mark.thorough
 @VIRTUAL
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 @bounded(600)
@@ -480,6 +481,7 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
         assert cluster.log_end_offset("t") == 2
 
 
+@pytest.mark.thorough
 @VIRTUAL
 @bounded(600)
 async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
@@ -566,6 +568,7 @@ async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time(
         assert cluster.log_end_offset("t") == 2
 
 
+@pytest.mark.thorough
 @bounded(60)
 async def test_expiring_tokens_are_replaced_before_they_expire() -> None:
     """A session ends when its token expires, and each renewal uses a new token."""

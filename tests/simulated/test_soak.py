@@ -31,7 +31,7 @@ from .whole import draw_whole
 from .world import Result, run
 
 ROOT = Path(__file__).parents[2]
-EVERYDAY = 120  # how many of the 1000 seeds `make check` runs; `make test` runs all of them
+EVERYDAY = 120  # how many of the 1000 seeds run with the everyday tests; half in `make check`
 
 # One seed in ten runs the whole producer, whose ResourceWarnings are no failure here.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
@@ -65,7 +65,10 @@ def nothing_is_wrong(seeds: int, *flags: str, first: int = 0) -> None:
     assert re.fullmatch(rf"{seeds} schedules, 0 violations, \d+ unknown", last)
 
 
-@pytest.mark.parametrize("first", range(0, EVERYDAY, 30))
+@pytest.mark.parametrize(
+    "first",
+    [0, 30, *(pytest.param(each, marks=pytest.mark.thorough) for each in range(60, EVERYDAY, 30))],
+)
 def test_the_first_seeds_show_nothing_wrong(first: int) -> None:
     """The first seeds of the soak show no violation.
 

@@ -31,7 +31,7 @@ from .test_soak import nothing_is_wrong, seeds_are_right
 from .transactional import CLEANUP_INTERVAL, PROFILES, draw_transactional, kind_of
 from .transactional_run import Transactional
 
-EVERYDAY = 30  # how many of the 240 seeds `make check` runs; `make test` runs all of them
+EVERYDAY = 30  # how many of the 240 seeds run with the everyday tests
 
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
