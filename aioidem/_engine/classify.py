@@ -33,7 +33,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._engine.unlisted import may_pass
 
-__all__ = ["RETRIABLE_TOPIC_ERRORS", "Action", "Disposition", "classify"]
+__all__ = ["RETRIABLE_FETCH_ERRORS", "RETRIABLE_TOPIC_ERRORS", "Action", "Disposition", "classify"]
 
 RETRIABLE_TOPIC_ERRORS = frozenset(
     {
@@ -49,6 +49,16 @@ RETRIABLE_TOPIC_ERRORS = frozenset(
     }
 )
 """Errors of a topic or partition that may pass by themselves, in answers other than Produce."""
+
+RETRIABLE_FETCH_ERRORS = RETRIABLE_TOPIC_ERRORS | {
+    ErrorCode.kafka_storage_error,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.offset_not_available,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.inconsistent_topic_id,
+}
+"""Errors of a partition that may pass by themselves, in the answer to a Fetch."""
 
 
 class Action(enum.Enum):

@@ -261,12 +261,14 @@ class Connections:
         """Return the connections to close because they are not needed.
 
         These are the idle ones, and those to bootstrap addresses once a broker from metadata is
-        connected.
+        connected. One that the broker throttles is kept: a new one would evade the quota.
         """
         quiet = [
             link
             for link in self.links.values()
-            if not link.outstanding and link.state is LinkState.READY
+            if not link.outstanding
+            and link.state is LinkState.READY
+            and now >= link.throttled_until
         ]
         if not quiet:
             return ()
@@ -399,7 +401,7 @@ class Connections:
             if link.outstanding:
                 at = link.timeout_at(config.request_timeout, config.delivery_timeout)
             elif link.state is LinkState.READY and config.connections_max_idle is not None:
-                at = link.last_progress + config.connections_max_idle
+                at = max(link.last_progress + config.connections_max_idle, link.throttled_until)
             if at is not None and at < first:
                 first = at
             if now < link.throttled_until < first:

@@ -369,11 +369,14 @@ class ProducerCore:
             at = state.next_wake(now, grace, linger)
             if at < first:
                 first = at
-            if state.unresolved:
-                doubt = self._doubt
-                at = doubt.awaits(state) if state.outstanding else doubt.turns_at(state, now)
-                if at is not None and at < first:
-                    first = at
+            if state.outstanding:
+                at_doubt = self._doubt.awaits(state)
+            elif state.unresolved:
+                at_doubt = self._doubt.turns_at(state, now)
+            else:
+                continue
+            if at_doubt is not None and at_doubt < first:
+                first = at_doubt
         return None if first == math.inf else first
 
     # -- what happened -----------------------------------------------------------------------------
@@ -427,8 +430,8 @@ class ProducerCore:
                 self._inquiries.on_broker_config(link.node_id, answer)
             case steps.AskProducers() if request.subject is not None:
                 self._doubt.on_producers(link, request.subject, answer, now)
-            case steps.ReadBack() if request.subject is not None:
-                self._doubt.on_read_back(link, request.subject, answer, now)
+            case steps.ReadBack():
+                self._doubt.on_read_back(link, request, answer, now)
             case steps.FindCoordinator():
                 self.coordination.on_coordinator(link, answer, now)
             case steps.InitTransactions():

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.broker_facts import BrokerInquiries
-from aioidem._engine.classify import RETRIABLE_TOPIC_ERRORS
+from aioidem._engine.classify import RETRIABLE_FETCH_ERRORS, RETRIABLE_TOPIC_ERRORS
 from aioidem._engine.cluster import ClusterView
 from aioidem._engine.connections import Connections
 from aioidem._engine.effects import Effects
@@ -26,7 +26,7 @@ from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.read_back import written_batches
 from aioidem._engine.request_ledger import RequestLedger
-from aioidem._engine.requests import RequestKind
+from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.steps import AskProducers, ReadBack
 from aioidem._log import LogLine
 from aioidem._protocol.producers import ProducersAnswer
@@ -154,36 +154,51 @@ class DoubtResolution:
             return
         pages, self._next_pages = self._next_pages, []
         for state, link, offset in pages:
-            if not link.closed:
+            if state.read_back.offset != offset:
+                continue  # the reading has ended since
+            if link.closed:
+                state.end_read_back()
+            elif link.admits(now):
                 self._read(state, link, offset, now)
+            else:
+                self._next_pages.append((state, link, offset))
 
     def _read(self, state: PartitionState, link: Link, offset: int, now: float) -> None:
         token = self._requests.register(link, RequestKind.READ_BACK, now, state)
+        state.read_back.asked(token)
         self._requests.add(
             ReadBack(link.link_id, token, state.topic, state.topic_id, state.partition, offset)
         )
 
     def on_read_back(
-        self, link: Link, state: PartitionState, answer: ReadBackAnswer, now: float
+        self, link: Link, request: Outstanding, answer: ReadBackAnswer, now: float
     ) -> None:
-        """Handle a page of a partition's log.
+        """Handle a page of a partition's log, if that log is still read there.
+
+        A page that the partition's old leader owed says nothing about the log of the new one.
 
         Raises:
             ProtocolError: the batches of the page are malformed; the Sender closes the connection.
         """
         link.throttle(answer.throttle_ms, now)
+        state = request.subject
+        if state is None or not state.read_back.takes(request.token):
+            return
         if answer.error_code:
-            if answer.error_code in RETRIABLE_TOPIC_ERRORS:
+            if answer.error_code in RETRIABLE_FETCH_ERRORS:
                 self._effects.refresh_metadata()
                 state.end_read_back(now + self._config.retry_backoff)
             else:
-                state.end_read_back()
-                link.refuse_reading()
+                state.give_up_doubt(self._effects)
             return
         if self._wall_ahead is None or not state.must_not_resend:
             state.end_read_back()
             return
         page = written_batches(answer.records)
+        if not page and state.read_back.is_short_of(answer.high_watermark):
+            # The broker sends no records now, perhaps because the client has reached its quota.
+            state.end_read_back(now + self._config.retry_backoff)
+            return
         following = state.on_read_back(page, answer.high_watermark, self._effects)
         if following is not None:
             self._next_pages.append((state, link, following))

@@ -96,11 +96,13 @@ class IdentityLedger:
     under epoch e+1 fences epoch e.
     """
 
-    __slots__ = ("bumps", "current", "state")
+    __slots__ = ("_shared", "bumps", "current", "state")
 
     def __init__(self) -> None:
         self.state = IdentityState.ABSENT
         self.current: ProducerIdentity | None = None
+        # The last identity that another producer was seen to use; None if none was.
+        self._shared: ProducerIdentity | None = None
         self.bumps = 0
 
     def _move(self, event: IdentityEvent) -> None:
@@ -126,12 +128,23 @@ class IdentityLedger:
         self._move(IdentityEvent.RENEW)
         self.current = ProducerIdentity(producer_id, epoch)
 
-    def disown(self) -> None:
+    def is_shared(self, producer_id: int, epoch: int) -> bool:
+        """Return whether another producer was seen to use an identity that is granted now.
+
+        Sequences would begin anew under it, so the leader would take new batches for stored ones.
+        """
+        return self._shared == (producer_id, epoch)
+
+    def disown(self, *, shared: bool = False) -> None:
         """Give up the producer id.
 
         Another producer uses it, or may use it in the new cluster; or this producer changes its
         transactional id.
+
+        Args:
+            shared: whether another producer was seen to use it.
         """
+        self._shared = self.current if shared else None
         self.bumps += self.current is not None
         self._move(IdentityEvent.DISOWN)
         self.current = None

@@ -25,8 +25,8 @@ __all__ = ["IdentityRequest"]
 _PASSING = frozenset({ErrorCode.none, ErrorCode.unknown_server_error})
 """The error codes after which the producer id is requested again.
 
-NONE is one of them, for an answer that has neither an error nor a producer id. The other one states
-no reason.
+NONE is one of them, for an answer that has neither an error nor a usable producer id. The other one
+states no reason.
 """
 
 _NEEDED: dict[int, str] = {
@@ -99,15 +99,19 @@ class IdentityRequest:
     def on_answer(
         self, link: Link, answer: ProducerIdAnswer, now: float
     ) -> errors.KafkaError | None:
-        """Handle the answer to InitProducerId; a success without an id counts as a failure.
+        """Handle the answer to InitProducerId.
+
+        A success without an id counts as a failure, and so does one with the identity that another
+        producer was seen to use.
 
         Returns:
             The error with which all waiting records end; None if they may go on waiting.
         """
         link.throttle(answer.throttle_ms, now)
         code = answer.error_code
-        if code == ErrorCode.none and answer.producer_id >= 0 and answer.producer_epoch >= 0:
-            self._identity.grant(answer.producer_id, answer.producer_epoch)
+        granted = (answer.producer_id, answer.producer_epoch)
+        if code == ErrorCode.none and min(granted) >= 0 and not self._identity.is_shared(*granted):
+            self._identity.grant(*granted)
             self._backoff.reset()
             self.error = None
             return None

@@ -109,8 +109,9 @@ class LostLinks:
                 if request.subject is not None:
                     request.subject.on_producers(None)
             case RequestKind.READ_BACK:
-                if request.subject is not None:
-                    request.subject.end_read_back()
+                state = request.subject
+                if state is not None and state.read_back.takes(request.token):
+                    state.end_read_back()
             case RequestKind.COORDINATION:
                 self._transactions.on_lost(now, written=written)
             case _:

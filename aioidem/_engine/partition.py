@@ -1105,12 +1105,21 @@ class PartitionState:
         )
 
     def begin_read_back(self) -> int | None:
-        """Begin to read the log after the last acknowledged offset.
+        """Begin to read the log where the first batch in doubt may be.
+
+        It lies after all records that were known to be stored when it was first sent. Batches that
+        were acknowledged since may lie after it.
 
         Returns:
             The first offset to read; None if no acknowledged offset is known.
         """
-        return self.read_back.begin(self.log.offset)
+        known = self.log.offset
+        for batch in self.unresolved:
+            if batch.in_doubt and batch.due and batch.first_attempt is not None:
+                stored = batch.first_attempt.after
+                if stored is not None and stored[0] < known:
+                    known = stored[0]
+        return self.read_back.begin(known)
 
     def on_read_back(
         self, page: Sequence[WrittenBatch], high_watermark: int, out: Effects
@@ -1124,6 +1133,7 @@ class PartitionState:
         found = self.read_back.found(page, doubtful)
         for batch, written in found:
             below = self.unresolved[: self.unresolved.index(batch)]
+            self.suspicion.found(batch.max_timestamp_ms)
             self._settle_ack(batch, written.base_offset, out, None, read_back=True)
             self._was_accepted_over_a_hole(batch, below, out)
         following = self.read_back.following(page, high_watermark)
@@ -1144,9 +1154,24 @@ class PartitionState:
             self.retry_at = retry_at
 
     def give_up_doubt(self, out: Effects) -> None:
-        """End the batches in doubt as UNKNOWN: neither a resend nor the log can resolve them."""
+        """End the batches in doubt as UNKNOWN: neither a resend nor the log can resolve them.
+
+        Such a batch may be in the log, and a leader that had forgotten the producer took it without
+        the batches before it. So refused batches before it end as NOT_WRITTEN: sent again, they
+        would come after it.
+        """
         self.read_back.end()
-        for batch in [b for b in self.unresolved if b.in_doubt and b.due]:
+        doubtful = [b for b in self.unresolved if b.in_doubt and b.due]
+        if not doubtful:
+            return
+        for batch in self.unresolved[: self.unresolved.index(doubtful[-1])]:
+            if batch.due and not batch.in_doubt:
+                refused = errors.OutOfOrderSequenceNumber(
+                    f"{self.where}: the batch of sequence {batch.wire_base} was refused, and a "
+                    "later one may be in the log, so it could be appended only out of order"
+                )
+                self._fail(batch, refused, out)
+        for batch in doubtful:
             error = errors.UnknownProducerId(
                 f"{self.where}: the brokers may have forgotten this producer (KIP-854), so the "
                 "batch is not resent; it was not found in the log, or the log could not be read"
@@ -1300,6 +1325,7 @@ class PartitionState:
         """
         if status is DeliveryStatus.UNKNOWN:
             out.doubt_ended("unknown")
+            self.suspicion.given_up(batch.max_timestamp_ms)
         if batch.absent_here and batch.state is not BatchState.IN_FLIGHT:
             self._skip(batch)
         batch.move(BatchEvent.GIVE_UP)

@@ -58,7 +58,7 @@ class PartitionQueue(QueueFields):
         self.flushing = bool(self.records)
 
     def hurry(self) -> None:
-        """End the linger time: a record got its partition only after a flush for it had begun."""
+        """End the linger time: a record came into this queue after a flush for it had begun."""
         self.flushing = True
 
     def hold_back(self) -> None:

@@ -23,7 +23,6 @@ from aioidem._engine.idempotence import IdentityLedger
 from aioidem._engine.links import Link
 from aioidem._engine.overdue import LeaderStatus
 from aioidem._engine.partition import PartitionState
-from aioidem._engine.record import PendingRecord
 from aioidem._engine.sticky_target import StickyTarget
 from aioidem.structs import DeliveryStatus
 
@@ -299,7 +298,7 @@ class Partitions:
         current = identity.current
         if current is None or current.producer_id != shared.producer_id:
             return None
-        identity.disown()
+        identity.disown(shared=True)
         return f"{told.args[0]}. This producer requests a new id; batches in doubt end UNKNOWN"
 
     # -- when a topic is deleted or the cluster changes
@@ -328,17 +327,15 @@ class Partitions:
         if old.outstanding:
             self.retired.append(old)
 
-    def succeed(self, old: PartitionState, queued: list[PendingRecord]) -> None:
-        """Create a partition's state under its topic's new id.
+    def succeed(self, old: PartitionState) -> PartitionState:
+        """Create a partition's state under its topic's new id, and return it.
 
         Args:
             old: the partition's state under the old topic id.
-            queued: the records to be sent to the new topic, in order.
         """
         fresh = self._make(old.topic, old.partition)
         self.wake(fresh)
-        for record in queued:
-            fresh.queue.append(record, record.deadline - self._config.delivery_timeout)
+        return fresh
 
     def forget_cluster(self, error: errors.KafkaError) -> None:
         """Fail all records with `error` and forget all partitions, on a move to another cluster."""

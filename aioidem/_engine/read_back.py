@@ -48,17 +48,19 @@ def written_batches(page: bytes) -> list[WrittenBatch]:
 class ReadBack:
     """The reading of one partition's log, page by page."""
 
-    __slots__ = ("offset",)
+    __slots__ = ("_awaited", "offset")
 
     def __init__(self) -> None:
         # The offset at which the next page starts; None while the log is not being read.
         self.offset: int | None = None
+        # The token of the request for that page; None while it is not requested.
+        self._awaited: int | None = None
 
     def begin(self, acked_offset: int) -> int | None:
-        """Begin to read after the last acknowledged offset.
+        """Begin to read after an acknowledged offset.
 
         Args:
-            acked_offset: the last acknowledged offset; -1 if there is none.
+            acked_offset: that offset; -1 if none was acknowledged.
 
         Returns:
             The first offset to read; None if no offset was acknowledged.
@@ -66,9 +68,27 @@ class ReadBack:
         self.offset = acked_offset + 1 if acked_offset >= 0 else None
         return self.offset
 
+    def asked(self, token: int) -> None:
+        """Note that the next page was requested; `token` is that of the request."""
+        self._awaited = token
+
+    def takes(self, token: int) -> bool:
+        """Return whether a request is the one for the next page, and await it no longer.
+
+        It is not if the reading has ended or begun anew since, for instance at another leader.
+        """
+        awaited = self._awaited == token
+        if awaited:
+            self._awaited = None
+        return awaited
+
+    def is_short_of(self, high_watermark: int) -> bool:
+        """Return whether the committed log has something at the offset of the requested page."""
+        return self.offset is not None and self.offset < high_watermark
+
     def end(self) -> None:
         """Stop reading: all pages are read, a request failed, or the partition's route changed."""
-        self.offset = None
+        self.offset = self._awaited = None
 
     def found(
         self, page: Iterable[WrittenBatch], doubtful: Iterable[Batch]

@@ -244,13 +244,16 @@ class RecordAccumulator:
         elif index not in views:
             return False
         state = self._partitions.state(topic.name, index)
-        queue = state.queue
-        if not queue.records:
+        if not state.queue.records:
             self._partitions.wake(state)
-        queue.append(record, now)
-        if record.generation < self.appender.generation:
-            queue.hurry()  # a flush began while the record waited for its partition
+        self._enqueue(state, record, now)
         return True
+
+    def _enqueue(self, state: PartitionState, record: PendingRecord, queued_at: float) -> None:
+        """Put a record into a queue, and end lingering there if a flush already waits for it."""
+        state.queue.append(record, queued_at)
+        if record.generation < self.appender.generation:
+            state.queue.hurry()
 
     def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
         view = self._cluster.topics[topic.name]
@@ -544,7 +547,9 @@ class RecordAccumulator:
                 old, errors.UnknownTopicId(f"{old.where}: the topic was deleted and recreated")
             )
             if old.partition in view.leaders:
-                self._partitions.succeed(old, queued)
+                fresh = self._partitions.succeed(old)
+                for record in queued:
+                    self._enqueue(fresh, record, record.deadline - self._config.delivery_timeout)
 
     def take_unwritten(self) -> dict[str, list[PendingRecord]]:
         """Take back all records that were never appended, by topic: the cluster has changed."""

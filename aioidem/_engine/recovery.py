@@ -219,8 +219,9 @@ class Recovery:
             if batch.state is not BatchState.WAITING:
                 continue
             if batch.wire_base == 0 and batch is not candidates[0]:
-                # The sequence has wrapped around to 0. A success at 0 proves nothing about earlier
-                # batches: a leader whose state is of an older epoch accepts 0 without them.
+                # The sequence has wrapped around to 0. A leader whose state is of an older epoch,
+                # because it has lost what it acknowledged in this one, accepts 0 without earlier
+                # batches. So this probe is the last of its pass.
                 continue
             return batch
         return None

@@ -13,7 +13,8 @@ acknowledged batch, however old the records are. If a topic's timestamp type cha
 is in doubt, the type of the last answer is assumed.
 
 A partition is suspect if its oldest stamp is older than half the expiration. The stamps of its last
-acknowledged batch and of all unresolved ones count. The other half of the expiration covers
+acknowledged batch and of all unresolved ones count, and under one identity those of batches that
+ended UNKNOWN, since each may be the last one in the log. The other half of the expiration covers
 differences between clocks and the time of delivery. A partition that is suspect when its leader
 changes stays suspect until the new leader acknowledges a batch.
 
@@ -37,7 +38,14 @@ DEFAULT_EXPIRATION = 86400.0
 class Suspicion:
     """Whether one partition's leader may have forgotten the producer, judged by timestamps."""
 
-    __slots__ = ("_acked_stamp_ms", "_appended_ms", "_carried", "due_ms", "suspect")
+    __slots__ = (
+        "_acked_stamp_ms",
+        "_appended_ms",
+        "_carried",
+        "_given_up_ms",
+        "due_ms",
+        "suspect",
+    )
 
     def __init__(self) -> None:
         self._acked_stamp_ms: int | None = None
@@ -45,6 +53,9 @@ class Suspicion:
         # milliseconds since the Unix epoch. A new identity does not reset it, because it is a fact
         # about the log.
         self._appended_ms: int | None = None
+        # The oldest timestamp of the batches that ended UNKNOWN under the present identity, in
+        # milliseconds since the Unix epoch; None if none did.
+        self._given_up_ms: int | None = None
         self._carried = False
         self.suspect = False
         # After which time of day the leader may have forgotten the producer, in milliseconds since
@@ -65,13 +76,34 @@ class Suspicion:
         self._acked_stamp_ms = appended_ms if by_log else created_ms
         self._carried = False
 
+    def found(self, created_ms: int) -> None:
+        """Count the timestamp of a batch that was found in the log, until one is acknowledged.
+
+        Args:
+            created_ms: the batch's maximum timestamp, in milliseconds since the Unix epoch.
+        """
+        stamp, acked = self._appended_ms, self._acked_stamp_ms
+        if stamp is None:
+            stamp = created_ms
+        if acked is None or stamp < acked:
+            self._acked_stamp_ms = stamp
+
+    def given_up(self, created_ms: int) -> None:
+        """Count the timestamp of a batch that ended UNKNOWN until the identity changes.
+
+        Args:
+            created_ms: the batch's maximum timestamp, in milliseconds since the Unix epoch.
+        """
+        if self._given_up_ms is None or created_ms < self._given_up_ms:
+            self._given_up_ms = created_ms
+
     def leader_changed(self) -> None:
         """Keep the suspicion for a new leader: it may have forgotten the producer as well."""
         self._carried = self._carried or self.suspect
 
     def renewed(self) -> None:
         """End the suspicion: the producer has a new identity, for which old state is irrelevant."""
-        self._acked_stamp_ms = None
+        self._acked_stamp_ms = self._given_up_ms = None
         self._carried = self.suspect = False
 
     def assess(self, wall_ms: float, expiration: float, unresolved: Iterable[Batch]) -> bool:
@@ -85,6 +117,10 @@ class Suspicion:
         floor, oldest = self._appended_ms, self._acked_stamp_ms
         for batch in unresolved:
             stamp = batch.max_timestamp_ms if floor is None else floor
+            if oldest is None or stamp < oldest:
+                oldest = stamp
+        if self._given_up_ms is not None:
+            stamp = self._given_up_ms if floor is None else floor
             if oldest is None or stamp < oldest:
                 oldest = stamp
         self.due_ms = None if oldest is None else oldest + expiration * 1000.0 / 2

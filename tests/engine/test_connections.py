@@ -420,6 +420,9 @@ def test_a_connection_without_requests_is_spare_when_it_has_been_idle_for_long()
     assert wires.all.spare(69.9) == []
     (found,) = wires.all.spare(70.0)
     assert (found.link.node_id, found.reason, found.error) == (-1, "idle", None)
+    found.link.throttled_until = 90.0
+    assert not wires.all.spare(89.9), "a new connection would evade the quota"
+    assert leaving(wires.all.spare(90.0)) == [-1]
     endless = Wires(connections_max_idle=None)
     assert endless.all.spare(1e9) == ()
     endless.ready(-1)
@@ -599,6 +602,9 @@ def test_the_next_time_is_the_earliest_of_back_offs_throttles_and_idle_connectio
     link.throttled_until = 40.0
     assert wires.all.next_wake(10.0) == 40.0
     assert wires.all.next_wake(40.0) == 70.0
+    link.throttled_until = 80.0
+    assert wires.all.next_wake(75.0) == 80.0
+    link.throttled_until = 40.0
     wires.learn(0)
     wires.failed(0, OSError("refused"), now=10.0)
     retry_at = wires.all.nodes[0].retry_at

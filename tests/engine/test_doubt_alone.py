@@ -15,7 +15,7 @@ from aioidem._engine.effects import Effects
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.recovery import Rung
 from aioidem._engine.request_ledger import RequestLedger
-from aioidem._engine.requests import RequestKind
+from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.steps import AskProducers, ReadBack, Step
 from aioidem._log import LogLine
 from aioidem._protocol.producers import ProducersAnswer
@@ -97,8 +97,13 @@ class Alone:
             for request, offset in stored
         )
         answer = ReadBackAnswer(code, end, data, throttle_ms=throttle)
-        self.of.on_read_back(self.link, self.state, answer, self.now)
+        self.of.on_read_back(self.link, self.asked(), answer, self.now)
         self.rig.collect()
+
+    def asked(self) -> Outstanding:
+        """Return the last request for a page."""
+        asked = self.link.outstanding.values()
+        return [each for each in asked if each.kind is RequestKind.READ_BACK][-1]
 
     def first_probe(self) -> int:
         """Return the last sequence of the batch that is resent first."""
@@ -294,15 +299,61 @@ def test_a_passing_error_lets_the_log_be_read_again_after_a_pause() -> None:
     assert alone.prepare(alone.state.retry_at) != []
 
 
-def test_a_permanent_error_ends_the_reading_on_this_connection() -> None:
+def test_a_permanent_error_ends_the_doubt_of_this_partition_and_others_are_read() -> None:
     alone = reading()
-    before = alone.state.retry_at
     alone.page(code=TOPIC_AUTHORIZATION_FAILED, end=0)
-    assert (alone.link.may_read, alone.state.retry_at) == (False, before)
+    assert alone.link.may_read
     assert alone.state.read_back.offset is None
     assert not alone.rig.core.metadata.wanted
-    assert alone.prepare(alone.now) == []
     assert alone.statuses() == [UNKNOWN] * 2
+    assert alone.prepare(alone.now) == []
+
+
+def test_an_empty_page_below_the_high_watermark_is_asked_for_again_after_a_pause() -> None:
+    """A broker sends no records while the client has reached its quota."""
+    alone = reading()
+    alone.page(end=alone.rig.outcomes[0].offset + 2)
+    assert alone.statuses() == [PENDING] * 2
+    assert alone.state.read_back.offset is None
+    assert alone.state.retry_at == alone.now + alone.rig.config.retry_backoff
+    assert not alone.rig.core.metadata.wanted
+    assert alone.prepare(alone.state.retry_at) != []
+
+
+@pytest.mark.parametrize("code", [0, NOT_LEADER, TOPIC_AUTHORIZATION_FAILED])
+def test_what_comes_of_an_earlier_reading_counts_for_nothing(code: int) -> None:
+    """The partition moved to another leader since, or its connection was lost, and is read anew."""
+    alone = reading()
+    earlier = alone.asked()
+    alone.state.end_read_back()
+    alone.link.outstanding.clear()
+    assert len(alone.prepare(alone.now)) == 1
+    before = alone.state.read_back.offset, alone.state.retry_at
+    alone.of.on_read_back(alone.link, earlier, ReadBackAnswer(code, 0, b"", 50), alone.now)
+    assert not alone.link.admits(alone.now + 0.049), "the broker asks for a pause"
+    assert (alone.state.read_back.offset, alone.state.retry_at) == before
+    assert not alone.rig.core.metadata.wanted
+    assert alone.statuses() == [PENDING] * 2
+    alone.page(end=0)
+    assert alone.statuses() == [UNKNOWN] * 2
+
+
+def test_a_next_page_waits_until_the_connection_admits() -> None:
+    alone = reading(3)
+    alone.page((alone.sent[0], 1), end=20, throttle=1_000)
+    assert alone.read_on(alone.now + 0.9) == []
+    assert alone.of.reads_on()
+    (step,) = alone.read_on(alone.now + 1.0)
+    assert isinstance(step, ReadBack)
+    assert step.offset == 2
+
+
+def test_a_next_page_is_not_read_if_the_reading_has_ended() -> None:
+    alone = reading(3)
+    alone.page((alone.sent[0], 1), end=20)
+    alone.state.end_read_back()
+    assert alone.read_on(alone.now) == []
+    assert not alone.of.reads_on()
 
 
 def test_a_page_says_nothing_once_the_leader_is_known_to_remember() -> None:
@@ -352,6 +403,8 @@ def test_a_next_page_is_not_read(why: str) -> None:
         assert not alone.of.reads_on()
     assert alone.read_on(alone.now) == []
     assert not alone.of.reads_on()
+    if why == "the connection is closed":
+        assert alone.state.read_back.offset is None, "the log may be read anew"
 
 
 # -- old leaders

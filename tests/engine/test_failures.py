@@ -545,6 +545,25 @@ def test_a_leader_of_the_deleted_topic_is_none_of_the_new_one(version: int) -> N
     assert record.status is ACKED
 
 
+@pytest.mark.parametrize("left", [1, 2], ids=["fewer partitions", "as many"])
+def test_a_flush_that_has_begun_ends_lingering_in_a_recreated_topic_too(left: int) -> None:
+    rig = Rig(partitions=2, linger=60.0).start()
+    for partition in range(2):
+        rig.leaders[T, partition] = (-1, 1)
+    rig.refresh()
+    (record,) = rig.send()
+    rig.core.accumulator.begin_flush()
+    rig.poll()
+    rig.ids[T] = topic_id(T, 1)
+    rig.leaders[T, 0] = (1, 0)
+    if left == 1:
+        del rig.leaders[T, 1]
+    rig.refresh()
+    rig.tick(1.0)
+    rig.ack_all()
+    assert record.status is ACKED
+
+
 def _recreated_with_one_partition_of_two(count: int = 1) -> tuple[Rig, Outcome, Outcome]:
     """Queue records for partition 1 and a later one for 0, then recreate the topic without 1.
 

@@ -10,8 +10,19 @@ from aioidem import errors
 from aioidem._engine import steps
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
+from aioidem._protocol.producer_id import ProducerIdAnswer
 
-from .driver import ACKED, INVALID_PRODUCER_EPOCH, NONE, NOT_LEADER, UNKNOWN, Rig, T, topic_id
+from .driver import (
+    ACKED,
+    INVALID_PRODUCER_EPOCH,
+    NONE,
+    NOT_LEADER,
+    UNKNOWN,
+    Rig,
+    T,
+    topic_id,
+    wait_until,
+)
 
 LOST = errors.KafkaConnectionError("lost")
 
@@ -201,6 +212,30 @@ def test_a_shared_producer_id_is_given_up_once() -> None:
     assert after is not None
     assert after.producer_id != before.producer_id
     assert len([event for event in rig.events if "requests a new id" in event]) == 1
+
+
+def test_a_shared_identity_that_is_granted_again_is_refused() -> None:
+    """Sequences would begin anew under it, and the leader would take new batches for stored ones.
+
+    The producer asks again after a pause. Another epoch of the id, or another id, is usable.
+    """
+    rig = Rig().start()
+    rig.hold = (steps.InitProducerId,)
+    rig.send()
+    rig.ack_all()
+    shared = rig.core.identity.current
+    assert shared is not None
+    rig.send()
+    fenced(rig)
+    for granted in (shared, shared, (shared.producer_id, shared.epoch + 1)):
+        wait_until(rig, lambda: bool(rig.held))
+        answer = ProducerIdAnswer(NONE, *granted, throttle_ms=0)
+        rig.core.on_answer(rig.held.pop(), answer, rig.now)
+        assert (rig.core.identity.current == granted) is (granted != shared)
+        rig.poll()
+        assert not rig.held
+    rig.ack_all()
+    rig.assert_drained()
 
 
 # -- deleted topics

@@ -124,3 +124,47 @@ def test_a_change_of_the_leader_alone_makes_nothing_suspect() -> None:
     of.acked(1000, NONE_NAMED)
     of.leader_changed()
     assert not of.assess(1000, EXPIRATION, [])
+
+
+def test_a_batch_that_was_found_in_the_log_counts_until_the_next_acknowledgement() -> None:
+    """It may be the last one in the log, from which the leader counts; or an earlier one is."""
+    of = Suspicion()
+    of.found(1000)
+    assert suspected_from(of) == 1000
+    of.found(2000)
+    assert suspected_from(of) == 1000
+    of.acked(3000, NONE_NAMED)
+    of.found(1500)
+    assert suspected_from(of) == 1500
+    of.acked(3000, NONE_NAMED)
+    assert suspected_from(of) == 3000
+
+
+def test_a_batch_that_was_found_was_appended_after_the_acknowledged_ones() -> None:
+    """On a topic with log append times its own timestamp does not count."""
+    of = Suspicion()
+    of.acked(0, 1500)
+    of.found(500)
+    assert suspected_from(of) == 1500
+    assert suspected_from(of, 500) == 1500
+
+
+def test_the_oldest_batch_that_ended_unknown_counts_until_the_identity_changes() -> None:
+    of = Suspicion()
+    of.acked(3000, NONE_NAMED)
+    of.given_up(1500)
+    of.given_up(2000)
+    of.acked(3000, NONE_NAMED)
+    assert suspected_from(of) == 1500
+    assert suspected_from(of, 1000) == 1000
+    of.acked(0, 2500)
+    assert suspected_from(of) == 2500, "it was appended after the acknowledged one, if it was"
+    of.renewed()
+    of.acked(3000, NONE_NAMED)
+    assert suspected_from(of) == 3000
+
+
+def test_a_batch_that_ended_unknown_is_alone_enough() -> None:
+    of = Suspicion()
+    of.given_up(1000)
+    assert suspected_from(of) == 1000

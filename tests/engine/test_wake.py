@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from .driver import UNKNOWN, T, pipelined
+from .driver import UNKNOWN, Rig, T, pipelined
 
 
 def test_a_connection_that_falls_idle_is_closed_on_time() -> None:
@@ -70,3 +70,28 @@ def test_metadata_that_is_due_on_a_full_connection_is_requested_when_there_is_ro
     rig.ack(requests[0])
     rig.poll()
     assert rig.core.metadata.requests == before + 1
+
+
+def test_an_old_leader_that_owes_an_answer_to_what_has_ended_is_given_up_on_time() -> None:
+    """Its batch ended UNKNOWN at the deadline, and nothing is unresolved; a record waits behind."""
+    rig = Rig(brokers=2, request_timeout=30.0, delivery_timeout=40.0, metadata_max_age=3000.0)
+    rig.start()
+    rig.send()
+    rig.ack_all()
+    rig.leaders[T, 0] = (-1, 1)
+    rig.refresh()
+    (late,) = rig.send()
+    sent_at = rig.now
+    rig.tick(37.0)
+    rig.leaders[T, 0] = (1, 2)
+    rig.core.metadata.want()
+    rig.tick(2.3)
+    (owed,) = rig.outstanding()
+    rig.send()
+    rig.tick(sent_at + 40.1 - rig.now)
+    assert late.status is UNKNOWN
+    rig.leaders[T, 0] = (2, 3)
+    rig.core.metadata.want()
+    rig.tick(2.5)
+    assert owed.link.closed
+    assert rig.outstanding()[-1].link is not owed.link

@@ -759,7 +759,9 @@ def state_forgotten_when_the_topic_vanishes(patch: Patch) -> None:
         for old in self._partitions.of(name):
             queued = old.queue.empty()
             self._partitions.retire(old, _timeout())
-            self._partitions.succeed(old, queued)
+            fresh = self._partitions.succeed(old)
+            for item in queued:
+                fresh.queue.append(item, item.queued_at)
 
     patch(MetadataMerge, "finish", naive)
     patch(RecordAccumulator, "recreate", recreate)
