@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from aioidem._engine.flushing import FlushCount
 from aioidem._engine.outcomes import Outcomes
-from aioidem.structs import DeliveryCounts
+from aioidem.structs import DeliveryCounts, DeliveryStatus
 from aioidem.testing import Anomaly, Outcome, ValueId, Violation
 
 __all__ = ["Flushes", "counted"]
@@ -38,7 +38,12 @@ class Flushes:
     def began(self, generation: int, queued: Iterable[ValueId]) -> None:
         """Note that a flush began, and which records had been queued until then."""
         waits_for = frozenset(value for value in queued if value not in self._decided)
-        tally = FlushCount(generation)
+        # The engine has ended these since outcomes were last delivered; `Producer.flush` counts
+        # them from the beginning, too.
+        untold: Counter[DeliveryStatus] = Counter()
+        for settlement in self._outcomes.peek_settled():
+            untold[settlement.outcome.status] += len(settlement.records)
+        tally = FlushCount(generation, untold)
         self._outcomes.count_for(tally)
         self._flushes.append(_Flush(tally, waits_for))
 

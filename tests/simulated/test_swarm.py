@@ -50,6 +50,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4509659, id="what an unknown code puts in question was sent before it"),
         pytest.param(4475209, id="no record waits for a leader of a deleted topic"),
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
+        pytest.param(4554272, id="a flush counts what ended since anybody was last told"),
     ],
 )
 def test_seeds_that_were_wrong_are_right(seed: int) -> None:
