@@ -72,9 +72,9 @@ class FrameWatch:
         # By connection: the requests that wait for an answer, by correlation id.
         self._asked: dict[object, dict[int, tuple[int, int, object]]] = {}
         # `_home`: the cluster that the producer writes to; None until an answer names it.
-        # `_elsewhere`: what another cluster has said last, for the case that the producer moves.
+        # `_elsewhere`: what each other cluster has said last, for the case that the producer moves.
         self._home: str | None = None
-        self._elsewhere: MetadataTold | None = None
+        self._elsewhere: dict[str | None, MetadataTold] = {}
 
     def sent(self, connection: object, request: object, frame: bytes) -> None:
         """Note that a request was given to the socket.
@@ -134,12 +134,13 @@ class FrameWatch:
         for judge in self._judges:
             judge.lost(connection, unwritten)
 
-    def cluster_changed(self) -> None:
-        """Note that the producer has moved to the other cluster that has answered last."""
+    def cluster_changed(self, cluster_id: str) -> None:
+        """Note that the producer has moved to another cluster."""
         self._monitor.cluster_changed()
         self._ids.clear()
         self._epochs.clear()
-        self._home, told, self._elsewhere = None, self._elsewhere, None
+        self._home, told = cluster_id, self._elsewhere.get(cluster_id)
+        self._elsewhere.clear()
         if told is not None:
             self._on_metadata(told)
 
@@ -165,7 +166,7 @@ class FrameWatch:
         if self._home is None:
             self._home = told.cluster_id
         if told.cluster_id != self._home:
-            self._elsewhere = told
+            self._elsewhere[told.cluster_id] = told
             return False
         for topic in told.topics:
             if not topic.code and topic.name is not None:

@@ -31,8 +31,8 @@ SPIN = 300
 """After how many turns at one instant the Sender, or the run, is said never to wait."""
 # Seconds after which a producer looks for incidents again, at the latest.
 _LOOKS_EVERY = 1.0
-MOVED = re.compile(r"the cluster changed from (\S+) ")
-"""Begins the line for the log when the producer moves to another cluster; it names the old one."""
+MOVED = re.compile(r"the cluster changed from (\S+) to (\S+): ")
+"""Begins the line for the log when the producer moves from one cluster to another."""
 
 
 class _Raised(Wakeup):

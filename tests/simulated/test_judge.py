@@ -410,7 +410,7 @@ def test_the_logs_of_clusters_are_in_the_order_in_which_they_were_left() -> None
     later = make_value(ValueId("p", "t", 0, 9))
     world.archive[second.cluster_id] = [[LogRecord("t", 0, 0, later)]]
     assert [record.value == later for record in world.log()] == [True, False]
-    world.event(f"the cluster changed from {first.cluster_id} to another one")
+    world.event(f"the cluster changed from {first.cluster_id} to {second.cluster_id}: and so on")
     assert [record.value == later for record in world.log()] == [False, True]
 
 

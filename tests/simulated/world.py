@@ -782,7 +782,7 @@ class World:
         moved = MOVED.match(event)
         if moved is not None:
             self.left.append(moved[1])
-            self.watch.cluster_changed()
+            self.watch.cluster_changed(moved[2])
             self.freshness.moved(self.now)
             self.core.conduct.other_cluster()
             # A broker of the same number in the other cluster has answered nothing yet.
