@@ -282,6 +282,16 @@ class Schedule:
         return self.forgetful and self.options.get("in_doubt") == "resend"
 
     @property
+    def ages_records(self) -> bool:
+        """Whether the client's clock jumps so far that its records may look too old (KIP-854).
+
+        The producer is then as careful as with brokers that forget it.
+        """
+        kept = int(self.broker_configs.get("producer.id.expiration.ms", "86400000")) / 1000
+        jumped: float = sum(abs(fault.args[0]) for fault in self.faults if fault.kind == "jump")
+        return jumped >= kept / 2
+
+    @property
     def events_allowed(self) -> bool:
         """Whether a data-loss event may be raised although nothing was lost.
 

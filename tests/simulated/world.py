@@ -959,10 +959,7 @@ class World:
     def _judge(self) -> None:
         schedule, result, core = self.schedule, self.result, self.core
         result.violations += self.monitor.violations
-        if not schedule.resends_backwards:
-            # Else the producer may resend under new numbers because it may be forgotten, before it
-            # has found out whether there is a gap.
-            result.violations += self.monitor.unreported_losses()
+        result.violations += self._unreported_losses()
         result.violations += self.missing.violations()
         result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()
@@ -1015,6 +1012,19 @@ class World:
             self._judge_gentle()
         if schedule.round_trips is not None:
             self._judge_sprint(schedule.round_trips)
+
+    def _unreported_losses(self) -> list[Violation]:
+        """Return a violation for each proved loss that the producer should have reported.
+
+        With `in_doubt="resend"` it may resend under new numbers because it may be forgotten, before
+        it has found out whether there is a gap.
+        """
+        losses, schedule = self.monitor.unreported_losses(), self.schedule
+        if schedule.resends_backwards:
+            return []
+        if schedule.ages_records and self.config.in_doubt == "resend":
+            return [loss for loss in losses if "over a gap" not in loss.detail]
+        return losses
 
     def _held(self) -> set[ValueId]:
         """Return the records of partitions in which brokers said only that they know a sequence.
