@@ -84,14 +84,8 @@ class Coordination:
         self._accumulator = accumulator
         self._requests = requests
         self._effects = effects
-        # The level of the feature `transaction.version` that the cluster has finalised.
-        self._finalised = 0
 
     # -- what the application asks for: an identity, begin, commit, abort --------------------------
-
-    def see_version(self, finalised: int) -> None:
-        """Record the level of `transaction.version` that the cluster has finalised (KIP-890)."""
-        self._finalised = finalised
 
     def init(self) -> None:
         """Request an identity (producer id and epoch), for the first time or after a refusal."""
@@ -113,7 +107,7 @@ class Coordination:
         Raises:
             KafkaError: for the reasons that `Transactions.begin` names.
         """
-        self._transactions.begin(self._finalised)
+        self._transactions.begin(self._transactions.finalised)
         self._partitions.begin_transaction(gated=self._transactions.gated)
 
     def learn_coordinator(self, group: str, broker: BrokerAddress) -> None:

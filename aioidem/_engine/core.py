@@ -501,9 +501,9 @@ class ProducerCore:
             it.
         """
         self._calm = False
-        self.coordination.see_version(transaction_version)
         link = self.connections.links.get(link_id)
         if link is not None:
+            link.transaction_version = transaction_version
             link.latencies = self.meters.nodes[link.node_id].latencies
             self.connections.opened(link, produce_version, now)
 

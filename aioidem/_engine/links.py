@@ -99,6 +99,7 @@ class Link:
         "rtt",
         "state",
         "throttled_until",
+        "transaction_version",
         "window",
     )
 
@@ -120,6 +121,8 @@ class Link:
         # `discovery`: the node's support for v14. `memory`: how many batches the node's broker is
         # believed to retain per producer and partition.
         self.plain_version = 0
+        # The level of `transaction.version` that the broker's cluster has finalised (KIP-890).
+        self.transaction_version = 0
         self.discovery = discovery
         self.memory = memory
         self.throttled_until = 0.0

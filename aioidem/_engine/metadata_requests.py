@@ -101,6 +101,8 @@ class MetadataRequests:
             view.learn_id(cluster_id)
         at_home = cluster_id is None or cluster_id == view.cluster_id
         self._connections.identified(link, cluster_id, at_home=at_home)
+        if at_home:
+            self._transactions.see_version(link.transaction_version)
         return at_home
 
     def merge_of(self, update: MetadataUpdate) -> MetadataMerge:

@@ -349,7 +349,7 @@ class ProduceRequests:
         )
         if code == _UNSUPPORTED_VERSION and request.version >= PRODUCE_WITH_WINDOW:
             disposition = disposition._replace(action=Action.RETRY)  # the retry is sent in v13
-        if self._transactions.finishing(code):
+        if self._transactions.finishing(code, now):
             disposition = disposition._replace(action=Action.RETRY)
         if not state.idempotent and disposition.action in _ABOUT_PRODUCER_IDS:
             disposition = disposition._replace(action=Action.FAIL)

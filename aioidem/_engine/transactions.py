@@ -58,6 +58,11 @@ __all__ = [
 V2 = 2
 """The finalised level of `transaction.version` from which on transactions v2 is used (KIP-890)."""
 
+_COMPLETING = 3600.0
+"""How many seconds a coordinator may take, by our estimate, to complete a transaction (its markers
+wait for partitions without a leader).
+"""
+
 _LAST_PRODUCE_OF_V1 = 11
 """The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
 
@@ -186,13 +191,14 @@ class Transactions:
         "_groups",
         "_identity",
         "_renew",
-        "_rotated",
+        "_rotated_until",
         "_stray_offsets",
         "_wanted",
         "added",
         "cause",
         "coordinator",
         "coordinators",
+        "finalised",
         "last_refusal",
         "offsets",
         "outcome",
@@ -232,9 +238,11 @@ class Transactions:
         self._stray_offsets: dict[str, OffsetCommit] = {}
         self._decision_in_doubt = False
         self._renew = False
-        # Whether the last answer to EndTxn named another producer id, because the epochs of the
-        # former one were used up.
-        self._rotated = False
+        # The last answer to EndTxn named another producer id, because the epochs of the former one
+        # were used up: until when the coordinator may not know it yet, in seconds.
+        self._rotated_until = 0.0
+        # The level of `transaction.version` that the producer's cluster has finalised (KIP-890).
+        self.finalised = 0
 
     def _move(self, event: TransactionEvent) -> None:
         self.state = transition(TRANSACTION_TRANSITIONS, self.state, event, "transaction")
@@ -271,9 +279,13 @@ class Transactions:
         self.transactional_id = transactional_id
         self.coordinator = Coordinator(CoordinatorKey.TRANSACTION, transactional_id)
         self.coordinators.clear()
-        self._rotated = False
+        self._rotated_until = 0.0
         self.last_refusal = None
         self._backoff.reset()
+
+    def see_version(self, finalised: int) -> None:
+        """Record the level of `transaction.version` that the producer's cluster has finalised."""
+        self.finalised = finalised
 
     def begin(self, version: int) -> None:
         """Begin a transaction.
@@ -352,7 +364,7 @@ class Transactions:
         """Make a group's offsets part of the transaction.
 
         Returns:
-            The commit to wait for: an earlier one, if that has the same offsets.
+            The commit to wait for: the last one of the group, if that has the same offsets.
 
         Raises:
             IllegalStateError: no transaction is open.
@@ -361,9 +373,11 @@ class Transactions:
         self._need("send offsets", TransactionState.OPEN)
         self._check_stray(commit)
         self.check()
-        for earlier in self.offsets:
+        for earlier in reversed(self.offsets):
             if earlier.same_as(commit):
                 return earlier
+            if earlier.group.group_id == commit.group.group_id:
+                break  # other offsets of the group were to be committed since
         self.offsets.append(commit)
         return commit
 
@@ -528,6 +542,8 @@ class Transactions:
             numbered: whether batches for it have had sequences of the present epoch.
         """
         self.renew()
+        # The new topic may have fewer partitions; those that are still needed are asked for again.
+        self._wanted = [which for which in self._wanted if which[0] != topic]
         if self.state is TransactionState.READY:
             if numbered and self.version < V2:
                 self._move(TransactionEvent.RENEW)
@@ -578,12 +594,12 @@ class Transactions:
         """
         if self._calling is not None or now < self.retry_at:
             return None
-        call = self._wanted_call(delivered=delivered, quiet=quiet)
+        call = self._wanted_call(now, delivered=delivered, quiet=quiet)
         if call is not None and call.coordinator.node_id is None:
             return Call(CallKind.FIND, call.coordinator)
         return call
 
-    def _wanted_call(self, *, delivered: bool, quiet: bool) -> Call | None:
+    def _wanted_call(self, now: float, *, delivered: bool, quiet: bool) -> Call | None:
         match self.state:
             case TransactionState.INITIALISING | TransactionState.RENEWING:
                 return Call(CallKind.INIT, self.coordinator)
@@ -595,7 +611,7 @@ class Transactions:
                 # After a change of the producer id, the coordinator answers InitProducerId with a
                 # fencing error until the previous transaction is completed. So EndTxn is sent
                 # before InitProducerId, even if the coordinator has no transaction to abort.
-                if self._begun or (self._rotated and self._renew):
+                if self._begun or (now < self._rotated_until and self._renew):
                     return Call(CallKind.END, self.coordinator, commit=False)
                 self._finish(committed=False)
         return None
@@ -684,7 +700,8 @@ class Transactions:
             return
         if error_code == ErrorCode.none and producer_id >= 0 and epoch >= 0:
             self._identity.renew(producer_id, epoch)
-            self._renew = self._rotated = False
+            self._renew = False
+            self._rotated_until = 0.0
             self._heard()
             self._move(TransactionEvent.GRANT)
         elif error_code == ErrorCode.none:
@@ -747,7 +764,7 @@ class Transactions:
         call, self._calling = self._calling, None
         if call is None or self.state is TransactionState.FATAL:
             return
-        if error_code and not call.commit and self._has_nothing(error_code):
+        if error_code and not call.commit and self._has_nothing(error_code, now):
             # The coordinator has no transaction to abort, so the abort is finished. If a late
             # request of this producer can still begin the transaction, InitProducerId is sent next:
             # its new epoch fences the late request, or it aborts the transaction that the late
@@ -765,20 +782,21 @@ class Transactions:
         self._heard()
         if producer_id >= 0 and epoch >= 0:
             former = self._identity.current
-            self._rotated = former is not None and former.producer_id != producer_id
+            rotated = former is not None and former.producer_id != producer_id
+            self._rotated_until = now + _COMPLETING if rotated else 0.0
             self._identity.renew(producer_id, epoch)
             self._renew = False
         elif self.version >= V2:
             self._renew = True
         self._finish(committed=call.commit)
 
-    def _has_nothing(self, error_code: int) -> bool:
+    def _has_nothing(self, error_code: int, now: float) -> bool:
         """Return whether an error code means that the coordinator has no transaction to abort.
 
         In v2 the code may be PRODUCER_FENCED: if EndTxn is about a transaction that the coordinator
         does not know, it answers so while it is still completing the previous transaction.
         """
-        if self._decision_in_doubt or self.finishing(error_code):
+        if self._decision_in_doubt or self.finishing(error_code, now):
             return False
         if error_code == ErrorCode.invalid_txn_state:
             self._renew = self._renew or self._confirmed or self.version >= V2
@@ -790,13 +808,14 @@ class Transactions:
             return True
         return False
 
-    def finishing(self, error_code: int) -> bool:
+    def finishing(self, error_code: int, now: float) -> bool:
         """Return whether an error code means only that the previous transaction is not completed.
 
         If the end of that transaction changed the producer id, the coordinator does not know the
-        new id until the transaction is completed.
+        new id until the transaction is completed. Much later, the code means that the coordinator
+        has forgotten the transactional id (`transactional.id.expiration.ms`).
         """
-        return self._rotated and error_code == ErrorCode.invalid_producer_id_mapping
+        return now < self._rotated_until and error_code == ErrorCode.invalid_producer_id_mapping
 
     def _heard(self) -> None:
         self._backoff.reset()
@@ -831,7 +850,7 @@ class Transactions:
         error = coordinator_error(error_code, about, call.coordinator.node_id)
         self.last_refusal = error
         match classify_call(call.kind, error_code):
-            case _ if self.finishing(error_code):
+            case _ if self.finishing(error_code, now):
                 self._wait(now)
             case Verdict.RETRY:
                 self._wait(now)

@@ -449,11 +449,22 @@ class RecordIntake:
         Raises:
             KafkaTimeoutError: There was no room in time.
             ProducerClosed: The producer was closed meanwhile.
+            TransactionAborted: The transaction ended meanwhile, and another one was begun.
+            KafkaError: No transaction is open.
         """
         began = self._life.clock()
         until = began + self._config.max_block if block_until is None else block_until
+        transactions = self._core.transactions
+        transactions.need_open()
+        transaction = transactions.outcome  # each transaction has one of its own
         try:
             await self._granted(size, until, _place(topic, partition))
+            if transactions.outcome is not transaction:
+                self._budget.release(size)
+                raise errors.TransactionAborted(
+                    f"{_place(topic, partition)}: the transaction ended while the record waited "
+                    "for room, and another one was begun; nothing was queued"
+                )
         except errors.KafkaTimeoutError as error:
             now = self._life.clock()
             self._meters.exhausted.record(1, now)

@@ -46,6 +46,10 @@ _BEFORE_LEAVING = 5.0
 If the abort takes longer, the next `begin_transaction` waits until it is done.
 """
 
+_MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
+_MAX_TEXT = 2**15 - 1
+"""The most bytes that a string has in a request."""
+
 _COMMITTING = (TransactionState.COMMITTING, TransactionState.DECIDING)
 _BETWEEN = (
     TransactionState.INITIALISING,
@@ -341,25 +345,55 @@ class TransactionCalls:
         transactions = self._core.transactions
         if self.config.transactional_id is None:
             return
-        with suppress(errors.KafkaError):
-            self._note("abort")
-            self._coordination.abort()
-        self._sender.wakeup.set()
         with anyio.move_on_after(self.config.max_block):
-            await self._sender.until(
-                lambda: (
-                    not transactions.in_transaction
-                    or transactions.state is TransactionState.ABORTABLE
-                    or self._life.ended
-                    or self._core.fatal_error is not None
+            # A commit cannot be aborted before it is decided. If it is refused then, it must be.
+            for _ in range(2):
+                with suppress(errors.KafkaError):
+                    self._note("abort")
+                    self._coordination.abort()
+                self._sender.wakeup.set()
+                await self._sender.until(
+                    lambda: (
+                        not transactions.in_transaction
+                        or transactions.state is TransactionState.ABORTABLE
+                        or self._life.ended
+                        or self._core.fatal_error is not None
+                    )
                 )
-            )
+                if transactions.state is not TransactionState.ABORTABLE:
+                    break
 
 
 def _checked_group(group: ConsumerGroupMetadata) -> ConsumerGroupMetadata:
     if not isinstance(group.group_id, str) or not group.group_id:
         raise TypeError(f"a group id is a string that is not empty, not {group.group_id!r}")
+    _check_text("group id", group.group_id)
+    _check_text("member id", group.member_id)
+    if group.group_instance_id is not None:
+        _check_text("group instance id", group.group_instance_id)
+    where, generation = f"generation of group {group.group_id!r}", group.generation_id
+    if not isinstance(generation, int) or isinstance(generation, bool):
+        raise TypeError(f"{where}: expected an int, got {generation!r}")
+    if not -1 <= generation <= _MAX_INT32:
+        raise errors.RecordError(f"{where}: {generation} is not within -1..{_MAX_INT32}")
     return group
+
+
+def _check_text(what: str, text: object) -> None:
+    """Raise an error unless Kafka's protocol can carry a string.
+
+    Raises:
+        TypeError: It is no string.
+        RecordError: It has no UTF-8 encoding, or a longer one than requests can have.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{what}: expected a str, got {text!r}")
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise errors.RecordError(f"{what}: {text!r} cannot be encoded as UTF-8") from error
+    if length > _MAX_TEXT:
+        raise errors.RecordError(f"{what}: {length} bytes are more than {_MAX_TEXT}")
 
 
 def _checked_offsets(
@@ -372,9 +406,11 @@ def _checked_offsets(
         offset, metadata = each if isinstance(each, tuple) else (each, "")
         if not isinstance(offset, int) or isinstance(offset, bool):
             raise TypeError(f"offset of {topic}-{partition}: expected an int, got {offset!r}")
-        if offset < 0:
-            raise errors.RecordError(f"offset of {topic}-{partition}: {offset} is negative")
-        if metadata is not None and not isinstance(metadata, str):
-            raise TypeError(f"metadata of {topic}-{partition}: expected a str, got {metadata!r}")
+        if not 0 <= offset <= _MAX_INT64:
+            raise errors.RecordError(
+                f"offset of {topic}-{partition}: {offset} is not within 0..{_MAX_INT64}"
+            )
+        if metadata is not None:
+            _check_text(f"metadata of {topic}-{partition}", metadata)
         checked[topic, partition] = TxnOffset(offset, metadata=metadata)
     return checked

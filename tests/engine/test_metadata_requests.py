@@ -69,6 +69,19 @@ def test_a_throttle_in_the_answer_holds_the_connection(ms: int) -> None:
     assert rig.core.connections.links[request.link_id].admits(rig.now) is (ms == 0)
 
 
+def test_only_the_producer_s_own_cluster_says_which_transactions_it_has() -> None:
+    """A connection that leads astray for a while names the level of the cluster that is there."""
+    rig = Rig(transactional_id="x", transaction_version=0).start()
+    request, update = held(rig)
+    rig.core.connections.links[request.link_id].transaction_version = 2
+    rig.core.on_answer(request, update._replace(cluster_id="another"), rig.now)
+    assert rig.core.transactions.finalised == 0
+    request, update = held(rig)
+    rig.core.connections.links[request.link_id].transaction_version = 2
+    rig.core.on_answer(request, update, rig.now)
+    assert rig.core.transactions.finalised == 2
+
+
 def test_an_answer_that_names_everything_is_enough() -> None:
     rig = Rig().start()
     assert not asked_again(rig, lambda update: update)

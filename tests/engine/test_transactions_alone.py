@@ -381,6 +381,10 @@ def test_the_same_offsets_of_the_same_member_are_one_commit() -> None:
     others = [offsets(first=11), offsets(member="m"), offsets("h")]
     assert [bench.of.commit_offsets(other) for other in others] == others
     assert bench.of.offsets == [first, *others]
+    assert bench.of.commit_offsets(offsets("h")) is others[2], "the last one of its group"
+    again = offsets()
+    assert bench.of.commit_offsets(again) is again, "others of the group would be committed after"
+    assert bench.of.offsets == [first, *others, again]
     bench.found()
     assert bench.call(CallKind.COMMIT_OFFSETS).offsets is first
 
@@ -885,6 +889,17 @@ def test_a_topic_that_was_written_to_and_is_recreated_makes_it_abortable(
     assert bench.state() is state
 
 
+def test_partitions_of_a_recreated_topic_are_not_added_unless_they_are_still_needed() -> None:
+    """The new topic may lack them; AddPartitionsToTxn would be refused for all others as well."""
+    bench = bring(V1, "adding")
+    bench.of.admits("u", 0)
+    bench.of.on_topic_recreated("t", numbered=False)
+    assert bench.call(CallKind.ADD_PARTITIONS).partitions == (("u", 0),)
+    bench.of.on_partitions_added({("u", 0): 0}, 0.0)
+    bench.of.admits(*TWO[0])
+    assert bench.call(CallKind.ADD_PARTITIONS).partitions == (TWO[0],)
+
+
 @BOTH
 def test_the_first_reason_stays_and_is_gone_with_the_transaction(version: int) -> None:
     bench = bring(version, "writing")
@@ -915,8 +930,8 @@ def rotated(code: int = 0) -> Bench:
 
 def test_a_new_producer_id_is_not_known_before_the_last_transaction_is_completed() -> None:
     bench = rotated()
-    assert bench.of.finishing(MAPPING)
-    assert not bench.of.finishing(FENCED)
+    assert bench.of.finishing(MAPPING, 0.0)
+    assert not bench.of.finishing(FENCED, 0.0)
     bench.of.commit_offsets(offsets())
     bench.found()
     bench.answer(bench.call(CallKind.COMMIT_OFFSETS), MAPPING, 5.0)
@@ -926,7 +941,27 @@ def test_a_new_producer_id_is_not_known_before_the_last_transaction_is_completed
     assert bench.state() is ABORTABLE
     bench = bring(V2, "committing")
     bench.end(0, (7, 1))
-    assert not bench.of.finishing(MAPPING), "only the epoch has changed"
+    assert not bench.of.finishing(MAPPING, 0.0), "only the epoch has changed"
+
+
+def test_a_coordinator_that_does_not_know_a_new_producer_id_an_hour_later_has_forgotten_it() -> (
+    None
+):
+    """Then there is no transaction to abort, and an identity is requested anew."""
+    bench = rotated()
+    assert bench.of.finishing(MAPPING, 3599.9)
+    assert not bench.of.finishing(MAPPING, 3600.0)
+    bench.of.on_produced(0)
+    bench.of.abort()
+    bench.end(MAPPING, now=3599.0)
+    assert bench.state() is ABORTING
+    bench.end(MAPPING, now=3602.0)
+    assert bench.state() is RENEWING
+    bench = rotated()
+    bench.of.renew()
+    bench.of.abort()
+    assert bench.next(3600.0) is None, "nothing was begun that could be ended"
+    assert bench.state() is RENEWING
 
 
 def test_under_a_new_producer_id_the_last_transaction_is_ended_before_an_epoch_is_requested() -> (
@@ -954,7 +989,7 @@ def test_a_granted_identity_ends_the_rotation() -> None:
     bench.of.abort()
     bench.end(0)
     bench.answer(bench.call(CallKind.INIT), 0)
-    assert not bench.of.finishing(MAPPING)
+    assert not bench.of.finishing(MAPPING, 0.0)
 
 
 def test_another_transactional_id_is_sought_and_asked_as_by_a_new_producer() -> None:
@@ -964,7 +999,7 @@ def test_another_transactional_id_is_sought_and_asked_as_by_a_new_producer() -> 
     bench.of.change_id("y")
     assert bench.identity is None
     assert not bench.of.coordinators
-    assert not bench.of.finishing(MAPPING)
+    assert not bench.of.finishing(MAPPING, 0.0)
     find = bench.call(CallKind.FIND)
     assert (find.coordinator.kind, find.coordinator.key) == (CoordinatorKey.TRANSACTION, "y")
     bench.answer(find, LOADING, 5.0)

@@ -24,7 +24,10 @@ from aioidem import (
     Producer,
     TopicPartition,
 )
+from aioidem._broker.entities import ZERO_MS, respond
+from aioidem._broker.intercept import Action, Drop, RequestSeen, Respond
 from aioidem._producer.native import internals
+from aioidem._protocol.versions import ApiKey
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import (
     AbortableTransactionError,
@@ -399,6 +402,74 @@ async def test_closing_aborts_what_is_open(version: Version, transport: Transpor
 
 
 @bounded(60)
+async def test_closing_aborts_what_could_not_be_committed(version: Version) -> None:
+    """While a commit is undecided it cannot be aborted; once it is refused, it is."""
+    ends = 0
+
+    def refuse(seen: RequestSeen) -> Action | None:
+        nonlocal ends
+        if seen.api_key != ApiKey.END_TXN:
+            return None
+        ends += 1
+        actions: dict[int, Action] = {1: Drop(processed=False), 2: answer}
+        return actions.get(ends)
+
+    async with running(version) as (cluster, producer):
+        answer = Respond(
+            respond(
+                ApiKey.END_TXN,
+                5 if version else 3,
+                {
+                    "throttle_time": ZERO_MS,
+                    "error_code": ErrorCode.transaction_abortable,
+                    "producer_id": -1,
+                    "producer_epoch": -1,
+                },
+            )
+        )
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        cluster.intercept(refuse)
+        with pytest.raises(KafkaTimeoutError):
+            await producer.commit_transaction(0.05)
+        await producer.close()
+        assert ends == 3
+        assert committed(cluster) == []
+
+
+@bounded(60)
+async def test_a_send_that_waits_for_room_does_not_enter_the_next_transaction(
+    version: Version,
+) -> None:
+    refused: list[KafkaError] = []
+
+    async def send(number: int) -> None:
+        try:
+            await producer.send("t", b"%d" % number + bytes(9000))
+        except KafkaError as error:
+            refused.append(error)
+
+    async with running(version, buffer_memory=100_000, max_block=30.0) as (cluster, producer):
+        cluster.set_rtt(0.01)
+        async with anyio.create_task_group() as tasks:
+            await producer.begin_transaction()
+            for number in range(60):
+                tasks.start_soon(send, number)
+            await anyio.wait_all_tasks_blocked()
+            await producer.abort_transaction()
+            assert producer.statistics().buffer_waiters > 40
+            await producer.begin_transaction()
+            await producer.send("t", b"second")
+            await producer.commit_transaction()
+        assert committed(cluster) == [b"second"]
+        assert len(refused) == 60
+        assert {type(error) for error in refused} <= {TransactionAborted, IllegalOperation}
+        assert sum("another one was begun" in str(error) for error in refused) > 40
+        assert {error.status for error in refused} == {DeliveryStatus.NOT_WRITTEN}
+        assert producer.statistics().buffer_bytes_used == 0
+
+
+@bounded(60)
 async def test_a_producer_that_vanished_is_followed_by_one_of_its_name(version: Version) -> None:
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()
@@ -488,6 +559,7 @@ async def test_without_a_transactional_id_there_are_no_transactions(version: Ver
 
 _BYTES: Any = b"m"
 _TEXT: Any = "0"
+_NOTHING: Any = None
 
 
 @pytest.mark.parametrize(
@@ -507,6 +579,18 @@ _TEXT: Any = "0"
         ({SOURCE: 1}, "", TypeError),
         ({SOURCE: 1}, None, TypeError),
         ({SOURCE: 1}, ConsumerGroupMetadata(""), TypeError),
+        ({SOURCE: 2**63}, "g", RecordError),
+        ({SOURCE: OffsetAndMetadata(1, "\ud800")}, "g", RecordError),
+        ({SOURCE: OffsetAndMetadata(1, "m" * 32_768)}, "g", RecordError),
+        ({SOURCE: 1}, "\ud800", RecordError),
+        ({SOURCE: 1}, "g" * 32_768, RecordError),
+        ({SOURCE: 1}, ConsumerGroupMetadata("g", 2**31), RecordError),
+        ({SOURCE: 1}, ConsumerGroupMetadata("g", -2), RecordError),
+        ({SOURCE: 1}, ConsumerGroupMetadata("g", _TEXT), TypeError),
+        ({SOURCE: 1}, ConsumerGroupMetadata("g", True), TypeError),
+        ({SOURCE: 1}, ConsumerGroupMetadata("g", 1, _NOTHING), TypeError),
+        ({SOURCE: 1}, ConsumerGroupMetadata("g", 1, "\ud800"), RecordError),
+        ({SOURCE: 1}, ConsumerGroupMetadata("g", 1, "m", _BYTES), TypeError),
     ],
 )
 @bounded(60)

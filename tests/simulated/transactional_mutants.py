@@ -195,10 +195,10 @@ def written_before_it_is_added(patch: Patch) -> None:
 def nothing_to_end(patch: Patch) -> None:
     wanted = Transactions._wanted_call
 
-    def naive(self: Transactions, *, delivered: bool, quiet: bool) -> Call | None:
+    def naive(self: Transactions, now: float, *, delivered: bool, quiet: bool) -> Call | None:
         if self.state is TransactionState.ABORTING and quiet:
             self._finish(committed=False)
-        return wanted(self, delivered=delivered, quiet=quiet)
+        return wanted(self, now, delivered=delivered, quiet=quiet)
 
     patch(Transactions, "_wanted_call", naive)
 
@@ -207,9 +207,9 @@ def nothing_to_end(patch: Patch) -> None:
 def abort_overtakes_its_batches(patch: Patch) -> None:
     wanted = Transactions._wanted_call
 
-    def naive(self: Transactions, *, delivered: bool, quiet: bool) -> Call | None:
+    def naive(self: Transactions, now: float, *, delivered: bool, quiet: bool) -> Call | None:
         quiet = quiet or self.state is TransactionState.ABORTING
-        return wanted(self, delivered=delivered, quiet=quiet)
+        return wanted(self, now, delivered=delivered, quiet=quiet)
 
     patch(Transactions, "_wanted_call", naive)
 
