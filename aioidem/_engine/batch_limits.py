@@ -134,3 +134,7 @@ class BatchLimits:
         if limit is None:
             limit = self._by_topic[topic] = BatchLimit(topic)
         return limit
+
+    def forget(self, topic: str) -> None:
+        """Forget the limit of a topic that was deleted: its successor may have another one."""
+        self._by_topic.pop(topic, None)

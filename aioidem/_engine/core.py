@@ -269,7 +269,7 @@ class ProducerCore:
         if self._effects.fatal_error is not None:
             self.accumulator.abandon(self._effects.fatal_error)
         if self.accumulator.unplaced and self.accumulator.assigning:
-            self.accumulator.assign_due(now)
+            self.accumulator.assign_due()
         if self.wake_at is not None and now >= self.wake_at:
             # Before `wake_at` no request times out: requests are only added in polls, and what
             # happens between two polls only puts their timeouts off.

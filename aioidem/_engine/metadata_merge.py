@@ -36,14 +36,17 @@ class MergeResult:
 
     Attributes:
         recreated: names of the topics whose topic id changed.
+        outdated: names of the topics that the answer gives an earlier topic id: the broker has not
+            heard yet that they were recreated. What it says of them is left out.
         failed: the error codes of the topics that the broker answered with an error, by topic name.
         leaderless: whether any partition of the merged topics has no leader now.
     """
 
-    __slots__ = ("failed", "leaderless", "recreated")
+    __slots__ = ("failed", "leaderless", "outdated", "recreated")
 
     def __init__(self) -> None:
         self.recreated: list[str] = []
+        self.outdated: set[str] = set()
         self.failed: dict[str, int] = {}
         self.leaderless = False
 
@@ -77,8 +80,13 @@ class MetadataMerge:
         self._brokers = update.brokers
         self._merging: list[_Merging] = []
         self._result = MergeResult()
-        # If an answer describes a topic twice, the last description replaces the first one.
-        named = {topic.name: topic for topic in update.topics}
+        # If an answer describes a topic twice, the last description replaces the first one. The
+        # answer of another cluster changes nothing here, although it is merged before anybody has
+        # looked at its cluster id.
+        at_home = (
+            None in (view.cluster_id, update.cluster_id) or view.cluster_id == update.cluster_id
+        )
+        named = {topic.name: topic for topic in update.topics} if at_home else {}
         self.topics = [each for each in named.values() if wanted is None or each.name in wanted]
         """The descriptions of the topics to merge, one per topic."""
         self._slices = self._merge()
@@ -101,9 +109,13 @@ class MetadataMerge:
                 self._result.failed[topic.name] = topic.error_code
                 continue
             known = self._known.get(topic.name)
-            if known is not None and _recreated(known.topic_id, topic.topic_id):
-                known = None
             grown = TopicView(topic.name, topic.topic_id)
+            if known is not None and _recreated(known.topic_id, topic.topic_id):
+                if topic.topic_id in known.former_ids:
+                    self._result.outdated.add(topic.name)
+                    continue
+                grown.follow(known)
+                known = None
             self._merging.append(_Merging(topic, known, grown))
             for start in range(0, len(topic.partitions), SLICE):
                 places = range(start, min(start + SLICE, len(topic.partitions)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._config import ProducerConfig
 from aioidem._engine.accusations import Accusation, Accusations
 from aioidem._engine.classify import RETRIABLE_TOPIC_ERRORS
@@ -17,6 +19,7 @@ from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.steps import AskCluster, FetchMetadata
 from aioidem._engine.transactions import Transactions
+from aioidem._engine.unlisted import may_pass
 from aioidem._log import LogLine
 from aioidem._protocol.metadata import MetadataUpdate
 
@@ -141,13 +144,14 @@ class MetadataRequests:
         for accusation in self._accusations.take_due(request.sent_at):
             self._convict(accusation, now)
         told = {topic.name for topic in merge.topics if not topic.error_code and topic.partitions}
+        told -= result.outdated
         for name in result.recreated:
             self._recreate(name)
         accumulator = self._accumulator
         for name, state in accumulator.topics.items():
             told_by = self._metadata.requests if name in told else None
             state.describe(result.failed.get(name, 0), told_by=told_by)
-            if state.error_code and state.error_code not in RETRIABLE_TOPIC_ERRORS:
+            if state.error_code and not _may_pass(state.error_code):
                 accumulator.refuse_topic(state)
         accumulator.assign_known(now)
         missing = any(
@@ -155,7 +159,8 @@ class MetadataRequests:
             for name, state in accumulator.topics.items()
         )
         self._metadata.answered(
-            now, enough=bool(update.brokers) and not missing and not result.leaderless
+            now,
+            enough=bool(update.brokers) and not (missing or result.leaderless or result.outdated),
         )
 
     def _convict(self, accusation: Accusation, now: float) -> None:
@@ -179,6 +184,8 @@ class MetadataRequests:
             f"topic {name!r} was deleted and recreated: batches in doubt end UNKNOWN, records that "
             "were never written go to the new topic",
         )
+        for link in self._connections.links.values():
+            link.limits.forget(name)
         numbered = self._accumulator.numbered(name, before)
         self._accumulator.recreate(name)
         self._transactions.on_topic_recreated(name, numbered=numbered)
@@ -188,3 +195,15 @@ class MetadataRequests:
             and self._identity.current == before
         ):
             self._identity.bump()  # `recreate` above did not raise the epoch
+
+
+def _may_pass(error_code: int) -> bool:
+    """Return whether an error code that metadata gives to a topic may be gone in a later answer.
+
+    A topic that is to be created needs more brokers than have registered yet, for instance.
+    """
+    return (
+        error_code in RETRIABLE_TOPIC_ERRORS
+        or error_code == ErrorCode.invalid_replication_factor
+        or may_pass(error_code)
+    )

@@ -321,7 +321,8 @@ class PartitionState:
             return True
         if self.outstanding:
             return False
-        if self.route is not None and not self.route.same_leader(route):
+        same_leader = self.route is not None and self.route.same_leader(route)
+        if self.route is not None and not same_leader:
             self.retry_at = 0.0  # the back-off applied to the old leader
             self.suspicion.leader_changed()
         self.route = route
@@ -331,7 +332,9 @@ class PartitionState:
         self.window.reset()
         self._evidence.clear()
         self.gate.restart()
-        self.recovery.move(RecoveryEvent.RESTART)
+        # An idle connection may be closed between two passes. What the leader has answered stays.
+        if not (same_leader and self.recovery.pauses):
+            self.recovery.move(RecoveryEvent.RESTART)
         return True
 
     def next_resend(self, now: float) -> Batch | None:

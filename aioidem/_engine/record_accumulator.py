@@ -206,7 +206,8 @@ class RecordAccumulator:
     def _aim(self, topic: TopicState) -> None:
         """Direct the next records without a key to the partition that was chosen just now."""
         index = topic.sticky.current
-        if index is not None:
+        # The topic may have lost the partition: it was recreated, or the cluster is another one.
+        if index is not None and index in self._cluster.topics[topic.name].leaders:
             state = self._partitions.state(topic.name, index)
             self._targets[topic.name] = StickyTarget(state, topic.sticky)
 
@@ -305,17 +306,18 @@ class RecordAccumulator:
                 if waited:
                     self._outcomes.meters.spend("metadata-wait", waited)
                 self._assigning.add(state)
-        self.assign_due(now)
+        self.assign_due()
 
-    def assign_due(self, now: float) -> None:
+    def assign_due(self) -> None:
         """Assign partitions to records that waited for metadata.
 
         One call assigns at most `assigned_at_once` records; later calls assign the rest.
         """
         missing: dict[tuple[str, int], list[PendingRecord]] = {}
         for topic, each in self._assigning.take(self.assigned_at_once):
+            queued_at = each.record.deadline - self._config.delivery_timeout
             try:
-                if self._place(topic, each.record, now):
+                if self._place(topic, each.record, queued_at):
                     continue
             except errors.RecordError as error:
                 self._refuse(topic.name, [each.record], error)
@@ -558,7 +560,7 @@ class RecordAccumulator:
     def carry(self, unwritten: dict[str, list[PendingRecord]], now: float) -> None:
         """Let all records that were never appended wait for the metadata of another cluster.
 
-        Each record waits for `max_block` at most, and not past its deadline.
+        Each record waits until its deadline, and for `max_block` at most if it had no partition.
 
         Args:
             unwritten: the result of `take_unwritten`.
@@ -569,7 +571,9 @@ class RecordAccumulator:
             topic.forget_cluster()
             self.unplaced[topic] = None
             waiting = [each.record for each in topic.unassigned.take()]
-            for record in [*unwritten[name], *waiting]:
+            for record in unwritten[name]:
+                topic.unassigned.wait(record.deadline, self._metadata.requests, record)
+            for record in waiting:
                 until = min(longest, record.deadline)
                 topic.unassigned.wait(until, self._metadata.requests, record)
             topic.unassigned.put_in_order()

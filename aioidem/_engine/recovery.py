@@ -251,6 +251,11 @@ class Recovery:
         return self.passes >= PASSES_NEEDED
 
     @property
+    def pauses(self) -> bool:
+        """Whether a pass has ended, all its probes refused, and the next one has not begun."""
+        return self.rung is Rung.PROBING and self.passes > 0 and self._pass_began is None
+
+    @property
     def proof(self) -> str:
         """How a batch in doubt is being resolved: "resend", "probe", or "asked" (see `hint`)."""
         if self.rung is not Rung.PROBING:

@@ -228,6 +228,8 @@ class Sealer:
             self._estimator.reset_after_split(state.topic, self._codec, len(batch.data) / plain)
         parts: list[Batch] = []
         base, ordinal = batch.base, batch.ordinal
+        if self._compresses:
+            most = most * 6 // 7  # what cannot be compressed grows
         for chunk in _chunks(records, min(self._config.batch_size, most)):
             parts.append(_part(batch, chunk, base, ordinal))
             base += len(chunk)

@@ -21,6 +21,8 @@ from aioidem._protocol.metadata import PartitionUpdate
 __all__ = ["NO_LEADER", "PartitionView", "TopicView"]
 
 NO_LEADER = -1
+_FORMER_IDS = 16
+"""How many earlier ids of a topic are remembered."""
 
 
 class PartitionView:
@@ -45,6 +47,7 @@ class TopicView:
         "_epochs",
         "_everything",
         "_views",
+        "former_ids",
         "leaderless",
         "leaders",
         "name",
@@ -54,6 +57,8 @@ class TopicView:
     def __init__(self, name: str, topic_id: UUID | None) -> None:
         self.name = name
         self.topic_id = topic_id
+        self.former_ids: tuple[UUID, ...] = ()
+        """The ids of the topics of this name that were deleted since, the latest ones."""
         # The node id of the leader by partition, or `NO_LEADER`. Only methods of this class change
         # it.
         self.leaders: dict[int, int] = {}
@@ -62,6 +67,11 @@ class TopicView:
         self._views: dict[int, PartitionView] = {}
         self._everything: tuple[int, ...] | None = None
         self._available: tuple[int, ...] | None = None
+
+    def follow(self, former: TopicView) -> None:
+        """Note that the topic was recreated: no topic ever has an earlier one's id again."""
+        if former.topic_id is not None:
+            self.former_ids = (*former.former_ids[1 - _FORMER_IDS :], former.topic_id)
 
     def view(self, index: int) -> PartitionView | None:
         """Return the leader and leader epoch of a partition; None if there is no such partition."""

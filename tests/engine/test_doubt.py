@@ -824,3 +824,27 @@ def test_a_batch_called_a_duplicate_gives_none_of_its_records_an_offset() -> Non
     assert rig.statuses == [ACKED] * 5
     assert [outcome.offset for outcome in rig.outcomes] == [0, -1, -1, -1, 4]
     rig.assert_drained()
+
+
+@pytest.mark.parametrize("who", ["connections_max_idle", "something in between"])
+def test_a_connection_that_is_closed_while_idle_does_not_begin_the_ladder_anew(who: str) -> None:
+    """The pause between two passes may be longer than connections may be idle."""
+    idle = 20.0 if who == "connections_max_idle" else 540.0
+    rig = Rig(request_timeout=30.0, delivery_timeout=120.0, connections_max_idle=idle).start()
+    rig.send()
+    rig.ack_all()
+    rig.send(2)
+    first, _ = rig.outstanding()
+    rig.fail(first, INVALID_TIMESTAMP, poll=False)
+    rig.lose(first.link)
+    behind = rig.send(3)
+    for _ in range(40):
+        for request in rig.outstanding():
+            if request.epoch == 0:
+                rig.fail(request, OUT_OF_ORDER)  # the numbers of the first one are missing
+            else:
+                rig.ack(request)
+        if who != "connections_max_idle" and rig.core.unsettled and not rig.outstanding():
+            rig.lose()
+        rig.tick(1.0)
+    assert [record.status for record in behind] == [ACKED] * 3

@@ -564,6 +564,27 @@ def test_a_flush_that_has_begun_ends_lingering_in_a_recreated_topic_too(left: in
     assert record.status is ACKED
 
 
+def test_an_outdated_answer_about_a_recreated_topic_ends_nothing() -> None:
+    """A broker that lags behind names the topic's earlier id; metadata is asked for again."""
+    rig = Rig(brokers=2, window_discovery="off").start()
+    rig.send()
+    rig.ack_all()
+    rig.ids[T] = topic_id(T, 1)
+    rig.leaders[T, 0] = (1, 0)
+    rig.refresh()
+    rig.send(2)
+    rig.ids[T] = topic_id(T, 0)
+    rig.core.metadata.want()
+    rig.tick(0.5)
+    assert rig.core.metadata.wanted
+    assert rig.statuses[1:] == [PENDING, PENDING]
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    rig.ack_all()
+    assert rig.statuses[1:] == [ACKED, ACKED]
+    assert rig.core.epoch_bumps == 1
+
+
 def _recreated_with_one_partition_of_two(count: int = 1) -> tuple[Rig, Outcome, Outcome]:
     """Queue records for partition 1 and a later one for 0, then recreate the topic without 1.
 

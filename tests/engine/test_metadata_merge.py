@@ -140,3 +140,37 @@ def test_a_produce_request_has_a_thousand_partitions_at_most() -> None:
     assert sorted(len(request.parts) for request in rig.outstanding()) == [500, 1000, 1000]
     rig.ack_all()
     rig.assert_drained()
+
+
+def test_the_answer_of_another_cluster_changes_no_piece_of_the_view() -> None:
+    """A long answer is merged before anybody has looked at its cluster id."""
+    view = ClusterView()
+    MetadataMerge(view, update(3)).finish()
+    view.learn_id("c")
+    for cluster_id, leader in (("another", 1), ("c", 9), (None, 9)):
+        long = update(3, leader=9, epoch=5)._replace(cluster_id=cluster_id)
+        for _ in MetadataMerge(view, long).slices():
+            pass
+        assert known(view).leaders[2] == leader
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_id_is_not_believed() -> None:
+    """No topic ever gets the id of an earlier one again."""
+    view = ClusterView()
+    for count, topic_id in ((3, ID), (2, OTHER_ID)):
+        MetadataMerge(view, update(count, topic_id=topic_id)).finish()
+    result = MetadataMerge(view, update(3, leader=9, epoch=5)).finish()
+    assert (result.recreated, result.outdated) == ([], {"t"})
+    assert known(view).everything == (0, 1)
+    assert known(view).topic_id == OTHER_ID
+    result = MetadataMerge(view, update(2, topic_id=OTHER_ID, leader=9)).finish()
+    assert (result.recreated, result.outdated) == ([], set())
+    assert known(view).leaders[1] == 9
+
+
+def test_the_last_sixteen_ids_of_a_topic_are_remembered() -> None:
+    view = ClusterView()
+    ids = [UUID(int=number) for number in range(1, 19)]
+    for each in ids:
+        MetadataMerge(view, update(1, topic_id=each)).finish()
+    assert known(view).former_ids == tuple(ids[1:-1])

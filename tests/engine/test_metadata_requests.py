@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._engine import steps
 from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate
@@ -145,7 +146,15 @@ def test_the_first_cluster_that_is_named_is_the_producer_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "ends"), [(UNKNOWN_TOPIC_OR_PARTITION, False), (TOPIC_AUTHORIZATION_FAILED, True)]
+    ("code", "ends"),
+    [
+        (UNKNOWN_TOPIC_OR_PARTITION, False),
+        (ErrorCode.invalid_replication_factor, False),
+        (ErrorCode.kafka_storage_error, False),
+        (ErrorCode.throttling_quota_exceeded, False),
+        (TOPIC_AUTHORIZATION_FAILED, True),
+        (200, True),
+    ],
 )
 def test_a_topic_s_error_is_known_and_ends_its_records_if_it_is_permanent(
     code: int, ends: bool
@@ -165,6 +174,17 @@ def test_a_topic_s_error_is_known_and_ends_its_records_if_it_is_permanent(
 def recreated(rig: Rig) -> None:
     rig.ids[T] = topic_id(T, 1)
     rig.refresh(0.5)
+
+
+def test_the_batch_limit_of_a_topic_is_not_that_of_its_successor() -> None:
+    rig = Rig().start()
+    rig.send()
+    rig.ack_all()
+    (link,) = [each for each in rig.core.connections.links.values() if each.node_id == 1]
+    link.limits.of(T).tell(5000, rig.now)
+    link.limits.of("u").tell(6000, rig.now)
+    recreated(rig)
+    assert (link.limits.of(T).told, link.limits.of("u").told) == (None, 6000)
 
 
 def test_a_recreated_topic_is_told_and_costs_one_epoch() -> None:

@@ -23,8 +23,10 @@ from .driver import (
     NOT_WRITTEN,
     PENDING,
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
     Rig,
     T,
+    topic_id,
 )
 
 LOST = errors.KafkaConnectionError("lost")
@@ -505,3 +507,67 @@ def test_an_abandoned_record_without_a_partition_ends_too() -> None:
     rig.collect()
     assert record.status is NOT_WRITTEN
     assert not rig.core.accumulator.unplaced
+
+
+@pytest.mark.parametrize("how", ["the topic was recreated", "the cluster is another"])
+def test_no_record_is_aimed_at_a_partition_that_is_gone(how: str) -> None:
+    """Records with keys do not ask which partition the next ones without a key go to."""
+    rig = Rig(partitions=3, delivery_timeout=60.0, batch_size=1000).start()
+    sticky = rig.core.accumulator.topic(T).sticky
+    while sticky.current != 2:
+        rig.send(partition=None)
+        rig.ack_all()
+        if sticky.current != 2:
+            sticky.left = 0
+    assert sticky.left > 0
+    rig.leaders = {(T, 0): (1, 0)}
+    rig.ids[T] = topic_id(T, 1)
+    if how == "the topic was recreated":
+        rig.refresh()
+    else:
+        rig.cluster_id = "another"
+        rig.lose()
+        rig.tick(5.0)
+    keyed = Columns((b"v",) * 2, (b"k1", b"k2"), (), 0)
+    append(rig, RecordBlock(keyed, Told(), None))
+    rig.send(3, partition=None, poll=False)
+    assert rig.state().queue.count == 5
+
+
+def move(rig: Rig, topic: str) -> None:
+    """Let all addresses lead to another cluster."""
+    rig.cluster_id = "another"
+    rig.ids[topic] = topic_id(topic, 1)
+    for end in [each for each in rig.links.values() if each.open and not each.closed]:
+        rig.lose(end, poll=False)
+    rig.poll()
+
+
+@pytest.mark.parametrize("how", ["metadata", "another cluster"])
+def test_a_record_that_has_waited_does_not_linger_anew(how: str) -> None:
+    """Its linger time counts from the call, so it is sent before its deadline."""
+    options: dict[str, Any] = {"linger": 20.0, "request_timeout": 10.0, "delivery_timeout": 30.0}
+    rig = Rig(batch_size=16_384, **options).start()
+    if how == "metadata":
+        rig.topic_errors["u"] = UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        rig.leaders["u", 0] = (1, 0)
+    (record,) = rig.send(topic="u", partition=0)
+    called_at = rig.now
+    rig.tick(15.0)
+    if how == "metadata":
+        del rig.topic_errors["u"]
+        rig.leaders["u", 0] = (1, 0)
+        rig.refresh()
+    else:
+        move(rig, "u")
+    rig.settle_down(called_at + 21.0 - rig.now)
+    assert record.status is ACKED
+
+
+def test_a_record_that_had_a_partition_does_not_wait_max_block_for_another_cluster() -> None:
+    rig = Rig(batch_size=16_384, linger=60.0, max_block=0.0, delivery_timeout=100.0).start()
+    (record,) = rig.send()
+    move(rig, T)
+    rig.settle_down(61.0)
+    assert record.status is ACKED

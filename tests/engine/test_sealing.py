@@ -624,6 +624,16 @@ def test_a_part_is_as_large_as_a_batch_and_the_topic_may_be() -> None:
         assert [part.deadline for part in parts] == [50.0, 52.0, 54.0]
 
 
+def test_a_part_has_room_to_grow_where_it_may_not_be_compressible() -> None:
+    """A part is not divided again once it is built, and its refusal could be lost."""
+    for codec, largest in (("none", 6), ("gzip", 5)):
+        bench = Bench(batch_size=1_000_000, compression_type=codec)
+        bench.fill(12)
+        whole = bench.seal()
+        parts = bench.sealer.split(bench.state, whole, _OVERHEAD + 6 * whole.records[0].size)
+        assert max(part.count for part in parts) == largest
+
+
 @pytest.mark.parametrize(("count", "counts"), [(2, [1, 1]), (3, [1, 2]), (6, [3, 3]), (7, [3, 4])])
 def test_a_batch_that_one_part_could_hold_is_halved(count: int, counts: list[int]) -> None:
     bench = Bench(batch_size=1_000_000)
