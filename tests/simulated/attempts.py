@@ -42,6 +42,7 @@ class Story:
         outstanding: How many attempts are neither answered nor lost.
         doubted_at: When the record became in doubt, in seconds; None if it never was.
         acked_at: When an attempt was first answered NONE, in seconds; None if none was.
+        offset: The base offset of its batch in that answer; -1 if it names none.
         codes: How often each error code answered an attempt.
         doubted_codes: The same, from the moment when the record was in doubt.
         contradicted: Whether an answer named an offset, and a code that shows that the batch has
@@ -55,6 +56,7 @@ class Story:
     outstanding: int = 0
     doubted_at: float | None = None
     acked_at: float | None = None
+    offset: int = -1
     codes: Counter[int] = field(default_factory=Counter)
     doubted_codes: Counter[int] = field(default_factory=Counter)
     contradicted: bool = False
@@ -114,6 +116,19 @@ class Attempts:
         ]
         return max(acked, key=itemgetter(0, 1))[2] if acked else None
 
+    def knew_an_offset(self, story: Story, since: float) -> bool:
+        """Return whether a partition had an acknowledged offset when a record was first sent.
+
+        Args:
+            story: The story of the record.
+            since: Since when the partition has its present log, in seconds.
+        """
+        return any(
+            other.offset >= 0 and since < (other.acked_at or 0.0) < story.sent_at
+            for other in self._stories.values()
+            if other.place == story.place and other.acked_at is not None
+        )
+
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
         """Note that a Produce request was given to the socket."""
         carried = self._requests.setdefault(connection, {})[request] = {}
@@ -160,7 +175,7 @@ class Attempts:
     def _answer(self, story: Story, answer: WireAnswer) -> None:
         if not answer.code:
             if story.acked_at is None:
-                story.acked_at = self._now()
+                story.acked_at, story.offset = self._now(), answer.base_offset
             return
         story.codes[answer.code] += 1
         if answer.base_offset >= 0:

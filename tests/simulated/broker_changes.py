@@ -10,10 +10,14 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from aioidem._broker.partition import Partition
+from aioidem._testing.wire_frames import batch_values
 from aioidem.testing import LogRecord, Outcome, Row, ValueId, parse_value
 
 if TYPE_CHECKING:
-    from .schedule import Schedule
+    from aioidem._broker.intercept import RequestSeen
+
+    from .attempts import Story
+    from .schedule import Glitch, Schedule
     from .whole import Whole
     from .world import World
 
@@ -23,6 +27,7 @@ __all__ = [
     "once_in_each_log",
     "reassigned",
     "repeatable",
+    "unread",
     "unresolved_while",
     "written_late",
 ]
@@ -66,8 +71,28 @@ def repeatable(run: World | Whole) -> set[ValueId]:
     # A broker may serve a copy after its connection was closed, and have forgotten the copy that it
     # acknowledged, or have recreated the topic. No client can prevent that.
     early = unresolved_while(run.injector.forgets_early, rows.values())
-    again = once_in_each_log(run.log()) if schedule.by_name else set()
-    return removed | run.late | early | again
+    if schedule.by_name:
+        return removed | run.late | early | once_in_each_log(run.log())
+    return removed | run.injector.late_copies.found() | early
+
+
+def unread(run: World | Whole, row: Row, story: Story) -> str | None:
+    """Return what is wrong if a record ends UNKNOWN because its brokers may have forgotten.
+
+    It may if its leader's log cannot be read, or does not show it (`Readings`).
+    """
+    if not run.schedule.grants_read or story.doubted_at is None:
+        return None
+    topic = run.cluster.topics.get(story.place[0])
+    partition = None if topic is None else topic.partition(story.place[1])
+    leader = None if partition is None else partition.leader_replica
+    batches = [] if leader is None else leader.log.batches
+    offsets = [
+        batch.base_offset
+        for batch in batches
+        if any(parse_value(record.value) == row.value for record in batch_values(batch.wire()))
+    ]
+    return run.core.readings.complaint(story.place, story.doubted_at, offsets, run.now)
 
 
 def unresolved_while(
@@ -92,11 +117,13 @@ def written_late(run: World | Whole) -> set[ValueId]:
 
     Nothing fences such a copy after the producer took another producer id, or at a broker that has
     forgotten it. What ended UNKNOWN may come so, and what was acknowledged and lost may come again.
+    Where brokers only forget, the copy must have been late: in a request that was served after its
+    connection was closed.
     """
     if not run.schedule.unfenced:
         return set()
     unknown = {row.value for row in run.rows.values() if row.outcome is Outcome.UNKNOWN}
-    return run.lost | unknown
+    return run.lost | (unknown if run.schedule.leaves_ids else unknown & run.late)
 
 
 def _beyond(partition: Partition, nbytes: int) -> int:
@@ -174,6 +201,19 @@ class BrokerChanges:
             topology.set_broker_configs(None, configs)
 
         self._later(seconds, end)
+
+    def _on_forget(self, _glitch: Glitch, _seen: RequestSeen) -> None:
+        """Let all brokers look for expired producers, just before they serve a request.
+
+        Their own check comes at intervals, and so never between two requests that arrive together.
+        """
+        for cluster in self._world.clusters:
+            for partition in cluster.topology.partitions():
+                for broker_id, replica in partition.replicas.items():
+                    broker = cluster.brokers[broker_id]
+                    if broker.online:
+                        expiration = int(cluster.topology.broker_config(broker, _EXPIRATION))
+                        replica.producers.expire(cluster.wall_ms(broker), expiration)
 
     def _forget_early(self, seconds: float) -> None:
         now = self._world.now

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -30,6 +31,8 @@ from aioidem.errors import KafkaConnectionError
 from aioidem.testing import Anomaly, ValueId, log_records, parse_value
 
 from .broker_changes import BrokerChanges
+from .late_copies import LateCopies
+from .read_faults import ReadFaults
 from .schedule import Fault, Glitch
 from .strangers import STRANGER, Stranger
 
@@ -45,12 +48,15 @@ _BROKER = 4
 _ELECTIONS = frozenset({"kill", "move", "upgrade"})
 
 
-class Injector(BrokerChanges):
+class Injector(BrokerChanges, ReadFaults):
     """The part of a run that carries out the faults of its schedule."""
 
     def __init__(self, world: World) -> None:
-        super().__init__()
+        BrokerChanges.__init__(self)
+        ReadFaults.__init__(self)
         self._world = world
+        self._reads = {glitch.request: glitch for glitch in world.schedule.reads}
+        self.late_copies = LateCopies(self._copies, matters=world.schedule.forgetful)
         self._glitches = {glitch.request: glitch for glitch in world.schedule.glitches}
         self._served = -1
         self._garble: dict[tuple[int, int], int] = {}
@@ -89,13 +95,16 @@ class Injector(BrokerChanges):
             after = self._copies()
             self._world.lost |= {value for value in exposed if after[value] < before[value]}
 
-    def _copies(self) -> Counter[ValueId | None]:
-        """Return how often each value is in the logs."""
-        return Counter(parse_value(record.value) for record in self._world.log())
-
     @staticmethod
     def happened(kind: str) -> None:
         """Note a fault that is about to happen; `rows` replaces this method."""
+
+    def _note(self, kind: str) -> None:
+        self.happened(kind)
+
+    def _copies(self) -> Counter[ValueId | None]:
+        """Return how often each value is in the logs."""
+        return Counter(parse_value(record.value) for record in self._world.log())
 
     def _exposed(self) -> AbstractSet[ValueId]:
         """Return the acknowledged records that a clean election may lose.
@@ -454,6 +463,7 @@ class Injector(BrokerChanges):
     def end_glitches(self) -> None:
         """Cancel the glitches (faults of single requests) that have not happened yet."""
         self._glitches.clear()
+        self._reads.clear()
 
     # -- what happens to a request ------------------------------------------------------------
 
@@ -464,6 +474,7 @@ class Injector(BrokerChanges):
         match seen.api_key:
             case 0:
                 self._world.removed.look()
+                self.late_copies.serving(partial(_values_in, seen), late=self._is_late(seen))
                 hung_up = self._hang_up(seen)
                 if hung_up is not None:
                     self._note_late(seen)
@@ -484,6 +495,8 @@ class Injector(BrokerChanges):
                 return self._on_init(seen)
             case 1 | 61 if not self._world.schedule.grants_read:
                 return Respond(_denied_read(seen))
+            case 1:
+                return self._fetched(seen)
             case 32 if self._secret or not self._world.schedule.grants_describe:
                 return Rewrite(_denied_describe)
             case 32:
@@ -520,11 +533,7 @@ class Injector(BrokerChanges):
         Another copy of its batches may have been sent, and acknowledged, meanwhile.
         """
         if not self._world.is_open(seen.connection_id):
-            for topic in seen.request.topic_data:
-                for part in topic.partition_data:
-                    records = read_batches(part.records)[0].records()
-                    values = [parse_value(record.value) for record in records]
-                    self._world.late.update(value for value in values if value is not None)
+            self._world.late |= _values_in(seen)
 
     def _look_at_sizes(self, seen: RequestSeen) -> None:
         schedule, limit = self._world.schedule, self._world.schedule.small_limit
@@ -538,8 +547,17 @@ class Injector(BrokerChanges):
         carried_out, silent = glitch.args
         return Drop(carried_out, silent=True) if silent else CloseConnection(carried_out)
 
+    def _is_late(self, seen: RequestSeen) -> bool:
+        return not self._world.is_open(seen.connection_id)
+
     def _on_delay(self, glitch: Glitch, seen: RequestSeen) -> Action:
-        self._later(glitch.args[0], lambda: self._note_late(seen))
+        held = self.late_copies.holding(partial(_values_in, seen), partial(self._is_late, seen))
+
+        def served() -> None:
+            self._note_late(seen)
+            self.late_copies.held_served(held)
+
+        self._later(glitch.args[0], served)
         return Delay(glitch.args[0])
 
     def _on_zombie(self, glitch: Glitch, seen: RequestSeen) -> Action:
@@ -634,6 +652,13 @@ class Injector(BrokerChanges):
             return dataclasses.replace(answer, producer_epoch=epoch)
 
         return Rewrite(change)
+
+
+def _values_in(seen: RequestSeen) -> set[ValueId]:
+    """Return the values of a Produce request."""
+    parts = [part for topic in seen.request.topic_data for part in topic.partition_data]
+    records = [record for part in parts for record in read_batches(part.records)[0].records()]
+    return {value for record in records if (value := parse_value(record.value)) is not None}
 
 
 def _values_from(partition: Partition, broker: int, offset: int) -> list[ValueId]:

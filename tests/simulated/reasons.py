@@ -6,6 +6,7 @@ have kept the producer from finding out whether it was: `Reasons.judge` names it
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -78,6 +79,10 @@ class Reasons:
         """The topics and partitions of which the producer has reported a loss (`lost_place`)."""
         self.forgotten: Callable[[], bool] = lambda: False
         """Whether a leader has forgotten the producer together with deleted batches."""
+        self.unread: Callable[[Row, Story], str | None] | None = None
+        """Returns what is wrong if a record ends UNKNOWN because brokers may have forgotten the
+        producer, though its leader's log could have shown it (`Readings`).
+        """
         self.moves = 0
         """How often it did so."""
 
@@ -121,9 +126,9 @@ class Reasons:
             return "another client writes under its producer id", True
         if story.doubted_at is None:
             return "it is in flight, and not in doubt", False
-        return self._refused(story)
+        return self._refused(row, story)
 
-    def _refused(self, story: Story) -> tuple[str, bool]:
+    def _refused(self, row: Row, story: Story) -> tuple[str, bool]:
         if any(map(_unknown, story.codes)):
             return "it was refused with a code that no broker answers to Produce", True
         if story.contradicted:
@@ -149,9 +154,26 @@ class Reasons:
             if acked is not None:  # it was stamped when it was appended, after it was sent
                 stamps.append(self._append_ms() - (self._now() - acked.sent_at) * 1000)
         age_ms = self._wall_ms() - min(stamps)
+        if age_ms >= self._expiration_ms / 2 and codes[ErrorCode.out_of_order_sequence_number]:
+            # It forgot the producer, took a later batch, and so will not append this one again. Its
+            # log could still show the batch: the engine does not look there.
+            return "a leader that had forgotten the producer refused its resend", True
         if age_ms >= self._expiration_ms / 2:
-            return "the brokers may have forgotten the producer", True
+            return self._forgotten(row, story)
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
+
+    def _forgotten(self, row: Row, story: Story) -> tuple[str, bool]:
+        """Explain UNKNOWN by brokers that may have forgotten the producer, if no log shows it.
+
+        Without an offset that was acknowledged before its first attempt, nothing says where in the
+        log the record would be.
+        """
+        why = "the brokers may have forgotten the producer"
+        since = max(self.recreated.get(story.place[0], -math.inf), self.moved_at or -math.inf)
+        if self.unread is None or not self._attempts.knew_an_offset(story, since):
+            return why, True
+        complaint = self.unread(row, story)
+        return (why, True) if complaint is None else (f"{why}, but {complaint}", False)
 
     def _questioned(self, story: Story) -> bool:
         """Whether a code came, since it was sent, that may mean that the leader lost its state.

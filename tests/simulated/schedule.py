@@ -125,6 +125,8 @@ class Schedule:
     calls: tuple[Call, ...] = ()
     faults: tuple[Fault, ...] = ()
     glitches: tuple[Glitch, ...] = ()
+    reads: tuple[Glitch, ...] = ()
+    """What happens to the n-th Fetch request that any broker serves (`read_faults`)."""
     close_at: float | None = None
     close_timeout: float | None = None
     all_acked: bool = False
@@ -263,6 +265,11 @@ class Schedule:
         )
 
     @property
+    def leaves_ids(self) -> bool:
+        """Whether the old producer id is fenced by nothing, though no broker forgets a producer."""
+        return self.lossy or bool(self.first_epoch) or self.fenced
+
+    @property
     def unfenced(self) -> bool:
         """Whether a record that ended UNKNOWN can still be written after records of later calls.
 
@@ -270,7 +277,7 @@ class Schedule:
         at a broker that has forgotten the producer, or after the producer took a new producer id
         (because it used up its epochs, or another producer uses its id).
         """
-        return self.forgetful or self.lossy or bool(self.first_epoch) or self.fenced
+        return self.forgetful or self.leaves_ids
 
     @property
     def resends_backwards(self) -> bool:
@@ -343,11 +350,12 @@ class Schedule:
         lines += [f"transaction {n}: {_told(work)}" for n, work in enumerate(self.work)]
         lines += [f"at {fault.at:.3f}: {fault.kind} {fault.args}" for fault in self.faults]
         lines += [f"request {g.request}: {g.kind} {g.args}" for g in self.glitches]
+        lines += [f"fetch {g.request}: {g.kind} {g.args}" for g in self.reads]
         lines += [f"coordination {g.request}: {g.kind} {g.args}" for g in self.coordination]
         return "\n".join(lines)
 
 
-_TOLD_APART = ("calls", "faults", "glitches", "work", "coordination")
+_TOLD_APART = ("calls", "faults", "glitches", "reads", "work", "coordination")
 
 
 def _told(work: Work) -> str:

@@ -24,7 +24,7 @@ def shrink(schedule: Schedule, *, budget: int = 2000) -> Schedule:
     before = None
     while before != schedule and left[0] > 0:
         before = schedule
-        for name in ("faults", "coordination", "glitches", "work", "calls"):
+        for name in ("faults", "coordination", "glitches", "reads", "work", "calls"):
             kept = _thin(schedule, name, fails, left)
             schedule = _changed(schedule, name, kept)
         schedule = _simplify(schedule, fails)

@@ -62,6 +62,8 @@ class SimConnection:
         self._accepts: int | None = None
         self._torn: bytes | None = None
         self._last_due = 0.0
+        self.held_until = 0.0
+        """Until when answers are under way that the network holds up, in seconds."""
         # Until when the link sends earlier frames, if the bandwidth is limited.
         self._busy_until = 0.0
 

@@ -33,6 +33,7 @@ from .frame_watch import FrameWatch
 from .missing import MissingPartitions
 from .numbers import Numbers
 from .reading import Reading
+from .readings import Readings
 from .schedule import Schedule
 from .started_ledger import StartedLedger
 
@@ -95,6 +96,7 @@ class SimCore(ProducerCore):
         # How many looks there had been when one was due after the last poll; None if none was.
         self._looks: int | None = None
         self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
+        self.readings = Readings(self._link_of, self._awaits)
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
         self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
@@ -105,6 +107,14 @@ class SimCore(ProducerCore):
     def _broker_of(self, link_id: int) -> str:
         link = self.connections.links.get(link_id)
         return "a broker" if link is None else f"broker {link.node_id}"
+
+    def _link_of(self, place: tuple[str, int]) -> int | None:
+        state = self.partitions.get(place)
+        return None if state is None or state.route is None else state.route.link_id
+
+    def _awaits(self, link_id: int, token: int) -> bool:
+        link = self.connections.links.get(link_id)
+        return link is not None and token in link.outstanding
 
     def _was_in_doubt(self, place: tuple[str, int]) -> bool:
         return self._world.witness.was_in_doubt(place)
@@ -145,6 +155,8 @@ class SimCore(ProducerCore):
             self.conduct.acts(step, now)
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
+            elif isinstance(step, steps.ReadBack):
+                self.readings.asked(step, now)
             elif isinstance(step, steps.SendProduce):
                 self.numbers.sent(step, now)
                 self.filling.sent(step)
@@ -209,6 +221,9 @@ class SimCore(ProducerCore):
             case steps.FetchMetadata():
                 self._on_metadata(step, answer, now, merge)
                 return None
+            case steps.ReadBack() if self._awaits(step.link_id, step.token):
+                self.readings.heard(step, answer)
+                return super().on_answer(step, answer, now, merge)
             case _:
                 return super().on_answer(step, answer, now, merge)
 

@@ -152,6 +152,7 @@ class Tally:
         self.features.update(schedule.features)
         self.faults.update(fault.kind for fault in schedule.faults)
         self.faults.update(glitch.kind for glitch in schedule.glitches)
+        self.faults.update(f"read {glitch.kind}" for glitch in schedule.reads)
         windows = ("says", schedule.says), ("noticed", schedule.noticed)
         self.faults.update(name for name, drawn in windows if drawn)
         self.faults.update(f"coordinator's {each.kind}" for each in schedule.coordination)

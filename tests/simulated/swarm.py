@@ -18,12 +18,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .broker_changes import INTERVAL
+from .read_draws import READING, ReadDraws, is_reading
 from .schedule import (
     AFTER,
     ANY_CODE,
     PERMANENT,
     RETRIABLE_BEFORE,
-    Drawer,
     Schedule,
 )
 
@@ -31,7 +31,7 @@ __all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_swarm", "kind_of"]
 
 ONLY_HERE = frozenset(
     {"upgrade", "skew", "expire", "retention", "purge", "boast", "partial", "split", "trickle"}
-    | {"unnamed"}
+    | {"unnamed", "forget"}
 )
 """The kinds of fault that no profile draws."""
 
@@ -71,7 +71,7 @@ class Feature(NamedTuple):
     share: float = 0.0
 
 
-class SwarmDrawer(Drawer):
+class SwarmDrawer(ReadDraws):
     """The drawer of one schedule of the swarm."""
 
     def __init__(self, seed: int, backend: str) -> None:
@@ -82,6 +82,8 @@ class SwarmDrawer(Drawer):
         self.features: list[str] = []
 
     def draw(self) -> Schedule:
+        if is_reading(self.seed):
+            return self._reading()
         self.features = self._chosen()
         self._cluster()
         self._options()
@@ -97,6 +99,17 @@ class SwarmDrawer(Drawer):
         if self.backend:
             self.values["calls"] = self.values["calls"][:60]
             self.values["first_epoch"] = 0
+        if "old records" in self.features:
+            self.values["reads"] = self.added_reads()
+        return self._schedule()
+
+    def _reading(self) -> Schedule:
+        """Return a schedule that is drawn for reading alone."""
+        self.features = ["old records", READING]
+        self.values |= self.draw_reading()
+        return self._schedule()
+
+    def _schedule(self) -> Schedule:
         return Schedule(
             self.seed,
             self.profile,

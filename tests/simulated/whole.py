@@ -65,7 +65,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import reassigned, repeatable, unresolved_while, written_late
+from .broker_changes import reassigned, repeatable, unread, unresolved_while, written_late
 from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import counted
@@ -688,6 +688,12 @@ class Whole:
         if self._deadlines is not None:
             self._deadlines.led(self.cluster)
 
+    @property
+    def core(self) -> SimCore:
+        """The engine of the producer, which has been started."""
+        assert self._producer is not None
+        return self._producer.core
+
     def note_recreated(self, topic: str) -> None:
         """Note that an answer has shown the producer that a topic was recreated."""
         if self.unknowns is not None:
@@ -784,6 +790,7 @@ class Whole:
                     (lambda: self.wall() * 1000) if self.schedule.stamps_by_log else None,
                 )
                 self.unknowns.forgotten = lambda: self.removed.forgotten
+                self.unknowns.unread = functools.partial(unread, self)
                 connector = WholeConnector(self, cluster.connector)
                 await self._life(TapProducer(config, connector, self))
                 self.injector.heal()

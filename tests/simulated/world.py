@@ -61,7 +61,7 @@ from aioidem.testing import (
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .audit import left_over
-from .broker_changes import reassigned, repeatable, unresolved_while, written_late
+from .broker_changes import reassigned, repeatable, unread, unresolved_while, written_late
 from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import Flushes
@@ -292,6 +292,7 @@ class World:
             (lambda: self.wall_ms) if schedule.stamps_by_log else None,
         )
         self.unknowns.forgotten = lambda: self.removed.forgotten
+        self.unknowns.unread = partial(unread, self)
 
     def _build_cluster(self) -> ClusterState:
         s = self.schedule
@@ -484,13 +485,14 @@ class World:
         for settlement in settlements:
             outcome = settlement.outcome
             rows = [record.row for record in settlement.records if isinstance(record, SimRecord)]
-            if outcome.status is DeliveryStatus.UNKNOWN and rows[0].value not in self._decided:
+            unknown = outcome.status is DeliveryStatus.UNKNOWN
+            if unknown and rows[0].value not in self._decided:
                 complaint = self.unknowns.judge(rows)
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
             self.core.numbers.settled(settlement, self.now)
             self._decided.update((row.value, OUTCOMES[outcome.status]) for row in rows)
-            if isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
+            if unknown and isinstance(outcome.error, errors.OutOfOrderSequenceNumber):
                 self.monitor.refused(outcome.topic, outcome.partition, rows[0].value)
 
     def doubts(self) -> list[float]:
@@ -739,8 +741,12 @@ class World:
 
     def is_open(self, peer_id: int) -> bool:
         """Return whether the client still has that connection."""
+        return self.connection_of(peer_id) is not None
+
+    def connection_of(self, peer_id: int) -> SimConnection | None:
+        """Return the client's end of a connection; None if the client has closed it."""
         connection = self._by_peer.get(peer_id)
-        return connection is not None and connection.open
+        return connection if connection is not None and connection.open else None
 
     def connect(self, step: steps.OpenLink) -> None:
         """Open a connection of the client: one round trip for TCP, one for ApiVersions."""
@@ -872,6 +878,9 @@ class World:
         connection = self._by_peer.get(delivery.connection.id)
         if connection is None or not connection.open or connection.deaf:
             return
+        if connection.held_until > self.now:
+            self.at(connection.held_until, lambda: self._receive(delivery))
+            return
         if delivery.close:
             self.lose(connection, errors.KafkaConnectionError("the broker closed it"))
             return
@@ -889,6 +898,8 @@ class World:
                     self._end(connection, error)
 
         self._client(hear)
+        if self.injector.hangs_up_after(connection, frame[4:]):
+            self.lose(connection, errors.KafkaConnectionError("reset by peer"))
 
     def lose(self, connection: SimConnection, error: Exception) -> None:
         """Let the client find a connection closed."""
