@@ -364,7 +364,9 @@ class PartitionState:
                 continue
             if self.bump_wanted and not _keeps_numbers(batch):
                 continue  # the batch must be renumbered first
-            if batch.in_doubt and self.must_not_resend:
+            if self.must_not_resend and self._doubts_wait():
+                # The doubt is looked into first. A leader that had forgotten the producer may have
+                # taken a batch without a refused one before it, which would then come after it.
                 return None
             if self.outstanding and not (self.gate_open and self._all_in_flight_precede(position)):
                 return None
@@ -372,6 +374,9 @@ class PartitionState:
                 return None
             return batch
         return None
+
+    def _doubts_wait(self) -> bool:
+        return any(batch.in_doubt and batch.due for batch in self.unresolved)
 
     def _next_salvage(self) -> Batch | None:
         return self.recovery.next_salvage(oldest=self._resend)
@@ -1104,7 +1109,7 @@ class PartitionState:
             self.must_not_resend
             and not self.outstanding
             and self.read_back.offset is None
-            and any(batch.in_doubt and batch.due for batch in self.unresolved)
+            and self._doubts_wait()
         )
 
     def begin_read_back(self) -> int | None:

@@ -353,19 +353,33 @@ def test_what_will_be_renumbered_is_not_resent_before_and_what_is_in_doubt_is() 
 
 
 @pytest.mark.parametrize("resend", [False, True])
-def test_a_suspect_partition_resends_what_was_refused_and_not_what_is_in_doubt(
+def test_a_suspect_partition_looks_into_the_doubt_before_it_resends_what_was_refused(
     resend: bool,
 ) -> None:
-    """With in_doubt="resend" it resends both."""
+    """The batch in doubt may be stored, and the refused one would come after it.
+
+    With in_doubt="resend" it resends both.
+    """
     bench = Bench(resend=resend)
     first, second = bench.pipelined(2)
     bench.suspect()
     bench.refuse(first, NOT_ENOUGH_REPLICAS)
+    assert bench.state.next_resend(200.0) is None, "the second one is in flight"
     bench.refuse(second, REQUEST_TIMED_OUT)
-    assert bench.state.next_resend(200.0) is first
-    bench.send(first)
-    bench.ack(first, 1)
-    assert bench.state.next_resend(200.0) is (second if resend else None)
+    assert bench.state.next_resend(200.0) is (first if resend else None)
+    assert bench.state.wants_read_back is not resend
+    if resend:
+        bench.send(first)
+        bench.ack(first, 1)
+        assert bench.state.next_resend(200.0) is second
+
+
+def test_a_suspect_partition_resends_what_was_refused_if_nothing_is_in_doubt() -> None:
+    bench = Bench()
+    (only,) = bench.pipelined(1)
+    bench.suspect()
+    bench.refuse(only, NOT_ENOUGH_REPLICAS)
+    assert bench.state.next_resend(200.0) is only
 
 
 def test_while_the_log_is_read_nothing_is_resent() -> None:
