@@ -463,7 +463,9 @@ class AIOKafkaProducer:
         if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
             raise TypeError(f"partition must be int or None, not {type(given).__name__}")
         block_until = self._inside.life.block_until()
+        transaction = self._inside.intake.transaction()
         await self._inside.topics.await_partition(topic, partition, block_until)
+        self._inside.intake.check_transaction(transaction, topic, partition)
         return block_until
 
     def _choose(self, topic: str) -> int:

@@ -158,7 +158,7 @@ class DoubtResolution:
                 continue  # the reading has ended since
             if link.closed:
                 state.end_read_back()
-            elif link.admits(now):
+            elif link.admits(now) and now >= state.retry_at:
                 self._read(state, link, offset, now)
             else:
                 self._next_pages.append((state, link, offset))
@@ -195,9 +195,12 @@ class DoubtResolution:
             state.end_read_back()
             return
         page = written_batches(answer.records)
-        if not page and state.read_back.is_short_of(answer.high_watermark):
-            # The broker sends no records now, perhaps because the client has reached its quota.
-            state.end_read_back(now + self._config.retry_backoff)
+        owed = None if page else state.read_back.owed(answer.high_watermark)
+        if owed is not None:
+            # The broker sends no records now, perhaps because the client has reached its quota. To
+            # begin again would use up the quota, so the same page is requested again.
+            state.retry_at = now + self._config.retry_backoff
+            self._next_pages.append((state, link, owed))
             return
         following = state.on_read_back(page, answer.high_watermark, self._effects)
         if following is not None:

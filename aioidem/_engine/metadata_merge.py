@@ -110,10 +110,10 @@ class MetadataMerge:
                 continue
             known = self._known.get(topic.name)
             grown = TopicView(topic.name, topic.topic_id)
+            if known is not None and known.is_outdated(topic.topic_id):
+                self._result.outdated.add(topic.name)
+                continue
             if known is not None and _recreated(known.topic_id, topic.topic_id):
-                if topic.topic_id in known.former_ids:
-                    self._result.outdated.add(topic.name)
-                    continue
                 grown.follow(known)
                 known = None
             self._merging.append(_Merging(topic, known, grown))

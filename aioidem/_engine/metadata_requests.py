@@ -103,8 +103,9 @@ class MetadataRequests:
         if view.cluster_id is None:
             view.learn_id(cluster_id)
         at_home = cluster_id is None or cluster_id == view.cluster_id
+        first = not link.identified
         self._connections.identified(link, cluster_id, at_home=at_home)
-        if at_home:
+        if at_home and first:  # the connection heard the level when it was opened
             self._transactions.see_version(link.transaction_version)
         return at_home
 
@@ -184,6 +185,7 @@ class MetadataRequests:
             f"topic {name!r} was deleted and recreated: batches in doubt end UNKNOWN, records that "
             "were never written go to the new topic",
         )
+        self._accumulator.topics[name].forget_sizes()
         for link in self._connections.links.values():
             link.limits.forget(name)
         numbered = self._accumulator.numbered(name, before)

@@ -332,8 +332,11 @@ class PartitionState:
         self.window.reset()
         self._evidence.clear()
         self.gate.restart()
-        # An idle connection may be closed between two passes. What the leader has answered stays.
-        if not (same_leader and self.recovery.pauses):
+        if same_leader and self.recovery.pauses:
+            # An idle connection was closed between two passes. What the leader has answered stays,
+            # but it must show anew that it holds the producer's state.
+            self.gate.question()
+        else:
             self.recovery.move(RecoveryEvent.RESTART)
         return True
 
@@ -1175,8 +1178,8 @@ class PartitionState:
         for batch in self.unresolved[: self.unresolved.index(doubtful[-1])]:
             if batch.due and not batch.in_doubt:
                 refused = errors.OutOfOrderSequenceNumber(
-                    f"{self.where}: the batch of sequence {batch.wire_base} was refused, and a "
-                    "later one may be in the log, so it could be appended only out of order"
+                    f"{self.where}: the batch of sequence {batch.wire_base} was not appended, and "
+                    "a later one may be, so it could be appended only out of order"
                 )
                 self._fail(batch, refused, out)
         for batch in doubtful:

@@ -321,7 +321,8 @@ class ProduceRequests:
         state, batch = entry
         self._transactions.on_produced(part.error_code)
         if not part.error_code:
-            link.limits.of(state.topic).accept(len(batch.data))
+            if not self._partitions.retired or self._partitions.holds(state):
+                link.limits.of(state.topic).accept(len(batch.data))
             if link.memory.limit is not None:
                 part = part._replace(retained=link.memory.believed(part.retained, now))
             state.on_ack(batch, part, now, current=self._is_current(state), out=self._effects)
@@ -358,9 +359,10 @@ class ProduceRequests:
         error = refusal_error(state.where, part, batch.count, batch.attempts, broker)
         if disposition.action is Action.SPLIT:
             limit = link.limits.of(state.topic)
-            if not batch.in_doubt:
-                self._accumulator.topics[state.topic].too_large(len(batch.data), now)
-            limit.refuse(len(batch.data))
+            if self._partitions.holds(state):  # not of a topic that was deleted since
+                if not batch.in_doubt:
+                    self._accumulator.topics[state.topic].too_large(len(batch.data), now)
+                limit.refuse(len(batch.data))
             error = too_large(state.where, part, len(batch.data), batch.count, limit.told, broker)
         named = culprits(state.where, part, batch.count, batch.attempts, broker)
         innocent = self._accumulator.without(batch, named) if named else None

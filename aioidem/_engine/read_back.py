@@ -82,9 +82,9 @@ class ReadBack:
             self._awaited = None
         return awaited
 
-    def is_short_of(self, high_watermark: int) -> bool:
-        """Return whether the committed log has something at the offset of the requested page."""
-        return self.offset is not None and self.offset < high_watermark
+    def owed(self, high_watermark: int) -> int | None:
+        """Return the offset of an empty page if the committed log has something there."""
+        return self.offset if self.offset is not None and self.offset < high_watermark else None
 
     def end(self) -> None:
         """Stop reading: all pages are read, a request failed, or the partition's route changed."""

@@ -570,12 +570,13 @@ class RecordAccumulator:
         for name, topic in self.topics.items():
             topic.forget_cluster()
             self.unplaced[topic] = None
-            waiting = [each.record for each in topic.unassigned.take()]
+            waiting = topic.unassigned.take()
             for record in unwritten[name]:
                 topic.unassigned.wait(record.deadline, self._metadata.requests, record)
-            for record in waiting:
-                until = min(longest, record.deadline)
-                topic.unassigned.wait(until, self._metadata.requests, record)
+            for until, _, record in waiting:
+                # Those that wait for their deadline had a partition, in an earlier cluster.
+                ends = until if until >= record.deadline else min(longest, record.deadline)
+                topic.unassigned.wait(ends, self._metadata.requests, record)
             topic.unassigned.put_in_order()
 
     # -- records that end without a partition ------------------------------------------------------

@@ -23,6 +23,8 @@ __all__ = ["NO_LEADER", "PartitionView", "TopicView"]
 NO_LEADER = -1
 _FORMER_IDS = 16
 """How many earlier ids of a topic are remembered."""
+_BELIEVED = 10
+"""How many answers in a row must name an earlier id of a topic to be believed."""
 
 
 class PartitionView:
@@ -51,6 +53,7 @@ class TopicView:
         "leaderless",
         "leaders",
         "name",
+        "outdated_answers",
         "topic_id",
     )
 
@@ -59,6 +62,8 @@ class TopicView:
         self.topic_id = topic_id
         self.former_ids: tuple[UUID, ...] = ()
         """The ids of the topics of this name that were deleted since, the latest ones."""
+        self.outdated_answers = 0
+        """How many answers in a row have named one of `former_ids`."""
         # The node id of the leader by partition, or `NO_LEADER`. Only methods of this class change
         # it.
         self.leaders: dict[int, int] = {}
@@ -70,8 +75,21 @@ class TopicView:
 
     def follow(self, former: TopicView) -> None:
         """Note that the topic was recreated: no topic ever has an earlier one's id again."""
-        if former.topic_id is not None:
-            self.former_ids = (*former.former_ids[1 - _FORMER_IDS :], former.topic_id)
+        ids = (*former.former_ids, former.topic_id)
+        self.former_ids = tuple(each for each in ids if each not in (None, self.topic_id))
+        self.former_ids = self.former_ids[-_FORMER_IDS:]
+
+    def is_outdated(self, topic_id: UUID | None) -> bool:
+        """Return whether an answer names an earlier topic's id, because its broker lags behind.
+
+        If ten in a row do, and none names the present id, that one was the mistake: perhaps an
+        address led to another cluster that has a topic of this name.
+        """
+        if topic_id not in self.former_ids:
+            self.outdated_answers = 0
+            return False
+        self.outdated_answers += 1
+        return self.outdated_answers < _BELIEVED
 
     def view(self, index: int) -> PartitionView | None:
         """Return the leader and leader epoch of a partition; None if there is no such partition."""

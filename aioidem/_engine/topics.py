@@ -111,6 +111,10 @@ class TopicState:
             return min(default, told)
         return min(default, self._ceiling)
 
+    def forget_sizes(self) -> None:
+        """Forget how large refused batches were: the topic was deleted and recreated."""
+        self._ceiling = None
+
     def forget_cluster(self) -> None:
         """Forget what the cluster said about the topic: the producer moves to another cluster."""
         self.error_code = 0

@@ -26,6 +26,7 @@ from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.record import RECORD_MEMORY, RecordGroup
 from aioidem._engine.record_block import Columns, RecordBlock, SharedHeaders
+from aioidem._engine.transactions import Outcome as TransactionOutcome
 from aioidem._hot import PlainSends
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
@@ -454,17 +455,14 @@ class RecordIntake:
         """
         began = self._life.clock()
         until = began + self._config.max_block if block_until is None else block_until
-        transactions = self._core.transactions
-        transactions.need_open()
-        transaction = transactions.outcome  # each transaction has one of its own
+        transaction = self.transaction()
         try:
             await self._granted(size, until, _place(topic, partition))
-            if transactions.outcome is not transaction:
+            try:
+                self.check_transaction(transaction, topic, partition)
+            except errors.KafkaError:
                 self._budget.release(size)
-                raise errors.TransactionAborted(
-                    f"{_place(topic, partition)}: the transaction ended while the record waited "
-                    "for room, and another one was begun; nothing was queued"
-                )
+                raise
         except errors.KafkaTimeoutError as error:
             now = self._life.clock()
             self._meters.exhausted.record(1, now)
@@ -476,6 +474,29 @@ class RecordIntake:
             if self._observer is not None:
                 self._observer.on_waited(topic, partition, now - began)
         return until
+
+    def transaction(self) -> TransactionOutcome:
+        """Return the outcome of the open transaction, before a call waits; each has one of its own.
+
+        Raises:
+            KafkaError: Transactions are used, and none is open.
+        """
+        self._core.transactions.need_open()
+        return self._core.transactions.outcome
+
+    def check_transaction(
+        self, begun: TransactionOutcome, topic: str, partition: int | None
+    ) -> None:
+        """Check after a wait that no other transaction has followed the one a call began in.
+
+        Raises:
+            TransactionAborted: It was.
+        """
+        if self._core.transactions.outcome is not begun:
+            raise errors.TransactionAborted(
+                f"{_place(topic, partition)}: the transaction ended while the record waited to be "
+                "queued, and another one was begun; nothing was queued"
+            )
 
     def no_room(self, topic: str, partition: int | None, size: int) -> errors.BufferFullError:
         """Note that a call found no room and does not wait for it, and return its error.

@@ -128,3 +128,42 @@ async def test_several_tasks_may_commit_and_one_transaction_is_committed(
         await producer.send("t", b"x")
         await asyncio.gather(*[producer.commit_transaction() for _ in range(3)])
         assert isinstance(await raised(producer.commit_transaction()), errors.IllegalStateError)
+
+
+@pytest.mark.parametrize("call", ["send", "send_batch"])
+async def test_a_send_that_waits_for_metadata_does_not_enter_the_next_transaction(
+    call: str,
+) -> None:
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        cluster.create_topic("t")
+        held = asyncio.Event()
+
+        def hold(seen: RequestSeen) -> Action | None:
+            if seen.api_key != 3 or held.is_set():
+                return None
+            held.set()
+            return Drop(silent=False)
+
+        producer = AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            transactional_id="x",
+            request_timeout_ms=300,
+            max_block_ms=20_000,
+        )
+        async with producer:
+            await producer.begin_transaction()
+            cluster.intercept(hold)
+            batch = producer.create_batch()
+            batch.append(timestamp=None, key=None, value=b"of the first")
+            first: Any = (
+                producer.send("t", b"of the first")
+                if call == "send"
+                else producer.send_batch(batch, "t", partition=0)
+            )
+            waiting = asyncio.ensure_future(first)
+            await held.wait()
+            await producer.abort_transaction()
+            await producer.begin_transaction()
+            assert isinstance(await raised(waiting), errors.TransactionAborted)
+            await producer.commit_transaction()
+        assert cluster.log_end_offset("t", 0) == 0

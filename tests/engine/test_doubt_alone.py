@@ -311,13 +311,19 @@ def test_a_permanent_error_ends_the_doubt_of_this_partition_and_others_are_read(
 
 def test_an_empty_page_below_the_high_watermark_is_asked_for_again_after_a_pause() -> None:
     """A broker sends no records while the client has reached its quota."""
-    alone = reading()
-    alone.page(end=alone.rig.outcomes[0].offset + 2)
-    assert alone.statuses() == [PENDING] * 2
-    assert alone.state.read_back.offset is None
+    alone = reading(3)
+    first = alone.sent[0]
+    alone.page((first, 1), end=4)
+    assert len(alone.read_on(alone.now)) == 1
+    alone.page(end=4)
+    assert alone.statuses() == [ACKED, PENDING, PENDING]
     assert alone.state.retry_at == alone.now + alone.rig.config.retry_backoff
     assert not alone.rig.core.metadata.wanted
-    assert alone.prepare(alone.state.retry_at) != []
+    assert alone.prepare(alone.state.retry_at) == [], "it does not begin anew"
+    assert alone.read_on(alone.state.retry_at - 0.001) == []
+    (step,) = alone.read_on(alone.state.retry_at)
+    assert isinstance(step, ReadBack)
+    assert step.offset == 2
 
 
 @pytest.mark.parametrize("code", [0, NOT_LEADER, TOPIC_AUTHORIZATION_FAILED])

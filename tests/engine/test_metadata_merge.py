@@ -174,3 +174,19 @@ def test_the_last_sixteen_ids_of_a_topic_are_remembered() -> None:
     for each in ids:
         MetadataMerge(view, update(1, topic_id=each)).finish()
     assert known(view).former_ids == tuple(ids[1:-1])
+
+
+def test_an_earlier_id_that_ten_answers_name_is_right_after_all() -> None:
+    """An address led to another cluster that has a topic of this name, and names no cluster."""
+    view = ClusterView()
+    for topic_id in (ID, OTHER_ID):
+        MetadataMerge(view, update(3, topic_id=topic_id)).finish()
+    for present in (True, False):
+        for _ in range(9):
+            assert MetadataMerge(view, update(3)).finish().outdated == {"t"}
+        if present:
+            MetadataMerge(view, update(3, topic_id=OTHER_ID)).finish()
+    assert MetadataMerge(view, update(3)).finish().recreated == ["t"]
+    assert known(view).topic_id == ID
+    assert known(view).former_ids == (OTHER_ID,)
+    assert MetadataMerge(view, update(3, topic_id=OTHER_ID)).finish().outdated == {"t"}

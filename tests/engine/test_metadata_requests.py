@@ -77,9 +77,22 @@ def test_only_the_producer_s_own_cluster_says_which_transactions_it_has() -> Non
     rig.core.connections.links[request.link_id].transaction_version = 2
     rig.core.on_answer(request, update._replace(cluster_id="another"), rig.now)
     assert rig.core.transactions.finalised == 0
-    request, update = held(rig)
-    rig.core.connections.links[request.link_id].transaction_version = 2
-    rig.core.on_answer(request, update, rig.now)
+
+
+def test_the_connection_that_was_opened_last_says_which_transactions_there_are() -> None:
+    """What an older one heard when it was opened may be outdated, however often it is asked."""
+    rig = Rig(brokers=2, transactional_id="x", transaction_version=1)
+    rig.leaders[T, 0] = (2, 0)
+    rig.start()
+    assert rig.core.transactions.finalised == 1
+    rig.transaction_version = 2
+    rig.begin()
+    rig.send()
+    rig.ack_all()
+    assert rig.core.transactions.finalised == 2
+    assert {link.transaction_version for link in rig.core.connections.links.values()} == {1, 2}
+    for _ in range(4):
+        rig.refresh(1.0)
     assert rig.core.transactions.finalised == 2
 
 
@@ -183,8 +196,14 @@ def test_the_batch_limit_of_a_topic_is_not_that_of_its_successor() -> None:
     (link,) = [each for each in rig.core.connections.links.values() if each.node_id == 1]
     link.limits.of(T).tell(5000, rig.now)
     link.limits.of("u").tell(6000, rig.now)
+    topic = rig.core.accumulator.topic(T)
+    topic.too_large(4000, rig.now)
+    (late, *_) = [rig.outstanding()[0] for _ in rig.send()]
     recreated(rig)
     assert (link.limits.of(T).told, link.limits.of("u").told) == (None, 6000)
+    assert topic.ceiling(10_000, rig.now) == 10_000
+    rig.ack(late)
+    assert link.limits.of(T).acknowledged == 0, "the answer is about the deleted topic"
 
 
 def test_a_recreated_topic_is_told_and_costs_one_epoch() -> None:

@@ -735,3 +735,25 @@ def test_a_new_route_is_taken_by_what_is_left_of_an_abandoned_partition() -> Non
     assert not bench.state.follow(RECONNECTED)
     bench.lose(batches["flying"])
     assert bench.state.follow(RECONNECTED)
+
+
+def test_a_pass_that_has_ended_counts_after_a_reconnect_but_the_leader_is_asked_anew() -> None:
+    """A success on the new connection proves no earlier batch before the leader shows its state."""
+    bench = Bench()
+    older, newer = bench.doubt(2)
+    bench.now = bench.state.retry_at
+    bench.refuse(bench.send(older), OUT_OF_ORDER)
+    bench.advance()
+    for batch in (newer, older):
+        assert bench.state.next_resend(bench.now) is batch
+        bench.refuse(bench.send(batch), OUT_OF_ORDER)
+    bench.advance()
+    assert bench.state.recovery.pauses
+    bench.state.follow(RECONNECTED)
+    assert bench.rung() is Rung.PROBING
+    bench.now += PAUSE
+    bench.advance()
+    assert bench.state.next_resend(bench.now) is newer
+    bench.ack(bench.send(newer), 5)
+    assert bench.statuses == [ACKED]
+    assert bench.rung() is Rung.SALVAGE

@@ -536,7 +536,7 @@ def test_no_record_is_aimed_at_a_partition_that_is_gone(how: str) -> None:
 
 def move(rig: Rig, topic: str) -> None:
     """Let all addresses lead to another cluster."""
-    rig.cluster_id = "another"
+    rig.cluster_id = f"not {rig.core.cluster.cluster_id}"
     rig.ids[topic] = topic_id(topic, 1)
     for end in [each for each in rig.links.values() if each.open and not each.closed]:
         rig.lose(end, poll=False)
@@ -568,6 +568,12 @@ def test_a_record_that_has_waited_does_not_linger_anew(how: str) -> None:
 def test_a_record_that_had_a_partition_does_not_wait_max_block_for_another_cluster() -> None:
     rig = Rig(batch_size=16_384, linger=60.0, max_block=0.0, delivery_timeout=100.0).start()
     (record,) = rig.send()
-    move(rig, T)
+    for moves in range(2):
+        if moves == 0:
+            rig.topic_errors[T] = UNKNOWN_TOPIC_OR_PARTITION
+        move(rig, T)
+        rig.tick(3.0)
+        assert record.status is PENDING
+        rig.topic_errors.clear()
     rig.settle_down(61.0)
     assert record.status is ACKED

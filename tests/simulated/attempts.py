@@ -116,18 +116,22 @@ class Attempts:
         ]
         return max(acked, key=itemgetter(0, 1))[2] if acked else None
 
-    def knew_an_offset(self, story: Story, since: float) -> bool:
-        """Return whether a partition had an acknowledged offset when a record was first sent.
+    def known_offset(self, story: Story, since: float) -> int | None:
+        """Return the last offset that was acknowledged before a record was first sent, if any.
 
         Args:
             story: The story of the record.
             since: Since when the partition has its present log, in seconds.
         """
-        return any(
-            other.offset >= 0 and since < (other.acked_at or 0.0) < story.sent_at
+        known = (
+            other.offset
             for other in self._stories.values()
-            if other.place == story.place and other.acked_at is not None
+            if other.place == story.place
+            and other.acked_at is not None
+            and other.offset >= 0
+            and since < other.acked_at < story.sent_at
         )
+        return max(known, default=None)
 
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
         """Note that a Produce request was given to the socket."""

@@ -76,7 +76,7 @@ def repeatable(run: World | Whole) -> set[ValueId]:
     return removed | run.injector.late_copies.found() | early
 
 
-def unread(run: World | Whole, row: Row, story: Story) -> str | None:
+def unread(run: World | Whole, row: Row, story: Story, after: int) -> str | None:
     """Return what is wrong if a record ends UNKNOWN because its brokers may have forgotten.
 
     It may if its leader's log cannot be read, or does not show it (`Readings`).
@@ -92,7 +92,7 @@ def unread(run: World | Whole, row: Row, story: Story) -> str | None:
         for batch in batches
         if any(parse_value(record.value) == row.value for record in batch_values(batch.wire()))
     ]
-    return run.core.readings.complaint(story.place, story.doubted_at, offsets, run.now)
+    return run.core.readings.complaint(story.place, story.doubted_at, offsets, after, run.now)
 
 
 def unresolved_while(

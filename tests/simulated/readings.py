@@ -62,7 +62,7 @@ class Readings:
             self._pages[place] = _Page(at, answer.error_code, answer.high_watermark)
 
     def complaint(
-        self, place: _Place, doubted_at: float, offsets: Collection[int], now: float
+        self, place: _Place, doubted_at: float, offsets: Collection[int], after: int, now: float
     ) -> str | None:
         """Return what is wrong if a batch ends UNKNOWN now because its leader may have forgotten.
 
@@ -72,6 +72,8 @@ class Readings:
             place: Its partition.
             doubted_at: Since when it is in doubt, in seconds.
             offsets: At which offsets it is in the leader's log.
+            after: The last offset that was acknowledged before the batch was first sent. A batch
+                that is not after it is in a log that has lost what was acknowledged.
             now: Seconds.
         """
         link_id = self._link_of(place)
@@ -86,7 +88,7 @@ class Readings:
         if page.code:
             passes = page.code == ErrorCode.unknown_server_error or _retriable(page.code)
             return f"its leader's log could not be read just then ({page.code})" if passes else None
-        found = [offset for offset in offsets if offset < page.high_watermark]
+        found = [offset for offset in offsets if after < offset < page.high_watermark]
         if found:
             return f"it is at offset {found[0]}, below the high watermark {page.high_watermark}"
         return None

@@ -79,7 +79,7 @@ class Reasons:
         """The topics and partitions of which the producer has reported a loss (`lost_place`)."""
         self.forgotten: Callable[[], bool] = lambda: False
         """Whether a leader has forgotten the producer together with deleted batches."""
-        self.unread: Callable[[Row, Story], str | None] | None = None
+        self.unread: Callable[[Row, Story, int], str | None] | None = None
         """Returns what is wrong if a record ends UNKNOWN because brokers may have forgotten the
         producer, though its leader's log could have shown it (`Readings`).
         """
@@ -170,9 +170,10 @@ class Reasons:
         """
         why = "the brokers may have forgotten the producer"
         since = max(self.recreated.get(story.place[0], -math.inf), self.moved_at or -math.inf)
-        if self.unread is None or not self._attempts.knew_an_offset(story, since):
+        after = self._attempts.known_offset(story, since)
+        if self.unread is None or after is None:
             return why, True
-        complaint = self.unread(row, story)
+        complaint = self.unread(row, story, after)
         return (why, True) if complaint is None else (f"{why}, but {complaint}", False)
 
     def _questioned(self, story: Story) -> bool:

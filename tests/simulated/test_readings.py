@@ -51,7 +51,7 @@ class Read:
         self.judge.heard(step, ReadBackAnswer(code, high_watermark, b""))
 
     def complaint(self, *offsets: int, doubted_at: float = 1.0) -> str | None:
-        return self.judge.complaint(PLACE, doubted_at, offsets, 3.0)
+        return self.judge.complaint(PLACE, doubted_at, offsets, 1, 3.0)
 
 
 def test_a_batch_may_be_unknown_if_the_log_does_not_show_it() -> None:
@@ -62,6 +62,7 @@ def test_a_batch_may_be_unknown_if_the_log_does_not_show_it() -> None:
     assert read.complaint() is None
     assert read.complaint(5) is None
     assert read.complaint(4) == "it is at offset 4, below the high watermark 5"
+    assert read.complaint(1) is None, "offset 1 was acknowledged before, so that is lost"
 
 
 def test_a_page_must_be_asked_for_when_the_batch_is_in_doubt() -> None:
@@ -157,7 +158,7 @@ def _for_good(patch: pytest.MonkeyPatch) -> None:
 
 def _empty_is_the_end(patch: pytest.MonkeyPatch) -> None:
     """Take an empty page for the end of the log."""
-    patch.setattr(ReadBack, "is_short_of", lambda _self, _high_watermark: False)
+    patch.setattr(ReadBack, "owed", lambda _self, _high_watermark: None)
 
 
 def _old_stamps_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4220359, id="a success behind an unknown code proves nothing"),
         pytest.param(4554272, id="a flush counts what ended since anybody was last told"),
         pytest.param(4551363, id="what a leader counts from may have ended unknown"),
+        pytest.param(5712224, id="what a log that lost its end shows is not read"),
         pytest.param(3472, id="what was refused waits for the doubt behind it"),
     ],
 )
