@@ -11,15 +11,14 @@ connection goes to the address that was checked, so a different DNS answer later
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
-import anyio
 from anyio.abc import ByteStream
 
 from aioidem._config import ProducerConfig
+from aioidem._network.names import addresses_of
 from aioidem._network.transport import Connector, address
 from aioidem._protocol.foreign_text import printable
 from aioidem.errors import BrokerNotAllowedError, KafkaConnectionError
@@ -90,11 +89,10 @@ class AllowedConnector:
         if _is_network(host):
             return [host]
         try:
-            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return await addresses_of(host, port)
         except (OSError, ValueError) as error:
             shown = printable(address(host, port))
             raise KafkaConnectionError(f"cannot connect to {shown}: {error}") from error
-        return [str(each[4][0]) for each in found]
 
 
 def _is_network(text: str) -> bool:

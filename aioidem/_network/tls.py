@@ -32,6 +32,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 from aioidem._config import ProducerConfig
+from aioidem._network.threads import OwnThreads
 from aioidem._network.tls_probe import answers_plaintext
 from aioidem._network.transport import Connector, address
 from aioidem.errors import (
@@ -45,6 +46,7 @@ from aioidem.errors import (
 
 __all__ = ["OneAtATime", "TlsConnector", "client_context", "secured", "tls_failure"]
 
+_THREADS: Final = OwnThreads("reading certificates and keys")
 _NOT_TLS: Final = frozenset(
     {
         "WRONG_VERSION_NUMBER",
@@ -177,7 +179,7 @@ class TlsConnector:
             KafkaConnectionError: The address cannot be reached, or the connection ended in the
                 handshake.
         """
-        context = await anyio.to_thread.run_sync(self._make_context)
+        context = await anyio.to_thread.run_sync(self._make_context, limiter=_THREADS.limiter)
         stream = await self._inner.connect(host, port)
         try:
             return await self._shake_hands(stream, context, host)

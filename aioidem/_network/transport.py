@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import os
 import socket
+from ipaddress import ip_address
 from typing import Protocol
 
-import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
 from aioidem._network.eager import eager
+from aioidem._network.happy_eyeballs import connect_to_first
+from aioidem._network.names import addresses_of
 from aioidem.errors import KafkaConnectionError
 
 __all__ = ["Connector", "TcpConnector", "address", "no_delay"]
@@ -52,7 +54,8 @@ class TcpConnector:
         if not host or not 0 < port < 65536:
             raise KafkaConnectionError(f"{address(host, port)} is not an address to connect to")
         try:
-            stream = await anyio.connect_tcp(host, port)
+            addresses = [host] if _is_ip(host) else await addresses_of(host, port)
+            stream = await connect_to_first(addresses, port)
         except (OSError, ValueError) as error:
             # ValueError means a host name that cannot be encoded for DNS.
             cause = _underlying(error)
@@ -76,8 +79,16 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _underlying(error: BaseException) -> BaseException:
-    """Return the OSError, or the group of them, behind anyio's "All connection attempts failed"."""
+    """Return the OSError, or the group of them, behind "All connection attempts failed"."""
     below = error.__cause__
     return below if isinstance(below, OSError | BaseExceptionGroup) else error
 

@@ -28,6 +28,7 @@ import anyio.to_thread
 from aioidem._config.secret import Secret
 from aioidem._network.sasl.client import SaslClient
 from aioidem._network.sasl.mechanism import Mechanism
+from aioidem._network.threads import OwnThreads
 from aioidem._protocol.messages import decode_response, encode_request, response_type
 from aioidem._protocol.sasl import (
     authenticate_answer,
@@ -55,6 +56,7 @@ Ask = Callable[[int, Secret[bytes]], Awaitable[bytes]]
 the answer.
 """
 
+_THREADS: Final = OwnThreads("steps of an authentication")
 _MAX_ROUNDS: Final = 10
 _EARLIEST, _LATEST = 0.85, 0.95
 _BETWEEN_SECONDS: Final = 1.1
@@ -192,7 +194,7 @@ async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:
         return step()
     # A cancelled task does not wait for the thread: that could take long, and the result is not
     # needed.
-    return await anyio.to_thread.run_sync(step, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(step, abandon_on_cancel=True, limiter=_THREADS.limiter)
 
 
 async def _typed(name: str, step: Callable[[], Awaitable[T]]) -> T:

@@ -40,6 +40,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from aioidem._config.secret import Secret
+from aioidem._network.threads import OwnThreads
 from aioidem._network.waiting import Signal, new_signal
 from aioidem._protocol.messages import printable
 from aioidem.errors import (
@@ -51,6 +52,7 @@ from aioidem.errors import (
 
 __all__ = ["ClientCredentials"]
 
+_THREADS: Final = OwnThreads("loading the HTTP client")
 _LONGEST_ANSWER: Final = 1 << 18
 _USED_UP: Final = 0.8
 """The share of a token's lifetime after which it is replaced, the same as in Java's client."""
@@ -173,7 +175,9 @@ class ClientCredentials:
         failure = f"it did not answer in full within {self._timeout:g} s"
         with anyio.move_on_after(self._timeout):
             if self._http is None:
-                self._http = await anyio.to_thread.run_sync(_load_http_client)
+                self._http = await anyio.to_thread.run_sync(
+                    _load_http_client, limiter=_THREADS.limiter
+                )
             try:
                 with _unlogged(self._http.module.__name__, self._url):
                     return await self._post(self._http)
