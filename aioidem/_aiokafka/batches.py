@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from aioidem._producer.arguments import Headers, check_timestamp, checked_headers, checked_payload
@@ -21,8 +22,7 @@ __all__ = [
     "BatchRecord",
     "BatchRecordMetadata",
     "Serializer",
-    "mark_sent",
-    "records_of",
+    "being_sent",
     "whole_milliseconds",
 ]
 
@@ -100,7 +100,7 @@ class BatchBuilder:
             TypeError: An argument has the wrong type.
             RecordError: The timestamp is illegal.
         """
-        if self._closed:
+        if self._closed or self._sent:
             return None
         record = BatchRecord(
             checked_payload("key", _serialized(self._key_serializer, key)),
@@ -127,7 +127,7 @@ class BatchBuilder:
 
     def closed(self) -> bool:
         """Return whether the batch takes no more records."""
-        return self._closed
+        return self._closed or self._sent
 
     def size(self) -> int:
         """Return the batch's size in bytes before compression, header included."""
@@ -142,20 +142,27 @@ class BatchBuilder:
         return f"<BatchBuilder {state}, {len(self._records)} records, {self._size} bytes>"
 
 
-def records_of(batch: BatchBuilder) -> Sequence[BatchRecord]:
-    """Return a batch's records, in order, for sending them.
+@contextmanager
+def being_sent(batch: BatchBuilder) -> Iterator[Sequence[BatchRecord]]:
+    """Give a batch's records, in order, to the block that sends them.
+
+    From the beginning of the block on, the batch takes no more records and is not sent again. If
+    the block raises, or is cancelled, nothing was sent, and the batch is as it was before.
 
     Raises:
-        RecordError: The batch was sent before.
+        RecordError: The batch was sent before, or another call is sending it.
     """
     if batch._sent:  # noqa: SLF001 - no method, so that users do not see it
-        raise RecordError("this batch was sent before: make another with create_batch()")
-    return batch._records  # noqa: SLF001
-
-
-def mark_sent(batch: BatchBuilder) -> None:
-    """Close a batch that was queued, so that it takes no more records and is not sent again."""
-    batch._closed = batch._sent = True  # noqa: SLF001
+        raise RecordError(
+            "this batch was sent before, or another call is sending it: make another with "
+            "create_batch()"
+        )
+    batch._sent = True  # noqa: SLF001
+    try:
+        yield batch._records  # noqa: SLF001
+    except BaseException:
+        batch._sent = False  # noqa: SLF001
+        raise
 
 
 def whole_milliseconds(timestamp: float) -> int:

@@ -24,8 +24,7 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 from aioidem._aiokafka.batches import (
     BatchBuilder,
     Serializer,
-    mark_sent,
-    records_of,
+    being_sent,
     whole_milliseconds,
 )
 from aioidem._aiokafka.client import ProducerClient
@@ -404,7 +403,8 @@ class AIOKafkaProducer:
 
         Args:
             batch: A batch of `create_batch`. A closed batch is sent as one batch of exactly its
-                records. After this call no more records can be added.
+                records. No more records can be added from the beginning of this call on, unless it
+                fails or is cancelled: then nothing was queued, and the batch is as it was before.
             topic: The topic's name.
             partition: The partition's number; None lets the partitioner decide, as for a record
                 without a key.
@@ -415,7 +415,7 @@ class AIOKafkaProducer:
 
         Raises:
             KafkaError: As for `send`.
-            RecordError: The batch was sent before.
+            RecordError: The batch was sent before, or another call is sending it.
             TypeError: `batch` is not a `BatchBuilder`.
         """
         # aiokafka does not check the type, and fails later in its background task.
@@ -423,22 +423,18 @@ class AIOKafkaProducer:
         if not isinstance(given, BatchBuilder):
             raise TypeError(f"batch must be a BatchBuilder, not {type(given).__name__}")
         with self._translation:
-            records = records_of(batch)
-            block_until = await self._await_partition(topic, partition)
-            place = self._choose(topic) if partition is None else partition
-            if not records:
-                if self._config.transactional_id is not None:
-                    self._inside.check_transaction()
-                mark_sent(batch)
-                return done_future(self._loop, _nowhere(topic, place), self._translation)
-            deliveries = await self._inside.intake.enqueue_batch(
-                topic,
-                records,
-                partition=place,
-                size=batch.size() if batch.closed() else None,
-                block_until=block_until,
-            )
-            mark_sent(batch)
+            # A batch that is being sent is closed, so this is asked before.
+            size = batch.size() if batch.closed() else None
+            with being_sent(batch) as records:
+                block_until = await self._await_partition(topic, partition)
+                place = self._choose(topic) if partition is None else partition
+                if not records:
+                    if self._config.transactional_id is not None:
+                        self._inside.check_transaction()
+                    return done_future(self._loop, _nowhere(topic, place), self._translation)
+                deliveries = await self._inside.intake.enqueue_batch(
+                    topic, records, partition=place, size=size, block_until=block_until
+                )
         return batch_future(self._loop, deliveries, self._translation)
 
     async def partitions_for(self, topic: str) -> set[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,10 +12,11 @@ from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, errors
 from aioidem._aiokafka import BatchBuilder
-from aioidem._aiokafka.batches import records_of
+from aioidem._aiokafka.batches import being_sent
 from aioidem._broker.intercept import Action, Delay, Refuse, RequestSeen
 from aioidem._records import build_batch
 from aioidem.broker import EmbeddedCluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +96,8 @@ async def test_a_batch_counts_its_bytes_exactly() -> None:
         batch.append(
             timestamp=stamp, key=b"k" * number if number % 3 else None, value=b"v", headers=headers
         )
-    assert batch.size() == len(build_batch(records_of(batch)).data)
+    with being_sent(batch) as records:
+        assert batch.size() == len(build_batch(records).data)
 
 
 async def test_a_batch_that_the_topic_finds_too_large_is_split_all_the_same(
@@ -123,17 +127,106 @@ async def test_a_batch_fails_as_its_records_do(cluster: EmbeddedCluster) -> None
         await (await producer.send_batch(again, "t", partition=0))
 
 
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "open"])
 async def test_a_send_batch_that_was_refused_leaves_the_batch_to_be_sent(
-    cluster: EmbeddedCluster,
+    cluster: EmbeddedCluster, close: bool
 ) -> None:
     cluster.create_topic("t")
     async with made(cluster) as producer:
-        batch = filled(producer, b"a", close=False)
+        batch = filled(producer, b"a", close=close)
         with pytest.raises(errors.UnknownTopicOrPartitionError):
             await producer.send_batch(batch, "t", partition=7)
-        assert not batch.closed()
+        assert batch.closed() is close
+        assert "sent" not in repr(batch)
         await (await producer.send_batch(batch, "t", partition=0))
         assert "sent" in repr(batch)
+
+
+@asynccontextmanager
+async def waiting_for_room(
+    cluster: EmbeddedCluster,
+) -> AsyncIterator[tuple[AIOKafkaProducer, BatchBuilder, asyncio.Task[Any]]]:
+    """Yield a producer, a batch, and the call that sends it and waits for room in the buffer.
+
+    The room becomes free when the high watermark of topic "full" is released.
+    """
+    cluster.create_topic("t")
+    cluster.create_topic("full")
+    cluster.hold_high_watermark("full")
+    small = {"buffer_memory": 6000, "max_request_size": 3000, "max_batch_size": 2500}
+    async with made(cluster, **small) as producer:
+        await producer.partitions_for("t")
+        full = await producer.send("full", bytes(2500))
+        batch = filled(producer, bytes(1000), close=False)
+        sending = asyncio.create_task(producer.send_batch(batch, "t", partition=0))
+        await until(lambda: producer.metrics()["producer-metrics"]["waiting-threads"] == 1)
+        try:
+            yield producer, batch, sending
+        finally:
+            cluster.release_high_watermark("full")
+            await full
+
+
+async def test_a_batch_takes_no_record_while_send_batch_waits_for_room(
+    cluster: EmbeddedCluster,
+) -> None:
+    """What `append` accepts is sent: from the beginning of `send_batch` on, it accepts nothing."""
+    async with waiting_for_room(cluster) as (_, batch, sending):
+        assert batch.append(timestamp=None, key=None, value=b"late") is None
+        assert batch.closed()
+        cluster.release_high_watermark("full")
+        await (await sending)
+    assert on_the_wire(cluster) == [[bytes(1000)]]
+    assert batch.record_count() == 1
+
+
+async def test_a_batch_takes_no_record_while_send_batch_waits_for_metadata(
+    cluster: EmbeddedCluster,
+) -> None:
+    """The same while the partitions of the topic are not known yet."""
+    cluster.create_topic("t")
+    async with made(cluster) as producer:
+        batch = filled(producer, b"a", close=False)
+        sending = asyncio.create_task(producer.send_batch(batch, "t", partition=0))
+        late: list[object] = []
+        while not sending.done():
+            await asyncio.sleep(0)
+            late.append(batch.append(timestamp=None, key=None, value=b"late"))
+        await (await sending)
+    assert len(late) > 1
+    assert set(late) == {None}
+    assert on_the_wire(cluster) == [[b"a"]]
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "open"])
+async def test_of_several_calls_at_once_one_sends_the_batch(
+    cluster: EmbeddedCluster, close: bool
+) -> None:
+    """A batch is written once; the other calls raise RecordError, although the first one waits."""
+    cluster.create_topic("t")
+    async with made(cluster) as producer:
+        batch = filled(producer, b"once", close=close)
+        calls = [producer.send_batch(batch, "t", partition=0) for _ in range(3)]
+        first, *others = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(each) for each in others] == [errors.RecordError] * 2
+        assert not isinstance(first, BaseException)
+        await first
+    assert on_the_wire(cluster) == [[b"once"]]
+
+
+async def test_a_send_batch_that_is_cancelled_leaves_the_batch_as_it_was(
+    cluster: EmbeddedCluster,
+) -> None:
+    """Nothing was queued, so the batch takes records again and can be sent."""
+    async with waiting_for_room(cluster) as (producer, batch, sending):
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert not batch.closed()
+        assert batch.append(timestamp=None, key=None, value=b"more") is not None
+        cluster.release_high_watermark("full")
+        await (await producer.send_batch(batch, "t", partition=0))
+    assert on_the_wire(cluster) == [[bytes(1000), b"more"]]
 
 
 async def test_without_a_partition_the_partitioner_chooses_one_for_all(
