@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from aioidem._producer.arguments import Headers, check_timestamp, checked_headers, checked_payload
+from aioidem._producer.arguments import Headers, checked_headers, checked_payload, checked_timestamp
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size
 from aioidem.errors import RecordError
 
@@ -176,8 +176,7 @@ def whole_milliseconds(timestamp: float) -> int:
     """
     if isinstance(timestamp, float):
         timestamp = int(timestamp) if math.isfinite(timestamp) else -1
-    check_timestamp(timestamp)
-    return timestamp
+    return checked_timestamp(timestamp)
 
 
 def _serialized(serializer: Serializer | None, value: Any) -> Any:

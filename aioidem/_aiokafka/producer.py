@@ -36,7 +36,7 @@ from aioidem._aiokafka.translation import OWN, Translation
 from aioidem._config import SecurityProtocol, TokenProvider
 from aioidem._config.secret import without_frames
 from aioidem._network.cancellation import may_be_cancelled
-from aioidem._producer.arguments import Headers
+from aioidem._producer.arguments import Headers, checked_partition, whole_number
 from aioidem._producer.native import Producer, internals
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.errors import (
@@ -431,7 +431,8 @@ class AIOKafkaProducer:
                 if not records:
                     if self._config.transactional_id is not None:
                         self._inside.check_transaction()
-                    return done_future(self._loop, _nowhere(topic, place), self._translation)
+                    nowhere = _nowhere(topic, checked_partition(place))
+                    return done_future(self._loop, nowhere, self._translation)
                 deliveries = await self._inside.intake.enqueue_batch(
                     topic, records, partition=place, size=size, block_until=block_until
                 )
@@ -455,9 +456,8 @@ class AIOKafkaProducer:
         """
         if self._inside.topics.knows(topic, partition):
             return None
-        given: object = partition
-        if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
-            raise TypeError(f"partition must be int or None, not {type(given).__name__}")
+        if partition is not None:
+            partition = whole_number(partition, "partition must be int or None")
         block_until = self._inside.life.block_until()
         transaction = self._inside.intake.transaction()
         await self._inside.topics.await_partition(topic, partition, block_until)

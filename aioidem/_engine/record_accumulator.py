@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from aioidem import errors
 from aioidem._config import ProducerConfig
@@ -269,12 +271,15 @@ class RecordAccumulator:
             raise errors.RecordError(
                 f"the partitioner raised {error!r} for topic {topic.name!r}"
             ) from error
-        if not isinstance(chosen, int) or chosen not in view.leaders:
+        if chosen.__class__ is int and chosen in view.leaders:
+            return chosen
+        index = _number(chosen)
+        if index not in view.leaders:
             raise errors.RecordError(
                 f"the partitioner chose {chosen!r}, which is none of the "
                 f"{len(everything)} partitions of topic {topic.name!r}"
             )
-        return chosen
+        return index
 
     @property
     def assigning(self) -> bool:
@@ -681,3 +686,11 @@ class RecordAccumulator:
         return errors.UnknownTopicOrPartitionError(
             f"topic {topic!r} has {has}; there is no partition {partition}"
         )
+
+
+def _number(chosen: Any) -> int:
+    """Return an integer of any type, such as numpy's, as an int; -1 for anything else."""
+    try:
+        return operator.index(chosen)
+    except Exception:  # noqa: BLE001 - the object is the user's
+        return -1

@@ -1,22 +1,26 @@
 """Checks of a record's parts, shared by `Producer` and the drop-in for aiokafka's producer.
 
 Invariant: whatever passes these checks can be encoded. A wrong type raises TypeError, a value that
-Kafka does not accept raises `RecordError`, both before anything is queued.
+Kafka does not accept raises `RecordError`, both before anything is queued. A number of another type
+than int that is an integer, such as numpy's, is accepted, and goes on as an int.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from aioidem import errors
 
 __all__ = [
     "Headers",
-    "check_partition",
-    "check_timestamp",
     "checked_headers",
+    "checked_partition",
     "checked_payload",
+    "checked_timestamp",
     "milliseconds",
+    "whole_number",
 ]
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -62,30 +66,30 @@ def checked_headers(headers: Headers) -> Headers:
     return tuple(checked)
 
 
-def check_partition(partition: object) -> None:
-    """Check that a value can be a partition's number.
+def checked_partition(partition: object) -> int:
+    """Return a partition's number as an int.
 
     Raises:
-        TypeError: The value is not an int.
+        TypeError: The value is not an integer.
         RecordError: The value is negative or does not fit an int32.
     """
-    if not isinstance(partition, int) or isinstance(partition, bool):
-        raise TypeError(f"partition must be int or None, not {type(partition).__name__}")
+    if type(partition) is not int:
+        partition = whole_number(partition, "partition must be int or None")
     if not 0 <= partition < 2**31:
         raise errors.RecordError(f"partition {partition}: expected 0 to {2**31 - 1}")
+    return partition
 
 
-def check_timestamp(timestamp_ms: object) -> None:
-    """Check that a value is a number of milliseconds since the epoch, up to the year 5138.
+def checked_timestamp(timestamp_ms: object) -> int:
+    """Return a number of milliseconds since the epoch, up to the year 5138, as an int.
 
     Raises:
-        TypeError: The value is not an int.
+        TypeError: The value is not an integer.
         RecordError: The value is negative or after the year 5138.
     """
-    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
-        raise TypeError(
-            "timestamp_ms must be milliseconds since the epoch as int, not "
-            f"{type(timestamp_ms).__name__}"
+    if type(timestamp_ms) is not int:
+        timestamp_ms = whole_number(
+            timestamp_ms, "timestamp_ms must be milliseconds since the epoch as int"
         )
     if timestamp_ms < 0:
         raise errors.RecordError(
@@ -96,6 +100,7 @@ def check_timestamp(timestamp_ms: object) -> None:
             f"timestamp_ms {timestamp_ms}: expected milliseconds since the epoch; this is after "
             "the year 5138, as microseconds or nanoseconds are"
         )
+    return timestamp_ms
 
 
 def milliseconds(timestamp: object) -> int:
@@ -106,9 +111,7 @@ def milliseconds(timestamp: object) -> int:
         RecordError: The timestamp is negative, NaN or after the year 5138.
     """
     if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
-        raise TypeError(
-            f"timestamp must be seconds since the epoch, not {type(timestamp).__name__}"
-        )
+        timestamp = whole_number(timestamp, "timestamp must be seconds since the epoch")
     if timestamp >= _LATEST_SECONDS:
         raise errors.RecordError(
             f"timestamp {timestamp!r}: expected seconds since the epoch, as time.time() gives "
@@ -119,3 +122,21 @@ def milliseconds(timestamp: object) -> int:
             f"timestamp {timestamp!r}: expected seconds since the epoch, not negative"
         )
     return round(timestamp * 1000)
+
+
+def whole_number(number: Any, expected: str) -> int:
+    """Return an integer of any type but bool, such as numpy's, as an int.
+
+    Args:
+        number: The integer.
+        expected: What the argument must be, for the error's message.
+
+    Raises:
+        TypeError: The value is not an integer.
+    """
+    if not isinstance(number, bool):
+        try:
+            return operator.index(number)
+        except TypeError:
+            pass  # the error below says more
+    raise TypeError(f"{expected}, not {type(number).__name__}")

@@ -32,10 +32,10 @@ from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
     Headers,
-    check_partition,
-    check_timestamp,
     checked_headers,
+    checked_partition,
     checked_payload,
+    checked_timestamp,
 )
 from aioidem._producer.deliveries import BulkDeliveries
 from aioidem._producer.delivery import DeliveryContext
@@ -171,7 +171,9 @@ class RecordIntake:
                 await anyio.lowlevel.checkpoint_if_cancelled()
             charge = record.charge()
             if not self._budget.try_take(charge):
-                block_until = await self.wait_for_bytes(charge, topic, partition, block_until)
+                block_until = await self.wait_for_bytes(
+                    charge, topic, record.partition, block_until
+                )
             self.queue(topic, record, block_until)
         except errors.KafkaError as error:
             raise not_queued(error) from error.__cause__
@@ -228,7 +230,8 @@ class RecordIntake:
         await anyio.lowlevel.checkpoint_if_cancelled()
         total = sum(record.charge() for record in pending)
         if not self._budget.try_take(total):
-            block_until = await self.wait_for_bytes(total, topic, partition, block_until)
+            place = pending[0].partition  # an int, whatever was given
+            block_until = await self.wait_for_bytes(total, topic, place, block_until)
         try:
             while pending:
                 self.queue(topic, pending.popleft(), block_until)
@@ -308,7 +311,7 @@ class RecordIntake:
             validate_topic(topic)
         shared = tuple(checked_headers(headers)) if headers else ()
         if partition is not None:
-            check_partition(partition)
+            checked_partition(partition)
         record_size_bound(key, None, shared)  # raises if a header's name cannot be encoded
         return shared
 
@@ -389,11 +392,11 @@ class RecordIntake:
         if headers:
             headers = checked_headers(headers)
         if partition is not None:
-            check_partition(partition)
+            partition = checked_partition(partition)
         if timestamp_ms is None:
             timestamp_ms = round(time.time() * 1000)
         else:
-            check_timestamp(timestamp_ms)
+            timestamp_ms = checked_timestamp(timestamp_ms)
         size = -1 if value is None or key is not None or headers else len(value)
         if 0 <= size < _ONE_BYTE_LENGTH:
             size += _EMPTY_RECORD

@@ -47,7 +47,7 @@ from aioidem._flight.dumping import Dumping
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.transport import Connector, TcpConnector
-from aioidem._producer.arguments import Headers, milliseconds
+from aioidem._producer.arguments import Headers, checked_partition, milliseconds
 from aioidem._producer.deliveries import BulkDeliveries, Deliveries
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.intake import RecordIntake, not_queued
@@ -417,7 +417,7 @@ class Producer(TransactionCalls):
             timestamp_ms = None if timestamp is None else milliseconds(timestamp)
             record = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
             if not self._budget.try_take(record.charge()):
-                raise self._intake.no_room(topic, partition, record.charge())
+                raise self._intake.no_room(topic, record.partition, record.charge())
             self._intake.queue(topic, record)
         except errors.KafkaError as error:
             raise not_queued(error) from error.__cause__
@@ -525,6 +525,7 @@ class Producer(TransactionCalls):
         partition: int | None,
         deliveries: BulkDeliveries | None = None,
     ) -> Deliveries:
+        index = None if partition is None else checked_partition(partition)
         if deliveries is None:
             deliveries = BulkDeliveries(self._intake.context)
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -534,7 +535,7 @@ class Producer(TransactionCalls):
                 if number:
                     await anyio.lowlevel.checkpoint()  # other tasks run between two pieces
                 self._life.check_open()
-                await self._intake.queue_piece(topic, columns, partition, deliveries)
+                await self._intake.queue_piece(topic, columns, index, deliveries)
         except (errors.KafkaError, TypeError) as error:
             if not deliveries:
                 if isinstance(error, TypeError):

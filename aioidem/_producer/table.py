@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioidem import errors
 from aioidem._engine.record_block import Columns, SharedHeaders
-from aioidem._producer.arguments import Headers, check_timestamp, checked_headers
+from aioidem._producer.arguments import Headers, checked_headers, checked_timestamp
 from aioidem._producer.pieces import before_too_large, most_rows
 from aioidem._records import BinaryColumn, record_size_bound
 
@@ -207,7 +207,7 @@ def _milliseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     for extreme in (found["min"], found["max"]):
         if extreme is not None:
             try:
-                check_timestamp(extreme)
+                checked_timestamp(extreme)
             except errors.RecordError as error:
                 raise errors.RecordError(f"column {name!r}: {error}") from error
     return stamps

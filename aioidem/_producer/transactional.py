@@ -31,7 +31,7 @@ from aioidem._engine import ProducerCore
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._flight.recorder import FlightRecorder
-from aioidem._producer.arguments import check_partition
+from aioidem._producer.arguments import checked_partition
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
 from aioidem._protocol.metadata import BrokerAddress
@@ -400,9 +400,9 @@ def _checked_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> dict[tuple[str, int], TxnOffset]:
     checked: dict[tuple[str, int], TxnOffset] = {}
-    for (topic, partition), each in offsets.items():
+    for (topic, number), each in offsets.items():
         validate_topic(topic)
-        check_partition(partition)
+        partition = checked_partition(number)
         offset, metadata = each if isinstance(each, tuple) else (each, "")
         if not isinstance(offset, int) or isinstance(offset, bool):
             raise TypeError(f"offset of {topic}-{partition}: expected an int, got {offset!r}")
