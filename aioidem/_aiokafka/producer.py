@@ -37,6 +37,7 @@ from aioidem._config import SecurityProtocol, TokenProvider
 from aioidem._config.secret import without_frames
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._producer.arguments import Headers, checked_partition, whole_number
+from aioidem._producer.intake import not_queued
 from aioidem._producer.native import Producer, internals
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.errors import (
@@ -372,7 +373,7 @@ class AIOKafkaProducer:
                     block_until=block_until,
                 )
         except KafkaError as error:
-            self._translation.reraise(error)
+            self._translation.reraise(not_queued(error))
         return record_future(self._loop, delivery, self._translation)
 
     async def send_and_wait(
@@ -459,9 +460,12 @@ class AIOKafkaProducer:
         if partition is not None:
             partition = whole_number(partition, "partition must be int or None")
         block_until = self._inside.life.block_until()
-        transaction = self._inside.intake.transaction()
-        await self._inside.topics.await_partition(topic, partition, block_until)
-        self._inside.intake.check_transaction(transaction, topic, partition)
+        try:
+            transaction = self._inside.intake.transaction()
+            await self._inside.topics.await_partition(topic, partition, block_until)
+            self._inside.intake.check_transaction(transaction, topic, partition)
+        except KafkaError as error:
+            raise not_queued(error) from error.__cause__
         return block_until
 
     def _choose(self, topic: str) -> int:

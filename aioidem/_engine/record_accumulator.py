@@ -142,8 +142,9 @@ class RecordAccumulator:
         record.queued_at = 0.0
         try:
             self._append(topic_name, record, now, block_until)
-        except BaseException:
+        except BaseException as error:
             self._refused += 1
+            _not_written(error)
             raise
 
     def append_block(
@@ -176,8 +177,9 @@ class RecordAccumulator:
         block.queued_at = 0.0
         try:
             self._append(topic_name, block, now, block_until)
-        except BaseException:
+        except BaseException as error:
             self._refused += count
+            _not_written(error)
             raise
 
     def _append(
@@ -215,7 +217,8 @@ class RecordAccumulator:
 
     def _why_ended(self) -> errors.KafkaError:
         if self._effects.fatal_error is None:
-            return errors.ProducerClosed("the producer is closed")
+            status = DeliveryStatus.NOT_WRITTEN
+            return errors.ProducerClosed("the producer is closed", status=status)
         error = copy.copy(self._effects.fatal_error)
         # The fatal error's own status may be the outcome of a commit; a record that is refused
         # here is never written.
@@ -694,3 +697,9 @@ def _number(chosen: Any) -> int:
         return operator.index(chosen)
     except Exception:  # noqa: BLE001 - the object is the user's
         return -1
+
+
+def _not_written(error: BaseException) -> None:
+    """Note in an error that was made just now that the record was not queued because of it."""
+    if isinstance(error, errors.KafkaError):
+        error.status = DeliveryStatus.NOT_WRITTEN

@@ -58,12 +58,13 @@ _ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
 def not_queued(error: errors.KafkaError) -> errors.KafkaError:
     """Return an error that ended a call before its record was queued, with the status NOT_WRITTEN.
 
-    The given error may be that of the whole producer, which is raised again and again; so it is not
-    changed.
+    The given error may be that of the whole producer, so it is not changed. Its own status may be
+    the outcome of a commit (UNKNOWN).
     """
-    if error.status is not None:
+    if error.status is DeliveryStatus.NOT_WRITTEN:
         return error
     told = copy.copy(error)
+    told.__cause__ = error.__cause__  # and not the error that it is a copy of
     told.status = DeliveryStatus.NOT_WRITTEN
     return told.with_traceback(error.__traceback__)
 

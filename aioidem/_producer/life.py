@@ -7,6 +7,7 @@ process, thread and event loop that it was started in. Every call asks `check_op
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import time
@@ -230,7 +231,9 @@ class ProducerLife:
     def _why_closed(self) -> errors.KafkaError:
         self.check_process()
         if self._core.fatal_error is not None:
-            return self._core.fatal_error
+            # Each call raises a copy: a shared exception's traceback would grow with every call,
+            # and keep the arguments of all of them.
+            return copy.copy(self._core.fatal_error)
         if self.background is None:
             return errors.ProducerClosed("the producer is not started")
         return errors.ProducerClosed("the producer is closed" if self.closed else LOOP_ENDED)

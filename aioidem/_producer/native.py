@@ -464,7 +464,7 @@ class Producer(TransactionCalls):
             KafkaError: As for `send`; nothing was queued.
             TypeError: An argument has the wrong type; nothing was queued.
         """
-        self._life.check_open()
+        self._check_open()
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         pieces = self._intake.pieces(topic, values, key, headers, partition, timestamp_ms)
         return await self._send_pieces(topic, pieces, partition)
@@ -512,11 +512,18 @@ class Producer(TransactionCalls):
             TypeError: An argument or a column has the wrong type; nothing was queued.
             ImportError: pyarrow is not installed.
         """
-        self._life.check_open()
+        self._check_open()
         if timestamp is not None and not isinstance(timestamp, str):
             timestamp = milliseconds(timestamp)
         pieces = self._intake.table_pieces(topic, table, value, key, headers, partition, timestamp)
         return await self._send_pieces(topic, pieces, partition)
+
+    def _check_open(self) -> None:
+        """Raise an error, which says NOT_WRITTEN, unless this call may send."""
+        try:
+            self._life.check_open()
+        except errors.KafkaError as error:
+            raise not_queued(error) from error.__cause__
 
     async def _send_pieces(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import anyio
@@ -106,7 +107,9 @@ class TopicLookup:
             )
         if not condition():
             self._life.check_open()
-            raise state.refused or self._accumulator.unassigned_error(state, self._life.clock())
+            if state.refused is not None:
+                raise copy.copy(state.refused)  # many calls raise it, each its own copy
+            raise self._accumulator.unassigned_error(state, self._life.clock())
 
     async def refresh(self) -> None:
         """Ask for metadata now, and wait for the answer.

@@ -94,6 +94,27 @@ async def test_a_closed_producer_writes_nothing_and_its_own_error_stays_as_it_is
             assert other.value.status is None
 
 
+@pytest.mark.parametrize("call", ["send", "send_nowait", "send_many"])
+@pytest.mark.parametrize("key", [None, b"k"])
+@pytest.mark.parametrize("anyio_backend", ["virtual", "asyncio"], indirect=True)
+@bounded(60)
+async def test_a_record_without_an_open_transaction_is_not_written(
+    call: str, key: bytes | None
+) -> None:
+    """So says the error, also of a record that only has a value and could be queued at once."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("orders")
+        async with producer_for(cluster, transactional_id="x") as producer:
+            async with producer.transaction():
+                await producer.send("orders", b"x")
+            given: dict[str, Any] = {"topic": "orders", "value": b"x", "key": key}
+            if call == "send_many":
+                given["values"] = [given.pop("value")]
+            with pytest.raises(errors.IllegalOperation) as refused:
+                await called(producer, call, given)
+            assert refused.value.status is DeliveryStatus.NOT_WRITTEN
+
+
 def test_a_copy_keeps_the_status() -> None:
     """Errors of records are copied, with their status."""
     assert copy.copy(errors.RecordError("bad")).status is DeliveryStatus.NOT_WRITTEN
