@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 from typing import Self
 
-__all__ = ["LogLine", "Phase", "write"]
+__all__ = ["LogLine", "Phase", "write", "write_raised"]
 
 _logger = logging.getLogger("aioidem")
 
@@ -124,3 +124,22 @@ def write(
         exc_info=error,
         stacklevel=2,
     )
+
+
+def write_raised(line: LogLine, text: str, error: BaseException) -> None:
+    """Log what code of the user has raised, as asyncio does with what a callback raises.
+
+    A `CancelledError` is logged, too: it may come from `result()` of a cancelled future, and does
+    not cancel the task in which the code happens to run.
+
+    Args:
+        line: Which line.
+        text: The message.
+        error: The exception.
+
+    Raises:
+        BaseException: The exception itself, if it is one that has to end the program.
+    """
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+    write(line, text, error=error)

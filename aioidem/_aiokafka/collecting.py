@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aioidem._aiokafka.translation import Translation
-from aioidem._log import LogLine, write
+from aioidem._log import LogLine, write_raised
 from aioidem._producer.observer import SentBatch, SettledBatch
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.structs import DeliveryStatus
@@ -80,5 +80,5 @@ class CollectorObserver:
 def _call(method: Callable[..., None], **facts: object) -> None:
     try:
         method(**facts)
-    except Exception as error:  # noqa: BLE001 - it is logged
-        write(LogLine.OBSERVER_RAISED, "a metrics collector raised", error=error)
+    except BaseException as error:  # noqa: BLE001 - it is logged
+        write_raised(LogLine.OBSERVER_RAISED, "a metrics collector raised", error)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 import anyio
 
 from aioidem._aiokafka.translation import Translation
-from aioidem._log import LogLine, write
+from aioidem._log import LogLine, write_raised
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.queued import QueuedBatch, QueuedDelivery
 from aioidem.errors import AbortableTransactionError, TransactionAborted
@@ -165,12 +165,23 @@ class LooseFuture:
 
     def _call_back(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
+        ending: BaseException | None = None
         for callback, context in callbacks:
             try:
-                context.run(callback, self)
-            except Exception as error:  # noqa: BLE001 - it is logged
-                text = "a callback of a record's future raised"
-                write(LogLine.CALLBACK_RAISED, text, error=error)
+                _run(context, callback, self)
+            except BaseException as error:  # noqa: BLE001 - raised below, after the others ran
+                ending = ending or error
+        if ending is not None:
+            raise ending
+
+
+def _run(
+    context: contextvars.Context, callback: Callable[[LooseFuture], object], future: LooseFuture
+) -> None:
+    try:
+        context.run(callback, future)
+    except BaseException as error:  # noqa: BLE001 - it is logged
+        write_raised(LogLine.CALLBACK_RAISED, "a callback of a record's future raised", error)
 
 
 class _Resolvable(Protocol):

@@ -314,7 +314,7 @@ cdef class DeliveryFields(RecordFields):
 cdef int take_outcome(
     DeliveryFields delivery, object outcome, int64_t place, object error
 ) except -1:
-    cdef object waiter, siblings = delivery._siblings, callbacks
+    cdef object waiter, siblings = delivery._siblings, callbacks, ending = None
     delivery._place = place
     delivery._outcome = outcome
     delivery.key = delivery.value = None
@@ -333,7 +333,12 @@ cdef int take_outcome(
         delivery._callbacks = None
         if PyTuple_CheckExact(callbacks):
             for callback in <tuple> callbacks:
-                run_callback(delivery, callback)
+                try:
+                    run_callback(delivery, callback)
+                except BaseException as raised:
+                    ending = ending or raised
+            if ending is not None:
+                raise ending
         else:
             run_callback(delivery, callbacks)
     return 0
@@ -342,7 +347,7 @@ cdef int take_outcome(
 cdef int run_callback(DeliveryFields delivery, object callback) except -1:
     try:
         callback(delivery)
-    except Exception as raised:
+    except BaseException as raised:
         delivery._failed(raised)
     return 0
 

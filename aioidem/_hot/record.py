@@ -78,8 +78,8 @@ class DeliveryFields(RecordFields):
     """One record that waits for its outcome, with the attributes that serve its caller.
 
     The class that inherits from this one has the methods that are called rarely: `_look`,
-    `_failure` (which returns the error), `_failed` (for what a callback has raised),
-    `_count_if_unseen` and `_wake`.
+    `_failure` (which returns the error), `_failed` (for what a callback has raised; it raises again
+    what has to end the program), `_count_if_unseen` and `_wake`.
 
     Args:
         key: the key, or None.
@@ -205,13 +205,22 @@ class DeliveryFields(RecordFields):
         if callbacks is not None:
             # A callback may refer to this object: keeping the callback would be a reference cycle.
             self._callbacks = None
-            for callback in callbacks if type(callbacks) is tuple else (callbacks,):
-                self._run(callback)
+            if type(callbacks) is not tuple:
+                self._run(callbacks)
+                return
+            ending = None
+            for callback in callbacks:
+                try:
+                    self._run(callback)
+                except BaseException as error:  # noqa: BLE001 - raised below, after the others ran
+                    ending = ending or error
+            if ending is not None:
+                raise ending
 
     def _run(self, callback: Callable[[Any], object]) -> None:
         try:
             callback(self)
-        except Exception as error:  # noqa: BLE001 - the caller's code
+        except BaseException as error:  # noqa: BLE001 - the caller's code
             self._failed(error)
 
     if TYPE_CHECKING:
@@ -219,6 +228,6 @@ class DeliveryFields(RecordFields):
 
         def _look(self) -> None: ...
         def _failure(self) -> Any: ...
-        def _failed(self, error: Exception) -> None: ...
+        def _failed(self, error: BaseException) -> None: ...
         def _count_if_unseen(self, topic: str, error: Exception) -> None: ...
         def _wake(self, waiter: Any) -> None: ...

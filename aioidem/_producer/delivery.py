@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioidem._engine.record import Outcome
 from aioidem._hot import LOOKED
-from aioidem._log import LogLine, write
+from aioidem._log import LogLine, write_raised
 from aioidem._network.waiting import Waiter, add_waiter
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.resolver import Resolver
@@ -81,9 +81,9 @@ class Delivery:
     # that the outcome was read. It is `COUNTED_AS_UNSEEN` if the record failed before anybody
     # looked, and `unseen` has counted it.
 
-    def _failed(self, error: Exception) -> None:
-        """Log the exception that a callback has raised."""
-        write(LogLine.CALLBACK_RAISED, "a delivery callback raised", error=error)
+    def _failed(self, error: BaseException) -> None:
+        """Log the exception that a callback has raised, or raise it if it ends the program."""
+        write_raised(LogLine.CALLBACK_RAISED, "a delivery callback raised", error)
 
     @property
     def status(self) -> DeliveryStatus:
@@ -189,7 +189,7 @@ class Delivery:
         self._look()
         try:
             callback(self)
-        except Exception as error:  # noqa: BLE001 - the caller's code
+        except BaseException as error:  # noqa: BLE001 - the caller's code
             self._failed(error)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:

@@ -295,11 +295,13 @@ class Producer(TransactionCalls):
         them.
         """
         self._life.close_calls()
-        self._sender.shut()
-        if self._life.background is not None:
-            self._life.background.cancel()
-            with anyio.move_on_after(_GRACEFUL_END, shield=True):
-                await self._life.background.wait()
+        try:
+            self._sender.shut()
+        finally:
+            if self._life.background is not None:
+                self._life.background.cancel()
+                with anyio.move_on_after(_GRACEFUL_END, shield=True):
+                    await self._life.background.wait()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -789,8 +791,8 @@ def _ending(life: ProducerLife, dumping: Dumping | None) -> Callable[[], None]:
     return end
 
 
-def _crash_handler(core: ProducerCore) -> Callable[[Exception], None]:
-    def on_crash(error: Exception) -> None:
+def _crash_handler(core: ProducerCore) -> Callable[[BaseException], None]:
+    def on_crash(error: BaseException) -> None:
         core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
 
     return on_crash

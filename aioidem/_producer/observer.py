@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from aioidem._engine.requests import Entry
 from aioidem._engine.settlement import Settlement
-from aioidem._log import LogLine, write
+from aioidem._log import LogLine, write_raised
 from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus
 
@@ -159,5 +159,5 @@ class BatchReporter:
 def _report(method: Callable[..., None], *facts: object) -> None:
     try:
         method(*facts)
-    except Exception as error:  # noqa: BLE001 - it is logged
-        write(LogLine.OBSERVER_RAISED, "an observer raised", error=error)
+    except BaseException as error:  # noqa: BLE001 - it is logged
+        write_raised(LogLine.OBSERVER_RAISED, "an observer raised", error)

@@ -16,6 +16,7 @@ from typing import overload
 
 from aioidem._engine.record import Outcome, PendingRecord
 from aioidem._hot import LOOKED, DeliveryFields
+from aioidem._log import LogLine, write_raised
 from aioidem._network.waiting import Waiter, wake
 from aioidem._producer.delivery import (
     COUNTED_AS_UNSEEN,
@@ -133,7 +134,10 @@ class QueuedBatch(Sequence[QueuedDelivery]):
         """Count one outcome; after the last one, call the callback."""
         self._pending -= 1
         if not self._pending and self._callback is not None:
-            self._callback(self)
+            try:
+                self._callback(self)
+            except BaseException as error:  # noqa: BLE001 - it is logged
+                write_raised(LogLine.CALLBACK_RAISED, "the callback of a batch raised", error)
 
     def when_settled(self, callback: Callable[[QueuedBatch], object]) -> None:
         """Call `callback(self)` when every outcome is known, or now if all are known already.

@@ -5,7 +5,9 @@ task and stopped in another (the lifespan hooks of web frameworks). So the produ
 as an asyncio task or a trio system task. Inside that task everything uses anyio.
 
 Invariants: an exception of `main` never reaches the event loop, where it would end a whole trio
-program; `on_crash` gets it. Any task may cancel the background task, and does not have to wait.
+program; `on_crash` gets it. KeyboardInterrupt and SystemExit go on to asyncio's loop after that, as
+from any callback; trio's gets nothing but cancellation. Any task may cancel the background task,
+and does not have to wait.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import anyio
 from aioidem._log import LogLine, write
 from aioidem.errors import InternalError
 
-__all__ = ["BackgroundTask", "loop_clock", "on_asyncio"]
+__all__ = ["BackgroundTask", "loop_clock", "on_asyncio", "without_cancellation"]
 
 
 def on_asyncio() -> bool:
@@ -58,6 +60,21 @@ def loop_clock() -> Callable[[], float]:
     return trio.lowlevel.current_clock().current_time
 
 
+def without_cancellation(error: BaseException) -> BaseException | None:
+    """Return what a task has failed with; None if it was only cancelled, or given up by its loop.
+
+    Args:
+        error: What the task has raised: an exception, or the group of several that its task group
+            has made of them.
+    """
+    if isinstance(error, GeneratorExit):  # perhaps no loop runs any more
+        return None
+    cancelled = anyio.get_cancelled_exc_class()
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(cancelled)[1]
+    return None if isinstance(error, cancelled) else error
+
+
 class BackgroundTask:
     """A task that runs `main()` until it returns or is cancelled.
 
@@ -71,7 +88,7 @@ class BackgroundTask:
     def __init__(
         self,
         main: Callable[[], Awaitable[None]],
-        on_crash: Callable[[Exception], None],
+        on_crash: Callable[[BaseException], None],
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self._main = main
@@ -103,10 +120,16 @@ class BackgroundTask:
         try:
             with self._scope:
                 await self._main()
-        except Exception as error:  # noqa: BLE001 - it is logged
+        except BaseException as error:
+            failure = without_cancellation(error)
+            if failure is None:
+                raise
             text = "the producer's background task failed"
-            write(LogLine.BACKGROUND_FAILED, text, error=error)
-            self._on_crash(error)
+            write(LogLine.BACKGROUND_FAILED, text, error=failure)
+            self._on_crash(failure)
+            ending = _ending(failure)
+            if ending is not None and self._task is not None:
+                raise ending from None
         finally:
             self._finished.set()
             if self._on_end is not None:
@@ -157,3 +180,14 @@ class BackgroundTask:
     async def wait(self) -> None:
         """Wait until the task has ended."""
         await self._finished.wait()
+
+
+def _ending(error: BaseException) -> BaseException | None:
+    """Return the KeyboardInterrupt or SystemExit in an exception or a group; None if it has none.
+
+    asyncio knows only a bare one; one in a group would end the task and not the program.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        found = (_ending(each) for each in error.exceptions)
+        return next((each for each in found if each is not None), None)
+    return error if isinstance(error, KeyboardInterrupt | SystemExit) else None

@@ -55,6 +55,7 @@ from aioidem._producer import questions
 from aioidem._producer.compressing import CompressionThreads
 from aioidem._producer.observer import BatchReporter
 from aioidem._producer.questions import Question
+from aioidem._producer.runtime import without_cancellation
 from aioidem._producer.settled_records import SettledRecords
 from aioidem._producer.unseen import UnseenFailures
 from aioidem._protocol.answer_limits import answer_limit, produce_answer_limit
@@ -221,8 +222,11 @@ class Sender:
                     await self.wakeup.wait()
                     if self._late() > _STALL:
                         await self._catch_up()
-        except Exception as error:
-            self._engine.fatal(errors.InternalError(f"the background task failed: {error!r}"))
+        except BaseException as error:
+            failure = without_cancellation(error)
+            if failure is not None:
+                text = f"the background task failed: {failure!r}"
+                self._engine.fatal(errors.InternalError(text))
             raise
         finally:
             self._tasks = None
@@ -351,8 +355,7 @@ class Sender:
             self._perform(step)
         for channel in self._channels.values():
             channel.connection.close_soon("the producer is closing")
-        self.deliver()
-        self.unseen.report_the_rest()
+        self._deliver_the_rest()
 
     def end_without_loop(self) -> None:
         """End the producer after its event loop was closed: every record gets an outcome.
@@ -364,8 +367,18 @@ class Sender:
         self._watchers.clear()
         self.settled.all_at_once()
         self._engine.close(0.0)
-        self.deliver()
-        self.unseen.report_the_rest()
+        self._deliver_the_rest()
+
+    def _deliver_the_rest(self) -> None:
+        try:
+            self.deliver()
+        except BaseException:
+            # A callback of the user's has to end the program. Every outcome was delivered before
+            # that was raised; this wakes the calls that wait for the engine's state.
+            self.deliver()
+            raise
+        finally:
+            self.unseen.report_the_rest()
 
     # -- steps -------------------------------------------------------------------------------------
 

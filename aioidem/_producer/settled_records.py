@@ -8,7 +8,8 @@ Invariants:
 
 - Each record's outcome is delivered once, in the order in which the engine settled the records.
 - `tell` delivers outcomes. If a callback that it runs calls `tell`, that inner call does nothing.
-- If delivering one outcome raises, the others are still delivered later.
+- If delivering one outcome raises, the others are delivered all the same: as many as this turn may
+  deliver before the exception is raised, the rest later.
 
 Rejected: a limit in milliseconds. How much a turn delivers would then depend on the machine's other
 work, and no test could predict it.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from aioidem._engine.record import Outcome
@@ -101,6 +103,9 @@ class SettledRecords:
 
         Returns:
             Whether all outcomes are delivered now.
+
+        Raises:
+            BaseException: What a callback has raised that has to end the program.
         """
         if self._telling:
             return False
@@ -113,9 +118,28 @@ class SettledRecords:
                 self._tell_first()
                 # Callbacks may have caused more records to be settled.
                 self._untold += self._take_settled()
+        except BaseException:
+            self._tell_others()
+            raise
+        else:
             return not self._untold
         finally:
             self._telling = False
+
+    def _tell_others(self) -> None:
+        """Deliver what this turn may still deliver, before the exception of one outcome is raised.
+
+        Only that one is raised; further ones are dropped.
+        """
+        while True:
+            self._untold += self._take_settled()
+            if not self._untold or not (self._left > 0 or self._all):
+                return
+            first, told = self._untold[0], self._told
+            with suppress(BaseException):
+                self._tell_first()
+            if self._untold and self._untold[0] is first and self._told == told:
+                return  # it would be raised again and again
 
     def _tell_first(self) -> None:
         """Deliver outcomes of the first settlement, up to the limit for this turn of the loop."""

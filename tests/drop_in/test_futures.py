@@ -127,6 +127,23 @@ def test_a_loose_future_has_every_method_of_asyncios() -> None:
 
 
 @TRIO
+async def test_a_loose_futures_callback_that_reads_a_cancelled_one_harms_no_record(
+    cluster: EmbeddedCluster,
+) -> None:
+    told: list[Any] = []
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        first: Any = await producer.send("t", b"a", partition=0)
+        second: Any = await producer.send("t", b"b", partition=0)
+        first.cancel()
+        second.add_done_callback(lambda _: first.result())
+        second.add_done_callback(told.append)
+        with anyio.fail_after(10):
+            assert (await second).offset == 1
+            assert (await producer.send_and_wait("t", b"c", partition=0)).offset == 2
+    assert told == [second]
+
+
+@TRIO
 async def test_a_loose_futures_callbacks_are_called_each_in_its_context(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -117,7 +117,9 @@ def delivery_class(form: Any) -> Any:
             self._look()
             return None if self._outcome is None else self._outcome.error
 
-        def _failed(self, error: Exception) -> None:
+        def _failed(self, error: BaseException) -> None:
+            if isinstance(error, KeyboardInterrupt):
+                raise error
             self.calls.append(error)
 
         def _count_if_unseen(self, topic: str, error: Exception) -> None:
@@ -172,6 +174,36 @@ def test_several_callbacks_are_called_in_order(form: Any) -> None:
     made.add_done_callback(raising)
     assert called == [1, 2, 3]
     assert made.calls == [error, error]
+
+
+def test_a_callback_that_reads_a_cancelled_future_is_reported_as_any_other(form: Any) -> None:
+    """What it raises is no Exception, and stops neither other callbacks nor other records."""
+    records, error = [delivery_of(form) for _ in range(3)], asyncio.CancelledError()
+    called: list[object] = []
+
+    def raising(_: object) -> None:
+        raise error
+
+    for record in records:
+        record.add_done_callback(raising)
+    records[1].add_done_callback(called.append)
+    form.settle_each(records, ACKED, 0, called.append)
+    records[2].add_done_callback(raising)
+    assert called == [records[1], 3]
+    assert [len(record.calls) for record in records] == [1, 1, 2]
+
+
+def test_what_ends_the_program_is_raised_once_the_other_callbacks_were_called(form: Any) -> None:
+    made, called = delivery_of(form), []
+
+    def raising(_: object) -> None:
+        raise KeyboardInterrupt
+
+    for callback in (raising, lambda _: called.append(1), raising, lambda _: called.append(2)):
+        made.add_done_callback(callback)
+    with pytest.raises(KeyboardInterrupt):
+        made.settle(ACKED, 0)
+    assert (called, made.calls, made.done()) == ([1, 2], [], True)
 
 
 @pytest.mark.parametrize("odd", [None, (), (print,)])
@@ -235,7 +267,7 @@ def test_settling_says_how_far_it_came(form: Any) -> None:
     form.settle_each([], ACKED, 5, told.append)
     assert told == [8, 5]
 
-    class Stops(BaseException):
+    class Stops(KeyboardInterrupt):
         pass
 
     def stopping(_: object) -> None:

@@ -160,3 +160,20 @@ def test_a_delivery_that_raises_while_it_is_settled_stops_no_other(at: int) -> N
     told.outcomes.all_at_once()
     assert told.outcomes.tell()
     assert told.told == places(2, 4)
+
+
+def test_what_ends_the_program_is_raised_once_every_outcome_of_the_turn_is_delivered() -> None:
+    told = Told()
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    for place in ((0, 0), (0, 1), (1, 3)):
+        told.then[place] = end
+    told.add(0, 2)
+    told.add(1, 4)
+    told.outcomes.all_at_once()
+    with pytest.raises(KeyboardInterrupt):
+        told.outcomes.tell()
+    assert told.told == places(2, 4)
+    assert told.outcomes.tell()
