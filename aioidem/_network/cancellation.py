@@ -13,11 +13,11 @@ here, the answer is always True.
 from __future__ import annotations
 
 import sys
-from asyncio import current_task
+from asyncio import CancelledError, current_task
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["may_be_cancelled"]
+__all__ = ["is_foreign", "may_be_cancelled"]
 
 _NAMES = ("cancel_called", "shield", "_parent_scope")
 
@@ -51,6 +51,22 @@ def may_be_cancelled() -> bool:
             return False
         scope = scope._parent_scope  # noqa: SLF001 - there is no public way to it
     return False
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Return whether an exception is asyncio's cancellation, but nobody has cancelled this task.
+
+    `await future` raises it for a future that somebody else has cancelled. In a task that nobody
+    has cancelled, that is a failure of what was awaited; passed on, it would end the task without a
+    word. anyio's scopes cancel by `Task.cancel()` as well.
+    """
+    if not isinstance(error, CancelledError):
+        return False
+    try:
+        task = current_task()
+    except RuntimeError:  # trio runs here, whose own cancellation has another class
+        return True
+    return task is None or not task.cancelling()
 
 
 def _find_records() -> bool:

@@ -55,6 +55,7 @@ from anyio.abc import ByteStream
 
 from aioidem._build import __version__
 from aioidem._config.secret import Secret
+from aioidem._network.cancellation import is_foreign
 from aioidem._network.eager import DirectStream
 from aioidem._network.tls import TlsConnector, tls_failure
 from aioidem._network.tls_probe import PROBE_SECONDS, answers_tls, speaks
@@ -254,6 +255,13 @@ class Connection:
                 # ExceptionGroup.
                 except KafkaError as error:
                     failure = error
+                except BaseException as error:
+                    # The connector, which may be the user's, has raised what it should not; or the
+                    # system permits no more threads.
+                    if not isinstance(error, Exception) and not is_foreign(error):
+                        raise
+                    failure = KafkaConnectionError(f"{peer}: cannot connect: {error!r}")
+                    failure.__cause__ = error
                 tasks.cancel_scope.cancel()
         # If the call is cancelled while `probe` ends, the open connection gets no owner: close it.
         except BaseException:

@@ -32,6 +32,11 @@ _T = TypeVar("_T")
 _NO_LOOP: Final = object()
 """Stands for "no event loop" in `open_loop`; it makes `usable_here` return False."""
 
+_TASK_CANCELLED: Final = (
+    "the producer has ended, because its background task was cancelled: asyncio.run() cancels all "
+    "tasks at its end, and so does code that cancels asyncio.all_tasks(). Make a new Producer"
+)
+
 _open: weakref.WeakSet[ProducerLife] = weakref.WeakSet()
 """The producers of this process that are open."""
 
@@ -236,7 +241,10 @@ class ProducerLife:
             return copy.copy(self._core.fatal_error)
         if self.background is None:
             return errors.ProducerClosed("the producer is not started")
-        return errors.ProducerClosed("the producer is closed" if self.closed else LOOP_ENDED)
+        if self.closed:
+            return errors.ProducerClosed("the producer is closed")
+        loop_ended = not self.background.soon(_nothing)
+        return errors.ProducerClosed(LOOP_ENDED if loop_ended else _TASK_CANCELLED)
 
     def check_process(self) -> None:
         """Raise an error unless this is the process in which the producer was made.
@@ -281,6 +289,10 @@ class ProducerLife:
             write(LogLine.UNCLOSED, text, client_id=client_id, level=logging.WARNING)
         background.cancel_from_anywhere()
         return True
+
+
+def _nothing() -> None:
+    """Do nothing, on an event loop that is asked whether it still takes calls."""
 
 
 def _forget_the_parent() -> None:

@@ -531,10 +531,10 @@ class Sender:
                 )
                 version = connection.versions.choose(ApiKey.PRODUCE)
                 transaction_version = connection.versions.transaction_version
-            except errors.KafkaError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this link alone
                 if isinstance(error, errors.AuthenticationFailedError):
                     meters.refused.record(1, self.clock())
-                self._lost(step.link_id, error, ())
+                self._lost(step.link_id, _told(error), ())
             finally:
                 del self._opening[step.link_id]
         if connection is None:
@@ -579,14 +579,8 @@ class Sender:
         read: Callable[[bytes], Any],
         frame: bytes,
     ) -> None:
-        if self._reading is None:
-            self._reading = anyio.CapacityLimiter(1)
         try:
-            # If the connection ends, the thread is abandoned: it ends by itself, because a frame's
-            # length is limited.
-            answer = await anyio.to_thread.run_sync(
-                read, frame, abandon_on_cancel=True, limiter=self._reading
-            )
+            answer = await self._in_thread(read, frame)
         except errors.ProtocolError as error:
             self._undecodable(channel, step, error)
             raise
@@ -595,6 +589,21 @@ class Sender:
             for _ in merge.slices():
                 await anyio.lowlevel.checkpoint()
         self._answered(step, answer, merge)
+
+    async def _in_thread(self, read: Callable[[bytes], Any], frame: bytes) -> Any:
+        """Decode an answer in a thread, or here if the system permits no more threads."""
+        if self._reading is None:
+            self._reading = anyio.CapacityLimiter(1)
+        try:
+            # If the connection ends, the thread is abandoned: it ends by itself, because a frame's
+            # length is limited.
+            return await anyio.to_thread.run_sync(
+                read, frame, abandon_on_cancel=True, limiter=self._reading
+            )
+        except errors.KafkaError:
+            raise
+        except RuntimeError:
+            return read(frame)
 
     def _answered(
         self, step: steps.Request, answer: Any, merge: MetadataMerge | None = None
@@ -652,6 +661,15 @@ def _produce_reader(version: int) -> Callable[[bytes], ProduceAnswer]:
         return decode_produce_response(version, frame)[1]
 
     return read
+
+
+def _told(error: Exception) -> errors.KafkaError:
+    """Return the error of a connection that could not be opened, as the engine is told it."""
+    if isinstance(error, errors.KafkaError):
+        return error
+    told = errors.KafkaConnectionError(f"cannot connect: {error!r}")
+    told.__cause__ = error
+    return told
 
 
 def _notify(watcher: tuple[Callable[[], bool], Signal]) -> bool:

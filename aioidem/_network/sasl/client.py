@@ -3,8 +3,8 @@
 Invariants: each authentication looks the credentials up again. If the user has set a callable as an
 option, each authentication calls the callable. Otherwise it uses the name and password of the last
 `set_credentials`, or else those of the options. An exception of the callable becomes an
-AuthenticationFailedError, unless it is a `KafkaError` already. A password or token that the
-callable returns is wrapped in `Secret` at once. The module of a mechanism, with its library, is
+AuthenticationFailedError, unless it is a `KafkaError` already; so does a CancelledError of what it
+awaited. A password or token that the callable returns is wrapped in `Secret` at once. The module of a mechanism, with its library, is
 imported when the mechanism is first used, because each producer uses at most one.
 """
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aioidem._config import ProducerConfig
 from aioidem._config.secret import Secret, in_utf8
+from aioidem._network.cancellation import is_foreign
 from aioidem.errors import AuthenticationFailedError, ConfigError, KafkaError
 
 if TYPE_CHECKING:
@@ -129,7 +130,9 @@ class SaslClient:
             return await cast("Awaitable[object]", given) if inspect.isawaitable(given) else given
         except KafkaError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_foreign(error):
+                raise
             raise AuthenticationFailedError(f"{name} raised {type(error).__name__}") from error
 
 

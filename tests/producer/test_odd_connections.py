@@ -1,0 +1,142 @@
+"""What goes wrong with one connection, in whatever way, is the end of that connection alone.
+
+The user's connector raises what it should not, a source of credentials waits for a task that was
+cancelled, or the system permits no more threads: the producer connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, Literal
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from aioidem import Producer, errors
+from aioidem._network.transport import Connector
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
+
+from .tools import ASYNCIO, EVERY_WORLD, bounded, producer_for
+
+pytestmark = pytest.mark.anyio
+Transport = Literal["tcp", "memory"]
+
+
+class OddConnector:
+    """A connector that raises an exception of this class, as long as there is one."""
+
+    def __init__(self, connector: Connector) -> None:
+        self.raises: type[BaseException] | None = None
+        self.raised = 0
+        self._connector = connector
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        if self.raises is not None:
+            self.raised += 1
+            raise self.raises("odd")
+        return await self._connector.connect(host, port)
+
+
+async def restart(cluster: EmbeddedCluster) -> None:
+    await cluster.stop_broker(0)
+    await cluster.start_broker(0)
+
+
+@EVERY_WORLD
+@pytest.mark.parametrize("kind", [OSError, RuntimeError, ZeroDivisionError, asyncio.CancelledError])
+@bounded(20)
+async def test_a_connector_that_raises_something_else_is_asked_again(
+    transport: Transport, kind: type[BaseException]
+) -> None:
+    async with EmbeddedCluster(transport=transport) as cluster:
+        connector = OddConnector(cluster.connector)
+        async with producer_for(cluster, connector=connector, reconnect_backoff=0.01) as producer:
+            await producer.send("t", b"x")
+            connector.raises = kind
+            await restart(cluster)
+            delivery = producer.send_nowait("t", b"y")
+            while connector.raised < 2:
+                await anyio.lowlevel.checkpoint()
+                if transport == "memory":
+                    await anyio.sleep(0.01)
+            connector.raises = None
+            assert (await delivery).offset == 1
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_a_start_whose_connector_raises_says_what_it_has_raised(transport: Transport) -> None:
+    async with EmbeddedCluster(transport=transport) as cluster:
+        connector = OddConnector(cluster.connector)
+        connector.raises = OSError
+        producer = producer_for(cluster, connector=connector)
+        with pytest.raises(errors.KafkaConnectionError, match=r"cannot connect: OSError\('odd'\)"):
+            await producer.start()
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_credentials_that_wait_for_a_cancelled_task_are_asked_for_again(
+    transport: Transport,
+) -> None:
+    """`await task` raises CancelledError then, which does not cancel the task of the connection."""
+    asked, bad = 0, False
+
+    async def credentials() -> tuple[str, str]:
+        nonlocal asked, bad
+        asked += 1
+        if bad and asked > 3:
+            bad = False
+        await anyio.lowlevel.checkpoint()
+        if bad:
+            raise asyncio.CancelledError
+        return "u", "p"
+
+    security = BrokerSecurity(mechanisms=("PLAIN",), users={"u": "p"})
+    async with EmbeddedCluster(transport=transport, security=security) as cluster:
+        options: dict[str, Any] = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_allow_plaintext": True,
+            "sasl_credentials": credentials,
+            "reconnect_backoff": 0.01,
+        }
+        async with producer_for(cluster, **options) as producer:
+            await producer.send("t", b"x")
+            bad = True
+            await restart(cluster)
+            assert (await producer.send("t", b"y")).offset == 1
+            assert asked > 3
+
+
+@ASYNCIO
+@bounded(30)
+async def test_without_a_thread_a_long_answer_is_decoded_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("big", partitions=2000)
+        async with producer_for(cluster) as producer:
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", no_thread)
+                assert len(await producer.partitions_for("big")) == 2000
+            await producer.send("t", b"x")
+
+
+@ASYNCIO
+@bounded(20)
+async def test_a_producer_whose_task_was_cancelled_does_not_say_that_the_loop_has_ended() -> None:
+    async with EmbeddedCluster(transport="memory") as cluster:
+        producer: Producer = producer_for(cluster, client_id="mine")
+        await producer.start()
+        [task] = [each for each in asyncio.all_tasks() if each.get_name().endswith("of mine")]
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(errors.ProducerClosed, match="background task was cancelled"):
+            producer.send_nowait("t", b"x")
+        await producer.close()
