@@ -13,7 +13,7 @@ metadata is requested when it was (a caller's wish looks like the engine's own).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop
 from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ from aioidem._flight.record import FlightRecord, SentBatch
 from aioidem._flight.recorder import MOST_PARTITIONS, Draws, FlightRecorder
 from aioidem._flight.rules import WireRules
 from aioidem._flight.stand_ins import Load, Together, stand_in_body, stand_ins
-from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import BatchBody, Codec
 from aioidem.errors import FlightRecordError
@@ -296,8 +296,6 @@ class Replay:
             else:
                 self._differ(number, f"an answer to request {token}", "no such request")
                 return
-        if isinstance(answer, MetadataUpdate):
-            self._arrivals.named(each.name for each in answer.topics)
         self._recorder.on_answer(step, answer, now)
 
     def _crash(self, number: int, now: float, wall_ms: float | None, name: str) -> None:
@@ -374,8 +372,6 @@ class _Arrivals:
         self._events: list[tuple[int, int]] = []
         # The partitions that the engine does not know yet, and that records are due for.
         self._held: set[int] = set()
-        # The topics of the last Metadata answer, with their places in it.
-        self._order: dict[str, int] = {}
         # By the number of a poll: the batches that it took from queues. By the number of the first
         # record: the partitions of which records were compressed before they were sent.
         self._taken: dict[int, list[_Taken]] = {}
@@ -445,23 +441,12 @@ class _Arrivals:
         while self._events and self._events[0][0] <= number:
             due.add(heappop(self._events)[1])
         waiting = [
-            (each in held, self._place(each, held), self._chunks[each][0].load.ordinal, each)
+            (each in held, self._chunks[each][0].load.ordinal, each)
             for each in due
             if self._chunks[each]
         ]
         for *_, partition in sorted(waiting):
             self._feed(partition, number, now)
-
-    def _place(self, partition: int, held: Collection[int]) -> int:
-        """Return the place of a partition's topic in the answer that its records waited for.
-
-        The engine assigns the records that waited topic by topic, in this order.
-        """
-        return self._order.get(self._partitions[partition][0], 0) if partition in held else 0
-
-    def named(self, topics: Iterable[str]) -> None:
-        """Note the topics of a Metadata answer, in its order."""
-        self._order = {name: place for place, name in enumerate(topics)}
 
     def _feed(self, partition: int, number: int, now: float) -> None:
         chunks = self._chunks[partition]

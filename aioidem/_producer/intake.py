@@ -91,6 +91,7 @@ class RecordIntake:
         "_observer",
         "_sender",
         "_topics",
+        "_transactions",
         "_wakeup",
         "_watch",
         "context",
@@ -110,6 +111,7 @@ class RecordIntake:
         self._accumulator = core.accumulator
         self._topics = self._accumulator.topics
         self._budget = core.budget
+        self._transactions = core.transactions
         self._meters = core.meters
         self._watch = core.watch
         self._sender = sender
@@ -485,8 +487,8 @@ class RecordIntake:
         Raises:
             KafkaError: Transactions are used, and none is open.
         """
-        self._core.transactions.need_open()
-        return self._core.transactions.outcome
+        self._transactions.need_open()
+        return self._transactions.outcome
 
     def check_transaction(
         self, begun: TransactionOutcome, topic: str, partition: int | None
@@ -496,7 +498,7 @@ class RecordIntake:
         Raises:
             TransactionAborted: It was.
         """
-        if self._core.transactions.outcome is not begun:
+        if self._transactions.outcome is not begun:
             raise errors.TransactionAborted(
                 f"{_place(topic, partition)}: the transaction ended while the record waited to be "
                 "queued, and another one was begun; nothing was queued"
