@@ -84,7 +84,6 @@ class RecordIntake:
         "_accumulator",
         "_budget",
         "_config",
-        "_core",
         "_life",
         "_meters",
         "_most",
@@ -107,7 +106,6 @@ class RecordIntake:
         observer: BatchReporter | None,
         resolver: Resolver | None = None,
     ) -> None:
-        self._core = core
         self._accumulator = core.accumulator
         self._topics = self._accumulator.topics
         self._budget = core.budget
