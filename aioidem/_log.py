@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import enum
 import logging
+import sys
+import traceback
 from collections.abc import Mapping
 from typing import Self
 
@@ -99,6 +101,7 @@ def write(
     phase: Phase = Phase.ONCE,
     fields: Mapping[str, object] | None = None,
     error: BaseException | None = None,
+    stacklevel: int = 2,
 ) -> None:
     """Log a line.
 
@@ -110,20 +113,26 @@ def write(
         phase: Where in an incident the line belongs.
         fields: More attributes of the `LogRecord`.
         error: An exception that is logged with its traceback.
+        stacklevel: Whose line of code the record names: 2 is the caller's.
     """
     chosen = line.level if level is None else level
     if not _logger.isEnabledFor(chosen):
         return
     extra = {"incident": line.value, "phase": phase.value, "client_id": client_id}
-    _logger.log(
-        chosen,
-        "%s [%s]",
-        text if client_id is None else f"{client_id}: {text}",
-        line.value,
-        extra=extra | dict(fields or {}),
-        exc_info=error,
-        stacklevel=2,
-    )
+    try:
+        _logger.log(
+            chosen,
+            "%s [%s]",
+            text if client_id is None else f"{client_id}: {text}",
+            line.value,
+            extra=extra | dict(fields or {}),
+            exc_info=error,
+            stacklevel=stacklevel,
+        )
+    except Exception:  # noqa: BLE001 - a filter or handler of the program's raised it
+        # What the logging module does itself where a handler fails.
+        if logging.raiseExceptions and sys.stderr is not None:
+            traceback.print_exc()
 
 
 def write_raised(line: LogLine, text: str, error: BaseException) -> None:
@@ -142,4 +151,4 @@ def write_raised(line: LogLine, text: str, error: BaseException) -> None:
     """
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
-    write(line, text, error=error)
+    write(line, text, error=error, stacklevel=3)

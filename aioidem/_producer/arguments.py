@@ -1,4 +1,4 @@
-"""Checks of a record's parts, shared by `Producer` and the drop-in for aiokafka's producer.
+"""Checks of arguments, shared by `Producer` and the drop-in for aiokafka's producer.
 
 Invariant: whatever passes these checks can be encoded. A wrong type raises TypeError, a value that
 Kafka does not accept raises `RecordError`, both before anything is queued. A number of another type
@@ -7,6 +7,7 @@ than int that is an integer, such as numpy's, is accepted, and goes on as an int
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from aioidem import errors
 
 __all__ = [
     "Headers",
+    "check_timeout",
     "checked_headers",
     "checked_partition",
     "checked_payload",
@@ -140,3 +142,20 @@ def whole_number(number: Any, expected: str) -> int:
         except TypeError:
             pass  # the error below says more
     raise TypeError(f"{expected}, not {type(number).__name__}")
+
+
+def check_timeout(timeout: object) -> None:
+    """Check that a value can be a timeout: a number of seconds, or None.
+
+    What is left until a time that has passed is negative, and means no wait, as 0 does.
+
+    Raises:
+        TypeError: The value is neither a number nor None.
+        ValueError: The value is NaN.
+    """
+    if timeout is None:
+        return
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+        raise TypeError(f"timeout must be seconds or None, not {type(timeout).__name__}")
+    if math.isnan(timeout):
+        raise ValueError("timeout is NaN: expected seconds")

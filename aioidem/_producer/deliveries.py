@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import overload
 
-import anyio
-
 from aioidem._engine.record import Outcome
+from aioidem._network.waiting import Signal, new_signal
 from aioidem._producer.delivery import Delivery, DeliveryContext, stored_at
 from aioidem.errors import InternalError, KafkaError, PartialDeliveryError, TransactionAborted
 from aioidem.structs import DeliveryCounts, DeliveryStatus, RecordMetadata
@@ -55,14 +54,16 @@ class DeliveryRange:
 class _Run:
     """Some records of one `send_many` or `send_table` that share an outcome.
 
-    `positions` are the positions of the records in the call, rising.
+    `positions` are the positions of the records in the call, rising. `counted` is how many of them
+    were counted as failures that nobody has looked at.
     """
 
-    __slots__ = ("first", "outcome", "place", "positions")
+    __slots__ = ("counted", "first", "outcome", "place", "positions")
 
     def __init__(self, positions: Sequence[int], outcome: Outcome, place: int) -> None:
         self.positions = positions
         self.first = positions[0]
+        self.counted = 0
         self.outcome = outcome
         # The index of the first of these records among all records that share the outcome.
         self.place = place
@@ -110,7 +111,7 @@ class Deliveries(Sequence[Delivery]):
     watched: bool
     _context: DeliveryContext
     _count: int
-    _event: anyio.Event | None
+    _event: Signal | None
     _made: dict[int, Delivery]
     _pending: int
     _runs: list[_Run]
@@ -133,12 +134,27 @@ class Deliveries(Sequence[Delivery]):
         self.watched = True
         try:
             while self._pending:
-                if self._event is None or self._event.is_set():
-                    self._event = anyio.Event()
+                if self._event is None:
+                    self._event = new_signal()
                 await self._event.wait()
         except BaseException:
-            self.watched = False
+            self.unwatch()
             raise
+
+    def unwatch(self) -> None:
+        """Have the failures logged: the call was cancelled, and its caller sees no outcome."""
+        if not self.watched:
+            return
+        self.watched = False
+        for run in self._runs:
+            error = run.outcome.error
+            self._count_unseen(run.outcome, error, len(run.positions) - run.counted)
+            run.counted = len(run.positions)
+
+    def _count_unseen(self, outcome: Outcome, error: Exception | None, count: int) -> None:
+        # The caller that aborts a transaction knows that its records fail, so they are not counted.
+        if count and error is not None and not isinstance(error, TransactionAborted):
+            self._context.unseen.add(outcome.topic, _shown(error), count)
 
     @property
     def ranges(self) -> list[DeliveryRange]:
@@ -289,10 +305,6 @@ class BulkDeliveries(Deliveries):
                 the others follow it.
         """
         count = len(positions)
-        error = outcome.error
-        # The caller that aborts a transaction knows that its records fail, so they are not counted.
-        if error is not None and not self.watched and not isinstance(error, TransactionAborted):
-            self._context.unseen.add(outcome.topic, _shown(error), count)
         runs = self._runs
         if runs and runs[-1].continues(positions, outcome, place):
             runs[-1].positions = range(runs[-1].first, positions[-1] + 1)
@@ -300,9 +312,13 @@ class BulkDeliveries(Deliveries):
             run = _Run(positions, outcome, place)
             self._sorted = self._sorted and (not runs or runs[-1].first < run.first)
             runs.append(run)
+        if outcome.error is not None and not self.watched:
+            self._count_unseen(outcome, outcome.error, count)
+            runs[-1].counted += count
         self._pending -= count
         if not self._pending and self._event is not None:
-            self._event.set()
+            event, self._event = self._event, None
+            event.set()
 
 
 class Piece:

@@ -358,7 +358,7 @@ class RecordIntake:
                 self._accumulator.append(topic, part.record(0), self._life.clock(), block_until)
             else:
                 self._accumulator.append_block(topic, part, self._life.clock(), block_until)
-        except errors.KafkaError:
+        except BaseException:  # a partitioner may raise anything
             budget.release(charge)
             raise
         deliveries.queued(count)
@@ -438,7 +438,7 @@ class RecordIntake:
         """
         try:
             self._accumulator.append(topic, record, self._life.clock(), block_until)
-        except errors.KafkaError:
+        except BaseException:  # a partitioner may raise anything
             self._budget.release(record.charge())
             raise
         self._wakeup.set()

@@ -47,7 +47,7 @@ from aioidem._flight.dumping import Dumping
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.transport import Connector, TcpConnector
-from aioidem._producer.arguments import Headers, checked_partition, milliseconds
+from aioidem._producer.arguments import Headers, check_timeout, checked_partition, milliseconds
 from aioidem._producer.deliveries import BulkDeliveries, Deliveries
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.intake import RecordIntake, not_queued
@@ -155,7 +155,7 @@ class Producer(TransactionCalls):
                 them speaks another protocol.
             BrokerResponseError: The cluster refuses to give a producer id.
             KafkaTimeoutError: There is no metadata or no producer id within `max_block`.
-            ProducerClosed: The producer was started or closed before.
+            ProducerClosed: The producer was started or closed before, or is closed meanwhile.
             ConfigError: `flight_record_signal` is set, and this is not the main thread.
         """
         self._life.check_process()
@@ -196,6 +196,10 @@ class Producer(TransactionCalls):
         failure = core.bootstrap_failure() or core.identity_error or core.fatal_error
         if failure is not None:
             raise failure
+        if self._life.closed:
+            raise errors.ProducerClosed("the producer was closed while it was being started")
+        if self._life.ended:
+            self._life.check_open()
         if not core.knows_cluster and not self._life.ended:
             raise self._life.no_metadata()
         if not core.knows_cluster or not self._identified():
@@ -249,7 +253,10 @@ class Producer(TransactionCalls):
             WrongLoopError: The call comes from another thread or event loop. The producer stays
                 open.
             ForkedProducerError: The call comes from a child process.
+            TypeError: The timeout is not a number.
+            ValueError: The timeout is NaN.
         """
+        check_timeout(timeout)
         life, background = self._life, self._life.background
         if life.closed:
             if background is not None and life.in_own_process:
@@ -461,10 +468,12 @@ class Producer(TransactionCalls):
 
         Raises:
             PartialDeliveryError: Some records failed, or the call had to stop before the last one
-                (no room within `max_block`, a bad value). The error's `deliveries` has the outcome
-                of each record that was queued.
+                (no room within `max_block`, a bad value, an exception of the iterable, which is the
+                ``__cause__``). The error's `deliveries` has the outcome of each record that was
+                queued.
             KafkaError: As for `send`; nothing was queued.
             TypeError: An argument has the wrong type; nothing was queued.
+            Exception: Whatever the iterable raises before its first record; nothing was queued.
         """
         self._check_open()
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
@@ -506,8 +515,9 @@ class Producer(TransactionCalls):
 
         Raises:
             PartialDeliveryError: Some records failed, or the call had to stop before the last one
-                (no room within `max_block`, a row that is too large). The error's `deliveries` has
-                the outcome of each record that was queued.
+                (no room within `max_block`, a row that is too large, an exception of the table,
+                which is the ``__cause__``). The error's `deliveries` has the outcome of each record
+                that was queued.
             RecordError: The table lacks a column, or an argument is illegal (see `send`); nothing
                 was queued.
             KafkaError: For the same reasons as in `send`; nothing was queued.
@@ -545,17 +555,19 @@ class Producer(TransactionCalls):
                     await anyio.lowlevel.checkpoint()  # other tasks run between two pieces
                 self._life.check_open()
                 await self._intake.queue_piece(topic, columns, index, deliveries)
-        except (errors.KafkaError, TypeError) as error:
+        except Exception as error:
+            # The caller's iterable may have raised anything, from a closed file for example.
             if not deliveries:
-                if isinstance(error, TypeError):
+                if not isinstance(error, errors.KafkaError):
                     raise
                 raise not_queued(error) from error.__cause__
             await deliveries.settled()
+            told = error if isinstance(error, errors.KafkaError | TypeError) else repr(error)
             raise errors.PartialDeliveryError(
-                f"stopped after {len(deliveries)} records: {error}", deliveries=deliveries
+                f"stopped after {len(deliveries)} records: {told}", deliveries=deliveries
             ) from error
         except BaseException:
-            deliveries.watched = False  # the call was cancelled, so no caller sees the deliveries
+            deliveries.unwatch()  # the call was cancelled, so no caller sees the deliveries
             raise
         await deliveries.settled()
         deliveries.raise_for_status()
@@ -598,16 +610,17 @@ class Producer(TransactionCalls):
             ProducerClosed: The producer is closed, or not started yet.
         """
         self._life.check_open()
-        with self._life.timed("flush"), anyio.move_on_after(timeout) as scope:
-            return await self._flush()
-        if scope.cancelled_caught:
+        with self._life.timed("flush"):
+            counts = await self._flush(timeout)
+        if counts is None:
             raise self._life.timed_out(
                 f"flush: {self._core.unsettled + self._sender.settled.untold} records have no "
                 f"outcome after {timeout:g} s"
             )
-        raise errors.InternalError("a flush ended without a result")
+        return counts
 
-    async def _flush(self) -> DeliveryCounts:
+    async def _flush(self, timeout: float | None = None) -> DeliveryCounts | None:
+        """Flush, and return the counts; None if records have no outcome after `timeout`."""
         accumulator, outcomes = self._core.accumulator, self._core.outcomes
         if self._flight is not None:
             self._flight.flushed(self._life.clock())
@@ -615,10 +628,16 @@ class Producer(TransactionCalls):
         counted = FlushCount(accumulator.begin_flush(), untold)
         outcomes.count_for(counted)
         self._sender.wakeup.set()
+
+        def flushed() -> bool:
+            return outcomes.flushed(counted.generation) or self._life.ended
+
         try:
-            await self._sender.until(
-                lambda: outcomes.flushed(counted.generation) or self._life.ended
-            )
+            with anyio.move_on_after(timeout) as scope:
+                await self._sender.until(flushed)
+            # With a timeout of 0 the wait ends before it has looked.
+            if scope.cancelled_caught and (not flushed() or self._sender.settled.untold):
+                return None
         finally:
             outcomes.stop_counting(counted)
         return counted.counts

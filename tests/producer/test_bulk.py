@@ -174,21 +174,6 @@ async def test_an_iterable_is_read_no_further_than_there_is_room() -> None:
             cluster.release_high_watermark("t")
 
 
-@bounded(20)
-async def test_an_exception_of_the_iterable_comes_after_its_records_were_queued() -> None:
-    def values() -> Iterator[bytes]:
-        yield b"0"
-        yield b"1"
-        raise LookupError("no more")
-
-    async with EmbeddedCluster(transport="memory") as cluster:
-        async with producer_for(cluster) as producer:
-            with pytest.raises(LookupError, match="no more"):
-                await producer.send_many("t", values())
-            await producer.flush()
-        assert stored_values(cluster) == [b"0", b"1"]
-
-
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
@@ -327,3 +312,25 @@ async def test_what_an_observer_hears_counts_the_records() -> None:
         ) as producer:
             await producer.send_many("t", numbered(50))
     assert heard == [("sent", 50), ("settled", 50)]
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError, TypeError])
+@bounded(20)
+async def test_an_iterable_that_raises_half_way_leaves_the_deliveries_in_the_error(
+    kind: type[Exception],
+) -> None:
+    """Whatever it raises is the cause; if nothing was queued, it is raised as it is."""
+
+    def values(count: int) -> Iterator[bytes]:
+        yield from numbered(count)
+        raise kind("mine")
+
+    async with EmbeddedCluster(transport="memory") as cluster:
+        async with producer_for(cluster) as producer:
+            with pytest.raises(errors.PartialDeliveryError, match="after 250 records: ") as caught:
+                await producer.send_many("t", values(250))
+            assert [each.status for each in caught.value.deliveries] == [ACKED] * 250
+            assert isinstance(caught.value.__cause__, kind)
+            with pytest.raises(kind, match="mine"):
+                await producer.send_many("t", values(0))
+        assert stored_values(cluster) == numbered(250)

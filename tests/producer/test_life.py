@@ -13,13 +13,14 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Literal
 
 import anyio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem import Delivery, DeliveryStatus, Producer, TopicPartition, errors
+from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer, TopicPartition, errors
 from aioidem._broker.intercept import (
     Action,
     AfterAppend,
@@ -748,3 +749,114 @@ async def test_after_wait_for_room_there_is_room_for_a_record_of_that_size() -> 
             second = producer.send_nowait("t", b"y" * 700)
             assert (await first).has_offset
             assert (await second).has_offset
+
+
+# --- calls at the ends of a life ------------------------------------------------------------------
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_a_start_during_which_the_producer_is_closed_says_so(transport: Transport) -> None:
+    """It does not say that metadata took too long."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        arrived = anyio.Event()
+
+        def hold(_seen: RequestSeen) -> Action | None:
+            arrived.set()
+            return Drop()
+
+        cluster.intercept(hold)
+        producer = producer_for(cluster)
+
+        async def start() -> None:
+            with pytest.raises(errors.ProducerClosed, match="closed while it was being started"):
+                await producer.start()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(start)
+            await arrived.wait()
+            await producer.close()
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_a_flush_without_time_returns_if_nothing_is_to_be_waited_for(
+    transport: Transport,
+) -> None:
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster) as producer:
+            await producer.send("t", b"x")
+            assert await producer.flush(0) == DeliveryCounts(0, 0, 0)
+            cluster.hold_high_watermark("t")
+            producer.send_nowait("t", b"y")
+            with pytest.raises(errors.KafkaTimeoutError, match="1 records have no outcome"):
+                await producer.flush(0)
+            cluster.release_high_watermark("t")
+            assert await producer.flush() == DeliveryCounts(1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "kind"),
+    [
+        (timedelta(seconds=5), TypeError),
+        ("5", TypeError),
+        (True, TypeError),
+        (float("nan"), ValueError),
+    ],
+)
+@bounded(10)
+async def test_a_close_with_a_bad_timeout_closes_nothing(
+    timeout: Any, kind: type[Exception]
+) -> None:
+    async with EmbeddedCluster(transport="memory") as cluster:
+        producer = producer_for(cluster, linger=1.0)
+        await producer.start()
+        delivery = producer.send_nowait("t", b"x")
+        with pytest.raises(kind, match="timeout"):
+            await producer.close(timeout)
+        assert not delivery.done()
+        await producer.close()
+        assert delivery.status is DeliveryStatus.ACKED
+
+
+class Fails(logging.Handler):
+    """A handler of the program whose disk is full; it does not handle its own errors."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise BoomError(record.getMessage())
+
+
+def refuses(record: logging.LogRecord) -> bool:
+    raise BoomError(record.getMessage())
+
+
+@EVERY_WORLD
+@pytest.mark.parametrize("part", ["handler", "filter"])
+@bounded(20)
+async def test_a_log_that_fails_does_not_end_the_producer(
+    transport: Transport, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error goes to stderr, as that of a handler does that handles its own errors."""
+    logger, handler = logging.getLogger("aioidem"), Fails()
+
+    def raises(_: Delivery) -> None:
+        raise ZeroDivisionError
+
+    if part == "handler":
+        logger.addHandler(handler)
+    else:
+        logger.addFilter(refuses)
+    try:
+        async with (
+            EmbeddedCluster(transport=transport) as cluster,
+            producer_for(cluster) as producer,
+        ):
+            for value in numbered(2):
+                delivery = producer.send_nowait("t", value)
+                delivery.add_done_callback(raises)
+                await delivery
+    finally:
+        logger.removeHandler(handler)
+        logger.removeFilter(refuses)
+    assert "BoomError: a delivery callback raised [callback-raised]" in capsys.readouterr().err

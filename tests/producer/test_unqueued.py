@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from contextlib import suppress
 from typing import Any
@@ -119,3 +120,23 @@ def test_a_copy_keeps_the_status() -> None:
     """Errors of records are copied, with their status."""
     assert copy.copy(errors.RecordError("bad")).status is DeliveryStatus.NOT_WRITTEN
     assert copy.copy(errors.RecordError("bad", status=None)).status is None
+
+
+@pytest.mark.parametrize("anyio_backend", ["virtual", "asyncio"], indirect=True)
+@bounded(20)
+async def test_a_partitioner_that_raises_what_is_no_exception_takes_no_room() -> None:
+    """The bytes that were taken for its record are free again."""
+
+    def partitioner(*_: object) -> int:
+        raise asyncio.CancelledError
+
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("orders")
+        async with producer_for(cluster, partitioner=partitioner) as producer:
+            await producer.partitions_for("orders")
+            for key in (None, b"k"):
+                with pytest.raises(asyncio.CancelledError):
+                    producer.send_nowait("orders", b"x", key=key)
+            with pytest.raises(asyncio.CancelledError):
+                await producer.send_many("orders", [b"x"])
+            assert producer.statistics().buffer_bytes_used == 0

@@ -18,9 +18,10 @@ import anyio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer, errors
+from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer, Record, errors
 from aioidem._broker.intercept import Action, Drop, Refuse, RequestSeen
 from aioidem.broker import EmbeddedCluster
+from tests.waiting import until
 
 from .tools import ASYNCIO_LOOPS, PRODUCE, bounded, numbered, producer_for, virtual_time
 
@@ -333,3 +334,34 @@ async def test_a_producer_that_is_collected_with_nothing_queued_is_a_warning(
         [line] = [r for r in caplog.records if r.levelno >= logging.WARNING]
         assert line.levelno == logging.WARNING
         assert line.getMessage().endswith("every record had its outcome [unclosed]")
+
+
+@bounded(60)
+async def test_a_cancelled_send_many_reports_the_records_that_had_failed_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its caller learns nothing of them, nor of those that fail later."""
+    async with EmbeddedCluster(brokers=2, transport="memory") as cluster:
+        cluster.create_topic("t", partitions=2)
+        options: dict[str, Any] = {"delivery_timeout": 2.0, "request_timeout": 1.0}
+        async with producer_for(
+            cluster, partitioner=lambda key, *_: int(key), **options
+        ) as producer:
+            await producer.send("t", b"x", key=b"0")
+
+            def refuse_one(seen: RequestSeen) -> Action | None:
+                if seen.api_key != PRODUCE:
+                    return None
+                return Refuse(ErrorCode.invalid_timestamp, frozenset({("t", 0)}))
+
+            cluster.intercept(refuse_one)
+            cluster.hold_high_watermark("t", 1)
+            records = [Record(b"fails", key=b"0"), Record(b"waits", key=b"1")]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send_many, "t", records)
+                await until(lambda: producer.statistics().records_not_written == 1, pause=0.01)
+                tasks.cancel_scope.cancel()
+            await producer.flush()
+            cluster.intercept(None)
+    [line] = [each for each in caplog.records if getattr(each, "incident", "") == "never-looked-at"]
+    assert "2 failed deliveries were never looked at" in line.getMessage()

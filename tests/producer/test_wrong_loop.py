@@ -25,6 +25,7 @@ from aioidem._engine.record_block import Columns
 from aioidem._producer.deliveries import BulkDeliveries
 from aioidem._producer.native import internals
 from aioidem.broker import EmbeddedCluster
+from tests.waiting import until
 
 from .tools import REAL_LOOPS, bounded, producer_for, stored_values
 
@@ -295,6 +296,42 @@ def test_what_a_closed_loop_left_behind_gets_its_outcome_from_close(kind: str) -
     assert called == [delivery]
     assert producer.statistics().records_queued == 0
     asyncio.run(producer.close())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+def test_a_close_elsewhere_also_settles_records_that_were_sent_together(kind: str) -> None:
+    """The closed loop's task that waits for them cannot be woken, and keeps no record from that."""
+    if kind == "uvloop":
+        home: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()
+    else:
+        home = asyncio.new_event_loop()
+    waits: list[asyncio.Future[Any]] = []
+
+    async def first() -> tuple[Producer, Delivery, AIOKafkaProducer, Delivery | None]:
+        producer = Producer(cluster.bootstrap_servers, linger=60.0)
+        await producer.start()
+        await producer.partitions_for("t")
+        many = producer.send_many("t", [b"1", b"2"])
+        waits.append(asyncio.ensure_future(many))
+        await until(lambda: producer.statistics().records_queued == 2)
+        drop_in = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=60_000)
+        await drop_in.start()
+        batch = drop_in.create_batch()
+        batch.append(timestamp=None, key=None, value=b"3")
+        waits.append(asyncio.ensure_future(await drop_in.send_batch(batch, "t", partition=0)))
+        last = await drop_in.send("t", b"4", partition=0)
+        return producer, producer.send_nowait("t", b"5"), drop_in, last.delivery
+
+    with EmbeddedCluster.in_thread() as cluster:
+        cluster.create_topic("t")
+        producer, delivery, drop_in, other = home.run_until_complete(first())
+        home.close()
+        asyncio.run(producer.close())
+        asyncio.run(drop_in.stop())
+    assert other is not None
+    assert {delivery.status, other.status} == {DeliveryStatus.NOT_WRITTEN}
+    assert producer.statistics().records_queued == 0
 
 
 def test_the_drop_in_says_the_same() -> None:

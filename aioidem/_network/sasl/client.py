@@ -4,8 +4,9 @@ Invariants: each authentication looks the credentials up again. If the user has 
 option, each authentication calls the callable. Otherwise it uses the name and password of the last
 `set_credentials`, or else those of the options. An exception of the callable becomes an
 AuthenticationFailedError, unless it is a `KafkaError` already; so does a CancelledError of what it
-awaited. A password or token that the callable returns is wrapped in `Secret` at once. The module of a mechanism, with its library, is
-imported when the mechanism is first used, because each producer uses at most one.
+awaited. A password or token that the callable returns is wrapped in `Secret` at once. The module of
+a mechanism, with its library, is imported when the mechanism is first used, because each producer
+uses at most one.
 """
 
 from __future__ import annotations
