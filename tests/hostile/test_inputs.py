@@ -371,8 +371,10 @@ def test_a_values_iterator_may_send_and_may_raise() -> None:
                     yield b"1"
                     raise BoomError
 
-                with pytest.raises(BoomError):
+                with pytest.raises(errors.PartialDeliveryError) as raised:
                     await producer.send_many("t", values(), partition=0)
+                assert isinstance(raised.value.__cause__, BoomError)
+                assert len(raised.value.deliveries) == 2
                 await producer.send("t", b"2", partition=0)
             stored = [r.value for batch in cluster.batches("t") for r in batch.records()]
             assert sorted(str(value) for value in stored) == sorted(
