@@ -51,6 +51,10 @@ class ProducerExpiry:
         missed = int((now - self._next_check) / interval)
         at = self._next_check + missed * interval
         self._next_check = at + interval
+        self.forget(at)
+
+    def forget(self, at: float) -> None:
+        """Let each broker that runs forget the producers that are expired at this time."""
         at_ms = self._schedule.wall_ms(at)
         for partition in self._topology.partitions():
             for broker_id, replica in partition.replicas.items():

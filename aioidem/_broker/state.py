@@ -174,6 +174,10 @@ class ClusterState(Cluster):
         self.schedule.run_until(now, self._expiry.check)
         return self._channel.take_deliveries()
 
+    def forget_expired_producers(self) -> None:
+        """Let each broker forget its expired producers now, and not when its next check is due."""
+        self._expiry.forget(self.schedule.now)
+
     def next_due(self) -> float | None:
         """Return when the next event is due, in seconds; None if no event is scheduled."""
         return self.schedule.next_due()

@@ -28,16 +28,29 @@ class ClusterView:
     Answers of another cluster are not merged (see `cluster_change`).
     """
 
-    __slots__ = ("brokers", "cluster_id", "topics")
+    __slots__ = ("brokers", "cluster_id", "topics", "transaction_version")
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
+        # The level of the feature `transaction.version` that the cluster has finalised (KIP-890).
+        self.transaction_version = 0
         self.brokers: dict[int, BrokerAddress] = {}
         self.topics: dict[str, TopicView] = {}
 
     def learn_id(self, cluster_id: str | None) -> None:
         """Record the cluster id; None if the cluster's brokers name none."""
         self.cluster_id = cluster_id
+
+    def is_home_of(self, cluster_id: str | None) -> bool:
+        """Return whether a broker that names this cluster id is taken for one of this cluster.
+
+        It is if no other id is known: if the broker names none (None), or none is known here.
+        """
+        return None in (cluster_id, self.cluster_id) or cluster_id == self.cluster_id
+
+    def learn_transaction_version(self, level: int) -> None:
+        """Record the level of `transaction.version` that the cluster has finalised."""
+        self.transaction_version = level
 
     def forget(self, cluster_id: str | None) -> None:
         """Forget all that is known, because the producer moves to the cluster with the given id."""

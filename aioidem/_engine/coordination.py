@@ -107,7 +107,7 @@ class Coordination:
         Raises:
             KafkaError: for the reasons that `Transactions.begin` names.
         """
-        self._transactions.begin(self._transactions.finalised)
+        self._transactions.begin(self._cluster.transaction_version)
         self._partitions.begin_transaction(gated=self._transactions.gated)
 
     def learn_coordinator(self, group: str, broker: BrokerAddress) -> None:

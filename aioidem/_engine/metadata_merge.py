@@ -83,9 +83,7 @@ class MetadataMerge:
         # If an answer describes a topic twice, the last description replaces the first one. The
         # answer of another cluster changes nothing here, although it is merged before anybody has
         # looked at its cluster id.
-        at_home = (
-            None in (view.cluster_id, update.cluster_id) or view.cluster_id == update.cluster_id
-        )
+        at_home = view.is_home_of(update.cluster_id)
         named = {topic.name: topic for topic in update.topics} if at_home else {}
         self.topics = [each for each in named.values() if wanted is None or each.name in wanted]
         """The descriptions of the topics to merge, one per topic."""

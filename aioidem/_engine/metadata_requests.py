@@ -102,11 +102,11 @@ class MetadataRequests:
         view = self._cluster
         if view.cluster_id is None:
             view.learn_id(cluster_id)
-        at_home = cluster_id is None or cluster_id == view.cluster_id
+        at_home = view.is_home_of(cluster_id)
         first = not link.identified
         self._connections.identified(link, cluster_id, at_home=at_home)
         if at_home and first:  # the connection heard the level when it was opened
-            self._transactions.see_version(link.transaction_version)
+            view.learn_transaction_version(link.transaction_version)
         return at_home
 
     def merge_of(self, update: MetadataUpdate) -> MetadataMerge:

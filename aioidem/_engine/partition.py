@@ -33,7 +33,7 @@ In every other case it is retried.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -367,7 +367,7 @@ class PartitionState:
                 continue
             if self.bump_wanted and not _keeps_numbers(batch):
                 continue  # the batch must be renumbered first
-            if self.must_not_resend and self._doubts_wait():
+            if self.must_not_resend and self._doubts():
                 # The doubt is looked into first. A leader that had forgotten the producer may have
                 # taken a batch without a refused one before it, which would then come after it.
                 return None
@@ -378,8 +378,9 @@ class PartitionState:
             return batch
         return None
 
-    def _doubts_wait(self) -> bool:
-        return any(batch.in_doubt and batch.due for batch in self.unresolved)
+    def _doubts(self) -> list[Batch]:
+        """Return the batches in doubt that are not in flight, oldest first."""
+        return [batch for batch in self.unresolved if batch.in_doubt and batch.due]
 
     def _next_salvage(self) -> Batch | None:
         return self.recovery.next_salvage(oldest=self._resend)
@@ -657,15 +658,19 @@ class PartitionState:
                 f"the leader appended sequence {acked.wire_base}, although it had refused an "
                 "earlier batch: it lost this producer's state in between",
             )
-        for batch in rejected:
-            error = errors.OutOfOrderSequenceNumber(
-                f"{self.where}: the batch of sequence {batch.wire_base} was refused, and a later "
-                "one was appended, so it could be appended only out of order"
-            )
-            self._fail(batch, error, out)
+        self._fail_overtaken(rejected, "was refused, and a later one was appended", out)
         self._skipped = None  # so that the loss is reported once
         self._give_up_numbers(out, "a batch was appended after an earlier one had been refused")
         return True
+
+    def _fail_overtaken(self, batches: Iterable[Batch], why: str, out: Effects) -> None:
+        """End batches as NOT_WRITTEN: a later batch is in the log, or may be."""
+        for batch in batches:
+            error = errors.OutOfOrderSequenceNumber(
+                f"{self.where}: the batch of sequence {batch.wire_base} {why}, so it could be "
+                "appended only out of order"
+            )
+            self._fail(batch, error, out)
 
     def on_error(
         self,
@@ -1112,7 +1117,7 @@ class PartitionState:
             self.must_not_resend
             and not self.outstanding
             and self.read_back.offset is None
-            and self._doubts_wait()
+            and bool(self._doubts())
         )
 
     def begin_read_back(self) -> int | None:
@@ -1125,8 +1130,8 @@ class PartitionState:
             The first offset to read; None if no acknowledged offset is known.
         """
         known = self.log.offset
-        for batch in self.unresolved:
-            if batch.in_doubt and batch.due and batch.first_attempt is not None:
+        for batch in self._doubts():
+            if batch.first_attempt is not None:
                 stored = batch.first_attempt.after
                 if stored is not None and stored[0] < known:
                     known = stored[0]
@@ -1140,7 +1145,7 @@ class PartitionState:
         A batch in doubt that is found in the log is acknowledged. After the last page the batches
         not found end UNKNOWN, because their absence proves nothing.
         """
-        doubtful = [b for b in self.unresolved if b.in_doubt and b.due]
+        doubtful = self._doubts()
         found = self.read_back.found(page, doubtful)
         for batch, written in found:
             below = self.unresolved[: self.unresolved.index(batch)]
@@ -1172,16 +1177,12 @@ class PartitionState:
         would come after it.
         """
         self.read_back.end()
-        doubtful = [b for b in self.unresolved if b.in_doubt and b.due]
+        doubtful = self._doubts()
         if not doubtful:
             return
-        for batch in self.unresolved[: self.unresolved.index(doubtful[-1])]:
-            if batch.due and not batch.in_doubt:
-                refused = errors.OutOfOrderSequenceNumber(
-                    f"{self.where}: the batch of sequence {batch.wire_base} was not appended, and "
-                    "a later one may be, so it could be appended only out of order"
-                )
-                self._fail(batch, refused, out)
+        below = self.unresolved[: self.unresolved.index(doubtful[-1])]
+        refused = [batch for batch in below if batch.due and not batch.in_doubt]
+        self._fail_overtaken(refused, "was not appended, and a later one may be", out)
         for batch in doubtful:
             error = errors.UnknownProducerId(
                 f"{self.where}: the brokers may have forgotten this producer (KIP-854), so the "

@@ -261,6 +261,10 @@ class RecordAccumulator:
         if record.generation < self.appender.generation:
             state.queue.hurry()
 
+    def _called_at(self, record: PendingRecord) -> float:
+        """Return the time of the call, from which the linger time and the deadline count."""
+        return record.deadline - self._config.delivery_timeout
+
     def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
         view = self._cluster.topics[topic.name]
         if record.key is None and self._config.partitioner is None:
@@ -323,9 +327,8 @@ class RecordAccumulator:
         """
         missing: dict[tuple[str, int], list[PendingRecord]] = {}
         for topic, each in self._assigning.take(self.assigned_at_once):
-            queued_at = each.record.deadline - self._config.delivery_timeout
             try:
-                if self._place(topic, each.record, queued_at):
+                if self._place(topic, each.record, self._called_at(each.record)):
                     continue
             except errors.RecordError as error:
                 self._refuse(topic.name, [each.record], error)
@@ -559,7 +562,7 @@ class RecordAccumulator:
             if old.partition in view.leaders:
                 fresh = self._partitions.succeed(old)
                 for record in queued:
-                    self._enqueue(fresh, record, record.deadline - self._config.delivery_timeout)
+                    self._enqueue(fresh, record, self._called_at(record))
 
     def take_unwritten(self) -> dict[str, list[PendingRecord]]:
         """Take back all records that were never appended, by topic: the cluster has changed."""

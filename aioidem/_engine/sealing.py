@@ -30,6 +30,7 @@ from aioidem._engine.links import Link
 from aioidem._engine.partition import SEQUENCE_CAP, PartitionState
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.topics import TopicState
+from aioidem._protocol.topic_limit import IF_COMPRESSED
 from aioidem._records import (
     BATCH_OVERHEAD,
     ESTIMATION_FACTOR,
@@ -229,7 +230,7 @@ class Sealer:
         parts: list[Batch] = []
         base, ordinal = batch.base, batch.ordinal
         if self._compresses:
-            most = most * 6 // 7  # what cannot be compressed grows
+            most = int(most * IF_COMPRESSED)
         for chunk in _chunks(records, min(self._config.batch_size, most)):
             parts.append(_part(batch, chunk, base, ordinal))
             base += len(chunk)

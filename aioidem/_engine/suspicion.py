@@ -114,13 +114,12 @@ class Suspicion:
             expiration: seconds after which a broker forgets a producer.
             unresolved: the partition's unresolved batches.
         """
-        floor, oldest = self._appended_ms, self._acked_stamp_ms
+        created, oldest = self._given_up_ms, self._acked_stamp_ms
         for batch in unresolved:
-            stamp = batch.max_timestamp_ms if floor is None else floor
-            if oldest is None or stamp < oldest:
-                oldest = stamp
-        if self._given_up_ms is not None:
-            stamp = self._given_up_ms if floor is None else floor
+            if created is None or batch.max_timestamp_ms < created:
+                created = batch.max_timestamp_ms
+        if created is not None:
+            stamp = created if self._appended_ms is None else self._appended_ms
             if oldest is None or stamp < oldest:
                 oldest = stamp
         self.due_ms = None if oldest is None else oldest + expiration * 1000.0 / 2

@@ -120,4 +120,4 @@ class TopicState:
         self.error_code = 0
         self.refused = None
         self.described_by = 0
-        self._ceiling = None
+        self.forget_sizes()

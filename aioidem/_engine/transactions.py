@@ -198,7 +198,6 @@ class Transactions:
         "cause",
         "coordinator",
         "coordinators",
-        "finalised",
         "last_refusal",
         "offsets",
         "outcome",
@@ -241,8 +240,6 @@ class Transactions:
         # The last answer to EndTxn named another producer id, because the epochs of the former one
         # were used up: until when the coordinator may not know it yet, in seconds.
         self._rotated_until = 0.0
-        # The level of `transaction.version` that the producer's cluster has finalised (KIP-890).
-        self.finalised = 0
 
     def _move(self, event: TransactionEvent) -> None:
         self.state = transition(TRANSACTION_TRANSITIONS, self.state, event, "transaction")
@@ -282,10 +279,6 @@ class Transactions:
         self._rotated_until = 0.0
         self.last_refusal = None
         self._backoff.reset()
-
-    def see_version(self, finalised: int) -> None:
-        """Record the level of `transaction.version` that the producer's cluster has finalised."""
-        self.finalised = finalised
 
     def begin(self, version: int) -> None:
         """Begin a transaction.

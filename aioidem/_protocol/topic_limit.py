@@ -22,7 +22,14 @@ from aioidem._protocol.describe_configs import TOPIC, describe_configs_request, 
 if TYPE_CHECKING:
     from kio.static.protocol import RequestPayload
 
-__all__ = ["LIMIT_CONFIGS", "MESSAGE_BYTES", "limit_of", "topic_limit", "topic_limit_request"]
+__all__ = [
+    "IF_COMPRESSED",
+    "LIMIT_CONFIGS",
+    "MESSAGE_BYTES",
+    "limit_of",
+    "topic_limit",
+    "topic_limit_request",
+]
 
 MESSAGE_BYTES: Final = "max.message.bytes"
 _SEGMENT_BYTES: Final = "segment.bytes"
@@ -31,9 +38,11 @@ LIMIT_CONFIGS: Final = (MESSAGE_BYTES, _SEGMENT_BYTES, _COMPRESSION)
 """The configs of a topic that limit its batches."""
 _AS_SENT: Final = "producer"
 _NO_CODEC: Final = "uncompressed"
-# The share of the limit that an uncompressed batch may have if the broker will compress it. A codec
-# can enlarge incompressible records: snappy adds up to a sixth.
-_IF_COMPRESSED: Final = 6 / 7
+IF_COMPRESSED: Final = 6 / 7
+"""The share of a limit that records may have before they are compressed.
+
+A codec can enlarge what it cannot compress: snappy adds up to a sixth.
+"""
 
 
 def topic_limit_request(version: int, topic: str) -> RequestPayload:
@@ -77,4 +86,4 @@ def limit_of(values: Mapping[str, str | None], compression: str) -> int | None:
     codec = _NO_CODEC if compression == "none" else compression
     if (values.get(_COMPRESSION) or _AS_SENT) in (_AS_SENT, codec):
         return limit
-    return int(limit * _IF_COMPRESSED) or None if codec == _NO_CODEC else None
+    return int(limit * IF_COMPRESSED) or None if codec == _NO_CODEC else None

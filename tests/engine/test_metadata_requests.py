@@ -76,7 +76,7 @@ def test_only_the_producer_s_own_cluster_says_which_transactions_it_has() -> Non
     request, update = held(rig)
     rig.core.connections.links[request.link_id].transaction_version = 2
     rig.core.on_answer(request, update._replace(cluster_id="another"), rig.now)
-    assert rig.core.transactions.finalised == 0
+    assert rig.core.cluster.transaction_version == 0
 
 
 def test_the_connection_that_was_opened_last_says_which_transactions_there_are() -> None:
@@ -84,16 +84,16 @@ def test_the_connection_that_was_opened_last_says_which_transactions_there_are()
     rig = Rig(brokers=2, transactional_id="x", transaction_version=1)
     rig.leaders[T, 0] = (2, 0)
     rig.start()
-    assert rig.core.transactions.finalised == 1
+    assert rig.core.cluster.transaction_version == 1
     rig.transaction_version = 2
     rig.begin()
     rig.send()
     rig.ack_all()
-    assert rig.core.transactions.finalised == 2
+    assert rig.core.cluster.transaction_version == 2
     assert {link.transaction_version for link in rig.core.connections.links.values()} == {1, 2}
     for _ in range(4):
         rig.refresh(1.0)
-    assert rig.core.transactions.finalised == 2
+    assert rig.core.cluster.transaction_version == 2
 
 
 def test_an_answer_that_names_everything_is_enough() -> None:

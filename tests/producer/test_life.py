@@ -63,6 +63,18 @@ def on_arrival(cluster: EmbeddedCluster, records: int) -> anyio.Event:
     return arrived
 
 
+def unanswered(cluster: EmbeddedCluster) -> anyio.Event:
+    """Serve no request any more, and return an event that is set when the first one has come."""
+    arrived = anyio.Event()
+
+    def hold(_seen: RequestSeen) -> Action | None:
+        arrived.set()
+        return Drop()
+
+    cluster.intercept(hold)
+    return arrived
+
+
 # --- start and stop -------------------------------------------------------------------------------
 
 
@@ -180,13 +192,7 @@ async def test_leaving_the_block_by_cancellation_settles_every_record_at_once(
 @bounded(10)
 async def test_a_start_that_is_cancelled_leaves_nothing_behind(transport: Transport) -> None:
     async with EmbeddedCluster(transport=transport) as cluster:
-        arrived = anyio.Event()
-
-        def hold(_seen: RequestSeen) -> Action | None:
-            arrived.set()
-            return Drop()
-
-        cluster.intercept(hold)
+        arrived = unanswered(cluster)
         producer = producer_for(cluster)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(producer.start)
@@ -759,13 +765,7 @@ async def test_after_wait_for_room_there_is_room_for_a_record_of_that_size() -> 
 async def test_a_start_during_which_the_producer_is_closed_says_so(transport: Transport) -> None:
     """It does not say that metadata took too long."""
     async with EmbeddedCluster(transport=transport) as cluster:
-        arrived = anyio.Event()
-
-        def hold(_seen: RequestSeen) -> Action | None:
-            arrived.set()
-            return Drop()
-
-        cluster.intercept(hold)
+        arrived = unanswered(cluster)
         producer = producer_for(cluster)
 
         async def start() -> None:

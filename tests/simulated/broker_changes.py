@@ -208,12 +208,7 @@ class BrokerChanges:
         Their own check comes at intervals, and so never between two requests that arrive together.
         """
         for cluster in self._world.clusters:
-            for partition in cluster.topology.partitions():
-                for broker_id, replica in partition.replicas.items():
-                    broker = cluster.brokers[broker_id]
-                    if broker.online:
-                        expiration = int(cluster.topology.broker_config(broker, _EXPIRATION))
-                        replica.producers.expire(cluster.wall_ms(broker), expiration)
+            cluster.forget_expired_producers()
 
     def _forget_early(self, seconds: float) -> None:
         now = self._world.now

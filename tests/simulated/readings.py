@@ -86,13 +86,10 @@ class Readings:
         if page is None or page.asked_at < doubted_at:
             return "its leader's log was not read"
         if page.code:
-            passes = page.code == ErrorCode.unknown_server_error or _retriable(page.code)
+            code = ErrorCode(page.code)
+            passes = code is ErrorCode.unknown_server_error or code.retriable
             return f"its leader's log could not be read just then ({page.code})" if passes else None
         found = [offset for offset in offsets if after < offset < page.high_watermark]
         if found:
             return f"it is at offset {found[0]}, below the high watermark {page.high_watermark}"
         return None
-
-
-def _retriable(code: int) -> bool:
-    return ErrorCode(code).retriable
