@@ -43,6 +43,8 @@ _AUDITED = 8
 """In how many polls the engine is audited once."""
 _AT_ONCE = 1e-6
 """Seconds within which the engine is polled after it was told something."""
+_CLOCK_TICK = 0.001
+"""Seconds: what is due by the time of day is known as exactly as that: it counts milliseconds."""
 _CAN_WAIT = (steps.Compress, steps.DescribeTopicConfig, steps.DescribeTopicLimit)
 """What the engine does in the first poll after it is due, and for which it is not woken: two
 questions, and to compress a batch before it can be sent.
@@ -204,7 +206,7 @@ class SimCore(ProducerCore):
         that wrongly keeps that time rarely ends a record late, because other events wake it too.
         """
         exact = self._next_wake(self._partitions.active(), now)
-        if exact is not None and (self.wake_at is None or self.wake_at > exact):
+        if exact is not None and (self.wake_at is None or self.wake_at > exact + _CLOCK_TICK):
             asked = "never" if self.wake_at is None else f"{self.wake_at - exact:.6f} s later"
             self._world.report(
                 Anomaly.STUCK, f"the engine has something to do at {exact:.6f}, but wakes {asked}"

@@ -455,6 +455,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3825986, "a batch that ends with another's refusal, whose own answers contradict it"),
         (3847529, "a producer id given up in a poll that only sends, and asked for in the next"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
+        (3890396, "what is due by the time of day, which counts whole milliseconds"),
     ],
 )
 def test_no_producer_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:
