@@ -245,3 +245,14 @@ def test_the_producers_copy_is_not_taken_for_one_that_is_held_back() -> None:
     logs.append(ONE)
     logs.judge.held_served(held)
     assert logs.judge.found() == set()
+
+
+def test_a_held_copy_that_comes_after_the_producers_only_copy_is_late() -> None:
+    """Nobody looks at the logs between the two."""
+    logs = Logs()
+    held = logs.judge.holding(lambda: {ONE}, lambda: True)
+    logs.judge.serving(lambda: {ONE}, late=False)
+    logs.append(ONE)
+    logs.append(ONE)
+    logs.judge.held_served(held)
+    assert logs.judge.found() == {ONE}
