@@ -46,7 +46,15 @@ from aioidem._config.security import (
     TokenProvider,
     security_complaints,
 )
-from aioidem._config.wording import Spelling, assigned, duration, named, spelled, unit
+from aioidem._config.wording import (
+    Spelling,
+    argument,
+    assigned,
+    duration,
+    named,
+    spelled,
+    unit,
+)
 from aioidem.errors import ConfigError
 from aioidem.partitioner import Partitioner
 
@@ -153,7 +161,7 @@ class ProducerConfig:
             try:
                 accepted = option.kind.accept(value)
             except RefusedValue:
-                raise illegal(name, value, option.kind.allowed) from None
+                raise illegal(argument(name), value, option.kind.allowed) from None
             if accepted is not value:
                 object.__setattr__(self, name, accepted)
         for complaint in _complaints(self):
@@ -234,7 +242,7 @@ def _complaints(config: ProducerConfig) -> Iterator[str]:
     yield from _about_times(config)
     yield from _about_flight(config)
     yield from compression_complaints(config.compression_type, config.compression_level)
-    yield from security_complaints(config)
+    yield from security_complaints(config, argument)
 
 
 def _about_guarantees(config: ProducerConfig) -> Iterator[str]:

@@ -85,13 +85,20 @@ class _SecurityOptions(Protocol):
     def sasl_oauthbearer_token_endpoint_url(self) -> str | None: ...
 
 
-def security_complaints(config: _SecurityOptions) -> Iterator[str]:
-    """Yield a sentence for each contradiction between security options; none quotes a secret."""
+def security_complaints(
+    config: _SecurityOptions, called: Callable[[str], str] = str
+) -> Iterator[str]:
+    """Yield a sentence for each contradiction between security options; none quotes a secret.
+
+    Args:
+        config: The options.
+        called: Returns the caller's name of the option with a native name.
+    """
     yield from _about_tls(config)
     if not config.security_protocol.startswith("SASL_"):
         given = _given(config, ("sasl_mechanism", *_PASSWORD, *_OAUTH, *_AWS, *_KERBEROS))
         yield from (
-            f"{name} is given: expected security_protocol SASL_SSL or SASL_PLAINTEXT, not "
+            f"{called(name)} is given: expected security_protocol SASL_SSL or SASL_PLAINTEXT, not "
             f"{config.security_protocol}"
             for name in given
         )
@@ -99,7 +106,7 @@ def security_complaints(config: _SecurityOptions) -> Iterator[str]:
         mechanisms = ", ".join(_OWN)
         yield f"security_protocol={config.security_protocol!r} needs sasl_mechanism: {mechanisms}"
     else:
-        yield from _about_sasl(config, config.sasl_mechanism)
+        yield from _about_sasl(config, config.sasl_mechanism, called)
 
 
 def _given(config: _SecurityOptions, names: tuple[str, ...]) -> list[str]:
@@ -129,11 +136,13 @@ def _about_tls(config: _SecurityOptions) -> Iterator[str]:
         yield "ssl_truststore_location and ssl_truststore_certificates are both given"
 
 
-def _about_sasl(config: _SecurityOptions, mechanism: str) -> Iterator[str]:
+def _about_sasl(
+    config: _SecurityOptions, mechanism: str, called: Callable[[str], str]
+) -> Iterator[str]:
     everything = {name for names in _OWN.values() for name in names}
     strange = sorted(everything - set(_OWN[mechanism]))
     yield from (
-        f"{name} is given, which {mechanism} does not use"
+        f"{called(name)} is given, which {mechanism} does not use"
         for name in _given(config, tuple(strange))
     )
     plaintext = config.security_protocol == "SASL_PLAINTEXT"
@@ -147,33 +156,39 @@ def _about_sasl(config: _SecurityOptions, mechanism: str) -> Iterator[str]:
     if library is not None and importlib.util.find_spec(library) is None:
         yield f"{mechanism} needs the package {library}: pip install 'aioidem[{extra}]'"
     if _OWN[mechanism] is _PASSWORD:
-        yield from _about_password(config, mechanism)
+        yield from _about_password(config, mechanism, called)
     if mechanism == "OAUTHBEARER":
-        yield from _about_token(config)
+        yield from _about_token(config, called)
 
 
-def _about_password(config: _SecurityOptions, mechanism: str) -> Iterator[str]:
+def _about_password(
+    config: _SecurityOptions, mechanism: str, called: Callable[[str], str]
+) -> Iterator[str]:
     pair = _given(config, ("sasl_username", "sasl_password"))
     if config.sasl_credentials is not None and pair:
-        yield f"sasl_credentials and {pair[0]} are both given"
+        yield f"sasl_credentials and {called(pair[0])} are both given"
     if config.sasl_credentials is None and len(pair) < 2:
-        yield f"{mechanism} needs sasl_username and sasl_password, or sasl_credentials"
+        name, password = called("sasl_username"), called("sasl_password")
+        yield f"{mechanism} needs {name} and {password}, or sasl_credentials"
 
 
-def _about_token(config: _SecurityOptions) -> Iterator[str]:
+def _about_token(config: _SecurityOptions, called: Callable[[str], str]) -> Iterator[str]:
     given = _given(config, _OIDC)
+    all_of_them = ", ".join(map(called, _OIDC))
     if (config.sasl_oauth_token_provider is not None) == bool(given):
         yield (
             "OAUTHBEARER needs sasl_oauth_token_provider, or the client credentials "
-            f"{', '.join(_OIDC)}; not both"
+            f"{all_of_them}; not both"
         )
     elif given and len(given) < len(_OIDC):
-        yield f"{', '.join(_OIDC)} must be given together"
+        yield f"{all_of_them} must be given together"
     elif config.sasl_oauthbearer_token_endpoint_url is not None:
-        yield from _about_endpoint(config, config.sasl_oauthbearer_token_endpoint_url)
+        yield from _about_endpoint(config, config.sasl_oauthbearer_token_endpoint_url, called)
 
 
-def _about_endpoint(config: _SecurityOptions, endpoint: str) -> Iterator[str]:
+def _about_endpoint(
+    config: _SecurityOptions, endpoint: str, called: Callable[[str], str]
+) -> Iterator[str]:
     from urllib.parse import urlsplit  # only here, because few programs have such a URL
 
     try:
@@ -186,8 +201,8 @@ def _about_endpoint(config: _SecurityOptions, endpoint: str) -> Iterator[str]:
     if "@" in url.netloc:
         yield (
             "sasl_oauthbearer_token_endpoint_url has a user name or password in it, which "
-            "logs would show: expected sasl_oauthbearer_client_id and "
-            "sasl_oauthbearer_client_secret"
+            f"logs would show: expected {called('sasl_oauthbearer_client_id')} and "
+            f"{called('sasl_oauthbearer_client_secret')}"
         )
     elif scheme != "https" and not (scheme == "http" and config.sasl_allow_plaintext):
         yield (

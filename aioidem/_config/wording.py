@@ -16,7 +16,7 @@ from typing import Final
 from aioidem._config.names import both_names, keyword
 from aioidem._config.options import OPTIONS
 
-__all__ = ["Spelling", "assigned", "duration", "named", "spelled", "unit"]
+__all__ = ["Spelling", "argument", "assigned", "duration", "named", "spelled", "unit"]
 
 
 class Spelling(Enum):
@@ -46,6 +46,11 @@ def named(name: str) -> str:
     A native name is followed by Java's, if that differs.
     """
     return both_names(name) if _spelling.get() is Spelling.NATIVE else _plain(name)
+
+
+def argument(name: str) -> str:
+    """Return the name by which a program passes an option: a native one, or the drop-in's."""
+    return keyword(name) if _spelling.get() is Spelling.KEYWORD else name
 
 
 def assigned(name: str, value: object) -> str:
