@@ -96,14 +96,13 @@ def _native(name: str) -> Iterator[str]:
 def _keyword(name: str, defaults: Mapping[str, str]) -> Iterator[str]:
     native = BY_KEYWORD[name]
     option = OPTIONS[native]
-    times = isinstance(option.kind, Seconds)
+    kind = option.kind
+    times = isinstance(kind, Seconds)
     text = option.text.replace("in seconds", "in milliseconds")
     default = _FIELDS[native].default
     shown = f"{default * 1000:g}" if times and isinstance(default, float) else _default(native)
-    allowed = option.kind.allowed_text.replace("a whole number", "a number")
-    allowed = allowed.replace(", or -1 for none", " or None")
     facts = (
-        f"Allowed: {allowed if times else option.kind.allowed}. "
+        f"Allowed: {kind.allowed_milliseconds if isinstance(kind, Seconds) else kind.allowed}. "
         f"Default: {defaults.get(name, shown)}. In ProducerConfig: {native}."
     )
     yield from _entry(name, text, facts)

@@ -139,6 +139,12 @@ class Seconds(NamedTuple):
         off = ", or -1 for none" if self.nullable else ""
         return f"a whole number of milliseconds {int(self.positive)} to {_INT32_MAX}{off}"
 
+    @property
+    def allowed_milliseconds(self) -> str:
+        """Describe the legal values of an argument in milliseconds, which is a Python object."""
+        none = " or None" if self.nullable else ""
+        return f"a number of milliseconds {int(self.positive)} to {_INT32_MAX}{none}"
+
     def accept(self, value: object) -> float | None:
         if value is None and self.nullable:
             return None

@@ -115,4 +115,4 @@ def _read_keyword(name: str, value: object, kind: Kind) -> object:
             return kind.accept(value / 1000)
         return kind.accept(value)
     except (RefusedValue, OverflowError):
-        raise illegal(name, value, kind.allowed_text) from None
+        raise illegal(name, value, kind.allowed_milliseconds) from None

@@ -147,6 +147,13 @@ def test_an_error_about_credentials_names_the_arguments(
         config(security_protocol="SASL_SSL", sasl_mechanism=mechanism, **arguments)
 
 
+def test_an_error_about_a_time_suggests_what_is_taken() -> None:
+    with pytest.raises(errors.ConfigError, match=r"a number of milliseconds .* or None$"):
+        config(connections_max_idle_ms=-1)
+    assert config(connections_max_idle_ms=None).connections_max_idle is None
+    assert config(connections_max_idle_ms=1.5).connections_max_idle == 0.0015
+
+
 def test_an_unknown_argument_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'retries'"):
         config(retries=5)
