@@ -428,7 +428,9 @@ class AIOKafkaProducer:
             size = batch.size() if batch.closed() else None
             with being_sent(batch) as records:
                 block_until = await self._await_partition(topic, partition)
-                place = self._choose(topic) if partition is None else partition
+                place = partition
+                if place is None:
+                    place = self._inside.intake.partition_without_key(topic)
                 if not records:
                     if self._config.transactional_id is not None:
                         self._inside.check_transaction()
@@ -467,12 +469,6 @@ class AIOKafkaProducer:
         except KafkaError as error:
             raise not_queued(error) from error.__cause__
         return block_until
-
-    def _choose(self, topic: str) -> int:
-        cluster = self._client.cluster
-        everything = sorted(cluster.partitions_for_topic(topic) or ())
-        available = sorted(cluster.available_partitions_for_topic(topic) or ())
-        return (self._config.partitioner or _DEFAULT_PARTITIONER)(None, everything, available)
 
     def _partition(self, _topic: str, partition: int | None, *_record: object) -> int | None:
         # OpenTelemetry's instrumentation calls this method before `send`, to note the partition.

@@ -266,17 +266,29 @@ class RecordAccumulator:
         return record.deadline - self._config.delivery_timeout
 
     def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
-        view = self._cluster.topics[topic.name]
         if record.key is None and self._config.partitioner is None:
-            return topic.sticky.choose(record.size, view)
+            return topic.sticky.choose(record.size, self._cluster.topics[topic.name])
+        return self.ask_partitioner(topic.name, record.key)
+
+    def ask_partitioner(self, name: str, key: bytes | None) -> int:
+        """Return the partition that the partitioner, or aiokafka's rule, chooses for a key.
+
+        Args:
+            name: a topic that metadata has.
+            key: the key, or None.
+
+        Raises:
+            RecordError: the partitioner raised an exception, or chose no partition of the topic.
+        """
+        view = self._cluster.topics[name]
         everything = view.everything
         try:
-            chosen = self._sealer.partitioner(record.key, everything, view.available or everything)
+            chosen = self._sealer.partitioner(key, everything, view.available or everything)
         except Exception as error:
             # The partitioner is the user's code. It may run long after `send` has returned, and
             # then its exception would reach the engine's loop, where nothing catches it.
             raise errors.RecordError(
-                f"the partitioner raised {error!r} for topic {topic.name!r}"
+                f"the partitioner raised {error!r} for topic {name!r}"
             ) from error
         if chosen.__class__ is int and chosen in view.leaders:
             return chosen
@@ -284,7 +296,7 @@ class RecordAccumulator:
         if index not in view.leaders:
             raise errors.RecordError(
                 f"the partitioner chose {chosen!r}, which is none of the "
-                f"{len(everything)} partitions of topic {topic.name!r}"
+                f"{len(everything)} partitions of topic {name!r}"
             )
         return index
 

@@ -240,6 +240,14 @@ class RecordIntake:
             self._budget.release(sum(record.charge() for record in pending))
         return deliveries
 
+    def partition_without_key(self, topic: str) -> int:
+        """Return the partition that the partitioner chooses for a batch of a topic that is known.
+
+        Raises:
+            RecordError: The partitioner raised an exception, or chose no partition of the topic.
+        """
+        return self._accumulator.ask_partitioner(topic, None)
+
     def pieces(
         self,
         topic: str,

@@ -249,3 +249,27 @@ async def test_what_is_no_batch_is_a_type_error(cluster: EmbeddedCluster) -> Non
         thing: Any = "batch"
         with pytest.raises(TypeError, match="batch must be a BatchBuilder, not str"):
             await producer.send_batch(thing, "t", partition=0)
+
+
+@pytest.mark.parametrize("chosen", [LookupError("mine"), 99, "0", None, -1], ids=repr)
+async def test_a_batch_whose_partitioner_fails_is_refused_as_a_record_is(
+    cluster: EmbeddedCluster, chosen: Any
+) -> None:
+    """A partitioner that fails is a RecordError of the call, and nothing of the batch is queued."""
+    cluster.create_topic("t", 3)
+    answers = [chosen, 1, 2, 0]
+
+    def partitioner(_key: bytes | None, _everything: Any, _available: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with made(cluster, partitioner=partitioner) as producer:
+        batch = filled(producer, b"a", b"b", close=False)
+        with pytest.raises(errors.RecordError, match="partitioner") as caught:
+            await producer.send_batch(batch, "t", partition=None)
+        assert caught.value.__cause__ is (chosen if isinstance(chosen, Exception) else None)
+        sent = await (await producer.send_batch(batch, "t", partition=None))
+    assert sent.partition == 1
+    assert [record.value for record in cluster.records("t")] == [b"a", b"b"]
