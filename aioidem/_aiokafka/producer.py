@@ -432,8 +432,7 @@ class AIOKafkaProducer:
                 if place is None:
                     place = self._inside.intake.partition_without_key(topic)
                 if not records:
-                    if self._config.transactional_id is not None:
-                        self._inside.check_transaction()
+                    self._check_open()
                     nowhere = _nowhere(topic, checked_partition(place))
                     return done_future(self._loop, nowhere, self._translation)
                 deliveries = await self._inside.intake.enqueue_batch(
@@ -469,6 +468,15 @@ class AIOKafkaProducer:
         except KafkaError as error:
             raise not_queued(error) from error.__cause__
         return block_until
+
+    def _check_open(self) -> None:
+        """Raise an error, which says NOT_WRITTEN, unless records may be sent now."""
+        try:
+            self._inside.life.check_open()
+            if self._config.transactional_id is not None:
+                self._inside.check_transaction()
+        except KafkaError as error:
+            raise not_queued(error) from error.__cause__
 
     def _partition(self, _topic: str, partition: int | None, *_record: object) -> int | None:
         # OpenTelemetry's instrumentation calls this method before `send`, to note the partition.

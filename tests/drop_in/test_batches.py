@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem import AIOKafkaProducer, errors
+from aioidem import AIOKafkaProducer, DeliveryStatus, errors
 from aioidem._aiokafka import BatchBuilder
 from aioidem._aiokafka.batches import being_sent
 from aioidem._broker.intercept import Action, Delay, Refuse, RequestSeen
@@ -273,3 +273,19 @@ async def test_a_batch_whose_partitioner_fails_is_refused_as_a_record_is(
         sent = await (await producer.send_batch(batch, "t", partition=None))
     assert sent.partition == 1
     assert [record.value for record in cluster.records("t")] == [b"a", b"b"]
+
+
+async def test_an_empty_batch_is_refused_where_a_record_is(cluster: EmbeddedCluster) -> None:
+    """A producer that was stopped, and one of another event loop, takes no batch at all."""
+    cluster.create_topic("t")
+    async with made(cluster) as producer:
+        await producer.send_and_wait("t", b"known", partition=0)
+
+        def elsewhere() -> None:
+            asyncio.run(producer.send_batch(producer.create_batch(), "t", partition=0))
+
+        with pytest.raises(errors.WrongLoopError) as wrong:
+            await asyncio.to_thread(elsewhere)
+    with pytest.raises(errors.ProducerClosed) as closed:
+        await producer.send_batch(producer.create_batch(), "t", partition=0)
+    assert wrong.value.status is closed.value.status is DeliveryStatus.NOT_WRITTEN
