@@ -150,7 +150,8 @@ def install() -> None:
     its producer.
     """
     for name, module in list(sys.modules.items()):
-        if name != __name__ and vars(module).get(_NAME) is _THEIRS:
+        # Anything may stand there: None, for a module that must not be imported, or a stub.
+        if name != __name__ and getattr(module, "__dict__", {}).get(_NAME) is _THEIRS:
             setattr(module, _NAME, AIOKafkaProducer)
             _replaced.append(module)
 

@@ -163,6 +163,14 @@ def test_it_takes_aiokafkas_place_and_gives_it_back() -> None:
         del sys.modules[early.__name__]
 
 
+@pytest.mark.parametrize("entry", [None, object()], ids=["not to be imported", "a stub"])
+def test_it_passes_over_what_is_no_module(monkeypatch: pytest.MonkeyPatch, entry: Any) -> None:
+    """Python puts no bounds to what stands in `sys.modules`, and programs put None there."""
+    monkeypatch.setitem(sys.modules, "not_a_module", entry)
+    with installed():
+        assert aiokafka.AIOKafkaProducer is AIOKafkaProducer
+
+
 def test_the_drop_in_itself_needs_no_aiokafka() -> None:
     program = (
         "import sys; sys.modules['aiokafka'] = None; sys.modules['hypothesis'] = None\n"
