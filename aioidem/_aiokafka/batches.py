@@ -172,10 +172,15 @@ def whole_milliseconds(timestamp: float) -> int:
 
     Raises:
         TypeError: The timestamp is not a number.
-        RecordError: The timestamp is negative or after the year 5138.
+        RecordError: The timestamp is negative, not finite or after the year 5138.
     """
     if isinstance(timestamp, float):
-        timestamp = int(timestamp) if math.isfinite(timestamp) else -1
+        if not math.isfinite(timestamp):
+            raise RecordError(
+                f"timestamp_ms {timestamp!r}: expected milliseconds since the epoch, as "
+                "time.time() * 1000 gives them"
+            )
+        timestamp = int(timestamp)
     return checked_timestamp(timestamp)
 
 

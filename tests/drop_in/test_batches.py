@@ -289,3 +289,11 @@ async def test_an_empty_batch_is_refused_where_a_record_is(cluster: EmbeddedClus
     with pytest.raises(errors.ProducerClosed) as closed:
         await producer.send_batch(producer.create_batch(), "t", partition=0)
     assert wrong.value.status is closed.value.status is DeliveryStatus.NOT_WRITTEN
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+async def test_a_timestamp_that_is_no_number_of_milliseconds_is_told_as_it_is(odd: float) -> None:
+    batch = AIOKafkaProducer().create_batch()
+    with pytest.raises(errors.RecordError, match=rf"timestamp_ms {odd!r}: expected milliseconds"):
+        batch.append(timestamp=odd, key=None, value=b"x")
+    assert batch.record_count() == 0
