@@ -6,6 +6,8 @@ who wants a file now; only while one is being written nothing more is.
 The event loop only collects the events, which takes some microseconds; a thread writes them. So the
 producer goes on meanwhile, and the file of a producer that is closing is complete before the
 process ends.
+
+Invariant: nothing that goes wrong here reaches the producer; it is logged.
 """
 
 from __future__ import annotations
@@ -82,13 +84,16 @@ class Dumping:
         from aioidem._flight.dump import Dump  # here, because few producers ever need it
 
         self._number += 1
-        dump = Dump(self._recorder, reason, time.time())
-        thread = threading.Thread(
-            target=self._write, args=(dump, self._number), name="aioidem flight record"
-        )
-        self._threads = [each for each in self._threads if each.is_alive()]
-        self._threads.append(thread)
-        thread.start()
+        try:
+            dump = Dump(self._recorder, reason, time.time())
+            thread = threading.Thread(
+                target=self._write, args=(dump, self._number), name="aioidem flight record"
+            )
+            thread.start()
+        except Exception as error:  # noqa: BLE001 - perhaps the system permits no thread
+            self._failed(reason, error)
+            return
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
 
     def on_signal(self) -> None:
         """Have a flight record written soon."""
@@ -121,5 +126,8 @@ class Dumping:
             if config.flight_record_callback is not None:
                 config.flight_record_callback(dump.reason, content)
         except Exception as error:  # noqa: BLE001 - whatever the user's callback raises is logged
-            text = f"{dump.reason}: the flight record could not be written: {error}"
-            write(LogLine.FLIGHT_RECORD_FAILED, text, client_id=config.client_id)
+            self._failed(dump.reason, error)
+
+    def _failed(self, reason: str, error: Exception) -> None:
+        text = f"{reason}: the flight record could not be written: {error}"
+        write(LogLine.FLIGHT_RECORD_FAILED, text, client_id=self._config.client_id)

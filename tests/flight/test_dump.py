@@ -23,7 +23,7 @@ from aioidem._flight.record import FlightRecord
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._flight.replay import Replay
 from aioidem.broker import EmbeddedCluster
-from aioidem.errors import FlightRecordError, ProducerFenced
+from aioidem.errors import DeliveryTimeoutError, FlightRecordError, ProducerFenced
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -168,6 +168,36 @@ async def test_a_record_that_ends_unknown_is_dumped_once_a_minute(
     assert (incident.topic, incident.base_sequence, incident.count) == ("t", 1, 1)
     failed = [each for each in replay.record.events if each[0] == "failed"]
     assert [each[1:6] for each in failed] == [("t", 0, "UNKNOWN", "ProducerClosed", 1)]
+
+
+async def test_a_record_that_no_thread_can_write_harms_no_producer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may permit no further thread; the producer goes on, and the log says so."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with (
+        EmbeddedCluster() as cluster,
+        Producer(
+            cluster.bootstrap_servers,
+            delivery_timeout=0.4,
+            request_timeout=0.2,
+            linger=0,
+            flight_record_directory=str(tmp_path),
+        ) as producer,
+    ):
+        await producer.send("t", b"one")
+        cluster.intercept(lambda seen: Drop() if seen.api_key == PRODUCE else None)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(DeliveryTimeoutError):
+                await producer.send("t", b"two")
+            attend(producer)
+        cluster.intercept(None)
+        await producer.send("t", b"three")
+    assert "the flight record could not be written: can't start new thread" in caplog.text
 
 
 def test_automatic_records_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
