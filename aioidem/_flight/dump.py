@@ -86,8 +86,8 @@ class Dump:
             FlightRecordError: the file cannot be written.
         """
         target = Path(path)
-        part = target.with_name(f"{target.name}.part")
         try:
+            part = target.with_name(f"{target.name}.part")
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(self.encode() if content is None else content)
@@ -95,6 +95,10 @@ class Dump:
         except OSError as error:
             raise FlightRecordError(
                 f"the flight record cannot be written to {target}: {error.strerror}"
+            ) from error
+        except ValueError as error:  # it is no file's name: ".", or it has a NUL
+            raise FlightRecordError(
+                f"the flight record cannot be written to {os.fspath(path)!r}: {error}"
             ) from error
 
     def encode(self) -> bytes:

@@ -232,6 +232,13 @@ async def test_without_a_recorder_there_is_nothing_to_dump(tmp_path: Path) -> No
     assert await anyio.to_thread.run_sync(files_in, tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["", ".", "/", "a\0b"])
+async def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    producer = Producer("h:1")
+    with pytest.raises(FlightRecordError, match="cannot be written to"):
+        await producer.dump_flight_record(name)
+
+
 async def test_lost_data_is_dumped() -> None:
     """A file is written when a broker turns out to have lost what it had acknowledged."""
     got: list[str] = []
