@@ -12,6 +12,8 @@ Invariants:
 - Fetch v13 names the topic by its id. A broker without v13 is asked by name, and then the absence
   of a batch proves nothing.
 - `timeout` bounds everything. When it has passed, the last verdicts count.
+- Partitions are read beside one another: one whose leader is silent, or where a fence is waited
+  for, takes no time from the others.
 
 Rejected: the producer's own connections. Only the sender may use them, and pages of 1 MiB would
 delay acknowledgements.
@@ -57,6 +59,8 @@ __all__ = ["resolve_incidents"]
 _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 _PAGE_BYTES: Final = 1 << 20
+_AT_ONCE: Final = 20
+"""The most partitions that are read at once: each takes a connection, and a page in memory."""
 _UNKNOWN_FOR: Final = 5.0
 """Seconds for which brokers may not know a topic before it counts as deleted."""
 _CLOCKS_MS: Final = 600_000
@@ -111,12 +115,25 @@ async def resolve_incidents(
         key = (each.topic, each.partition, each.topic_id, each.after is None)
         groups.setdefault(key, {})[each.batch] = None
     found: dict[Incident, Resolution] = {}
-    until = anyio.current_time() + timeout
-    for group in groups.values():
-        reading = _Reading(config, list(group), connector)
-        left = max(0.0, until - anyio.current_time())
-        verdicts = await reading.resolve(left, wait_for_fence=wait_for_fence)
-        found.update(zip(group, verdicts, strict=True))
+    failures: list[Exception] = []
+    slots = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def read(group: Sequence[Incident]) -> None:
+        reading = _Reading(config, group, connector, slots)
+        # The error is raised below, outside of the task group, which would wrap it.
+        try:
+            verdicts = await reading.resolve(timeout, wait_for_fence=wait_for_fence)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            failures.append(error)
+            tasks.cancel_scope.cancel()
+        else:
+            found.update(zip(group, verdicts, strict=True))
+
+    async with anyio.create_task_group() as tasks:
+        for group in groups.values():
+            tasks.start_soon(read, list(group))
+    if failures:
+        raise failures[0]
     return [_of_record(found[each.batch], each) for each in wanted]
 
 
@@ -136,13 +153,19 @@ class _Reading:
         incidents: batches of one topic id and partition. Either each of them was sent after an
             acknowledged record, or none was.
         connector: opens the connections; None opens TCP connections.
+        slots: limits how many partitions are read at once.
     """
 
     def __init__(
-        self, config: ProducerConfig, incidents: Sequence[Incident], connector: Connector | None
+        self,
+        config: ProducerConfig,
+        incidents: Sequence[Incident],
+        connector: Connector | None,
+        slots: anyio.CapacityLimiter,
     ) -> None:
         self._config = config
         self._connector = connector
+        self._slots = slots
         self._incidents = incidents
         self._topic = incidents[0].topic
         self._partition = incidents[0].partition
@@ -174,7 +197,8 @@ class _Reading:
         self._obstacle = (UndecidedReason.TIMED_OUT, f"{self._where} was not read in time")
         with anyio.move_on_after(timeout):
             while True:
-                over = await self._attempt()
+                async with self._slots:
+                    over = await self._attempt()
                 verdicts = self._verdicts()
                 waits = any(each.reason is UndecidedReason.NOT_FENCED for each in verdicts)
                 if over and not (wait_for_fence and waits):

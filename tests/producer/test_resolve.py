@@ -150,6 +150,32 @@ async def test_while_a_copy_may_arrive_the_record_is_not_called_absent(
 
 
 @bounded(60)
+async def test_a_partition_that_waits_takes_no_time_from_others(transport: Transport) -> None:
+    """Of two partitions, only the later one has a fence, and only its record is decided.
+
+    The other one is read on until the timeout.
+    """
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t", partitions=2)
+        async with producer_for(cluster, **HASTY) as producer:
+            for partition in (0, 1):
+                await producer.send("t", b"before", partition=partition)
+            fate = Fate()
+            fate.lose = False
+            cluster.intercept(fate)
+            failures: list[errors.KafkaError] = []
+            for partition in (0, 1):
+                with pytest.raises(errors.KafkaError) as caught:
+                    await producer.send("t", b"doubtful", partition=partition)
+                failures.append(caught.value)
+            cluster.intercept(None)
+            await producer.send("t", b"after", partition=1)
+            waits, decided = await producer.resolve(failures, timeout=5.0)
+            assert waits.reason is UndecidedReason.NOT_FENCED
+            assert decided.verdict is Verdict.ABSENT
+
+
+@bounded(60)
 async def test_the_first_batch_of_a_partition_is_looked_for_by_time(transport: Transport) -> None:
     """No acknowledged record is before it, so the whole log is read, the recent part first."""
     async with EmbeddedCluster(transport=transport) as cluster:
