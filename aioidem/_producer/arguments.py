@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 from aioidem import errors
@@ -155,7 +156,7 @@ def check_timeout(timeout: object) -> None:
     """
     if timeout is None:
         return
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout must be seconds or None, not {type(timeout).__name__}")
     if math.isnan(timeout):
         raise ValueError("timeout is NaN: expected seconds")

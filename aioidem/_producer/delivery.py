@@ -25,6 +25,7 @@ from aioidem._engine.record import Outcome
 from aioidem._hot import LOOKED
 from aioidem._log import LogLine, write_raised
 from aioidem._network.waiting import Waiter, add_waiter
+from aioidem._producer.arguments import check_timeout
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.resolver import Resolver
 from aioidem._producer.unseen import UnseenFailures
@@ -162,7 +163,10 @@ class Delivery:
                 loop than the producer's.
             AuthenticationFailedError: A broker refuses the credentials.
             IllegalStateError: The delivery was copied to another process.
+            TypeError: The timeout is not a number.
+            ValueError: The timeout is NaN.
         """
+        check_timeout(timeout)
         if self._outcome is None:
             try:
                 await self

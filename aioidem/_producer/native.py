@@ -608,7 +608,10 @@ class Producer(TransactionCalls):
         Raises:
             KafkaTimeoutError: Some records have no outcome after `timeout` seconds.
             ProducerClosed: The producer is closed, or not started yet.
+            TypeError: The timeout is not a number.
+            ValueError: The timeout is NaN.
         """
+        check_timeout(timeout)
         self._life.check_open()
         with self._life.timed("flush"):
             counts = await self._flush(timeout)
@@ -669,7 +672,10 @@ class Producer(TransactionCalls):
         Raises:
             AuthenticationFailedError: A broker refuses the credentials.
             RecordError: The argument is no failed record's error.
+            TypeError: The timeout is not a number.
+            ValueError: The timeout is NaN.
         """
+        check_timeout(timeout)
         from aioidem._producer.resolving import failures_of  # here, because few producers ask
 
         records: Iterable[errors.KafkaError | errors.RecordOutcome] = (

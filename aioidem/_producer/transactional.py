@@ -31,7 +31,7 @@ from aioidem._engine import ProducerCore
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._flight.recorder import FlightRecorder
-from aioidem._producer.arguments import checked_partition
+from aioidem._producer.arguments import check_timeout, checked_partition
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
 from aioidem._protocol.metadata import BrokerAddress
@@ -62,7 +62,8 @@ class TransactionCalls:
     """The part of `Producer` that has the transactional calls.
 
     Without a `transactional_id` each call raises `IllegalOperation`. Each call waits for at most
-    `timeout` seconds, or `max_block` if `timeout` is None.
+    `timeout` seconds, or `max_block` if `timeout` is None. A timeout that is not a number raises
+    TypeError, and NaN ValueError, before the call does anything.
     """
 
     config: ProducerConfig
@@ -86,6 +87,7 @@ class TransactionCalls:
             KafkaError: The coordinator refuses, for example with
                 `TransactionalIdAuthorizationFailed` or `InvalidTransactionTimeout`.
         """
+        check_timeout(timeout)
         transactions = self._transactional()
         self._note("init")
         self._coordination.init()
@@ -133,6 +135,7 @@ class TransactionCalls:
             KafkaError: A fatal error; its `status` is UNKNOWN if the transaction may have been
                 committed.
         """
+        check_timeout(timeout)
         transactions = self._transactional()
         self._note("commit")
         outcome = self._coordination.commit()
@@ -159,6 +162,7 @@ class TransactionCalls:
             IllegalStateError: No transaction is open, or its commit may have taken place.
             KafkaError: A fatal error has ended the producer.
         """
+        check_timeout(timeout)
         transactions = self._transactional()
         self._note("abort")
         outcome = self._coordination.abort()
@@ -190,6 +194,7 @@ class TransactionCalls:
         Raises:
             KafkaError: As for `begin_transaction` and `commit_transaction`.
         """
+        check_timeout(timeout)
         await self.begin_transaction()
         limit = self.config.max_block if timeout is None else timeout
         ends: float | None = None
@@ -234,6 +239,7 @@ class TransactionCalls:
             IllegalStateError: No transaction is open.
             KafkaError: A fatal error has ended the producer.
         """
+        check_timeout(timeout)
         transactions = self._transactional()
         who = group if isinstance(group, ConsumerGroupMetadata) else ConsumerGroupMetadata(group)
         commit = OffsetCommit(GroupMember(*_checked_group(who)), _checked_offsets(offsets))

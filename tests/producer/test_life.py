@@ -820,6 +820,25 @@ async def test_a_close_with_a_bad_timeout_closes_nothing(
         assert delivery.status is DeliveryStatus.ACKED
 
 
+@bounded(20)
+@pytest.mark.parametrize("timeout", [timedelta(seconds=5), "5", float("nan")])
+@pytest.mark.parametrize("call", ["flush", "commit_transaction", "abort_transaction", "resolve"])
+async def test_a_call_with_a_bad_timeout_does_nothing(call: str, timeout: Any) -> None:
+    """It leaves the record in its buffer, and the transaction open."""
+    async with (
+        EmbeddedCluster(transport="memory") as cluster,
+        producer_for(cluster, transactional_id="x", linger=1.0) as producer,
+    ):
+        await producer.begin_transaction()
+        delivery = producer.send_nowait("t", b"x")
+        asked = delivery if call == "resolve" else producer
+        with pytest.raises((TypeError, ValueError), match="timeout"):
+            await getattr(asked, call)(timeout=timeout)
+        assert not delivery.done()
+        await producer.commit_transaction()
+        assert delivery.status is DeliveryStatus.ACKED
+
+
 class Fails(logging.Handler):
     """A handler of the program whose disk is full; it does not handle its own errors."""
 
