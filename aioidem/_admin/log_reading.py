@@ -180,7 +180,7 @@ class _Reading:
         # Whether the log was read to its end, at the present leader epoch.
         self._read = False
         # What keeps the log from being read, and since when the topic is not known.
-        self._obstacle: tuple[UndecidedReason | None, str] = (UndecidedReason.TIMED_OUT, "")
+        self._obstacle: tuple[UndecidedReason | None, str] = self._unread
         self._unknown_since: float | None = None
         self._servers = 0
         # Whether the topic is named by its id in the requests.
@@ -191,10 +191,13 @@ class _Reading:
     def _where(self) -> str:
         return f"{self._topic}-{self._partition}"
 
+    @property
+    def _unread(self) -> tuple[UndecidedReason, str]:
+        return UndecidedReason.TIMED_OUT, f"{self._where} was not read in time"
+
     async def resolve(self, timeout: float, *, wait_for_fence: bool) -> list[Resolution]:
         """Read until each batch is decided, or waiting cannot decide it, or the time is up."""
         pause = _PAUSE
-        self._obstacle = (UndecidedReason.TIMED_OUT, f"{self._where} was not read in time")
         with anyio.move_on_after(timeout):
             while True:
                 async with self._slots:
@@ -237,6 +240,7 @@ class _Reading:
             if leader != self._leader:
                 self._leader = leader
                 self._searches, self._begins, self._read = [], [], False
+                self._obstacle = self._unread
             await converse(self._config, leader.place, self._read_from, self._connector)
         except errors.AuthenticationFailedError:
             raise

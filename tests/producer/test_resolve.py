@@ -359,6 +359,36 @@ async def test_a_new_leader_has_the_same_answer(transport: Transport) -> None:
 
 
 @bounded(60)
+async def test_a_new_leader_that_is_silent_is_said_not_to_have_been_read(
+    transport: Transport,
+) -> None:
+    """What the old leader had shown does not count any more, and nothing else is known."""
+    async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
+        cluster.create_topic("t", replication=2)
+        async with producer_for(cluster, **IMPATIENT) as producer:
+            await producer.send("t", b"before")
+            [delivery] = await doubtful(cluster, producer, written=False)
+            read = 0
+
+            def move(seen: RequestSeen) -> Action | None:
+                nonlocal read
+                if seen.api_key != FETCH:
+                    return None
+                read += 1
+                if read == 1:
+                    return None
+                if read == 2:
+                    cluster.move_leader("t", 0, 1 - cluster.leader("t"))
+                    return None
+                return Drop(processed=False)
+
+            cluster.intercept(move)
+            found = await delivery.resolve(timeout=1.0)
+            assert found.reason is UndecidedReason.TIMED_OUT
+            assert "t-0 was not read in time" in found.detail
+
+
+@bounded(60)
 async def test_a_cluster_that_does_not_answer_leaves_it_undecided_in_time(
     transport: Transport,
 ) -> None:
