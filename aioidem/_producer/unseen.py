@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 
 from aioidem._log import LogLine, Phase, write
 from aioidem.errors import KafkaError
@@ -67,8 +68,10 @@ class UnseenFailures:
         self._unseen: Counter[_Failure] = Counter()
         # Failures that no line has reported yet, whether looked at or not.
         self._new: Counter[_Failure] = Counter()
-        self._first: KafkaError | None = None
-        self._first_ever: KafkaError | None = None
+        # The first error of each kind: of those that no line has reported yet, and of those that
+        # nobody has looked at.
+        self._first: dict[_Failure, KafkaError] = {}
+        self._first_ever: dict[_Failure, KafkaError] = {}
         # Since when records fail, in seconds, and how many have failed since; None if none fails.
         self._began: float | None = None
         self._failed = 0
@@ -90,15 +93,15 @@ class UnseenFailures:
         failure = topic, type(error).__name__, error.status
         self._unseen[failure] += count
         self._new[failure] += count
-        if self._first is None:
-            self._first = error
-        if self._first_ever is None:
-            self._first_ever = error
+        self._first.setdefault(failure, error)
+        self._first_ever.setdefault(failure, error)
 
     def looked_at(self, topic: str, error: KafkaError | None) -> None:
         """Subtract one failure, because the caller has looked at it now."""
-        status = None if error is None else error.status
-        self._unseen[topic, type(error).__name__, status] -= 1
+        failure = topic, type(error).__name__, None if error is None else error.status
+        self._unseen[failure] -= 1
+        if self._unseen[failure] <= 0:
+            self._first_ever.pop(failure, None)
 
     @property
     def due_at(self) -> float | None:
@@ -114,12 +117,13 @@ class UnseenFailures:
         if self.due_at is None or now < self._next_at or not self.wanted:
             return
         counts = self._new & self._unseen
-        first, self._first = self._first, None
+        firsts, self._first = self._first, {}
         self._new.clear()
         if counts:
-            self._go_on(counts, first, now)
+            self._go_on(counts, _first_of(counts, firsts), now)
         elif self._began is not None:
-            self._end(self._began, now)
+            none = "no failure was left unseen" if firsts else "no record has failed"
+            self._end(none, self._began, now)
 
     def _go_on(self, counts: Counter[_Failure], first: KafkaError | None, now: float) -> None:
         begins = self._began is None
@@ -140,12 +144,12 @@ class UnseenFailures:
             fields={"count": counts.total(), "error": type(first).__name__},
         )
 
-    def _end(self, began: float, now: float) -> None:
+    def _end(self, none: str, began: float, now: float) -> None:
         self._began = None
         self._next_at = now
         write(
             LogLine.UNSEEN_FAILURES,
-            f"no record has failed for {self._interval:.0f} s; {self._failed} failed in the "
+            f"{none} for {self._interval:.0f} s; {self._failed} failed in the "
             f"{now - self._interval - began:.0f} s before, and {max(self._unseen.total(), 0)} have "
             "not been looked at yet",
             client_id=self._client_id,
@@ -164,20 +168,29 @@ class UnseenFailures:
             unknown = sum(
                 count for failure, count in counts.items() if DeliveryStatus.UNKNOWN in failure
             )
+            first = _first_of(counts, self._first_ever)
             write(
                 LogLine.NEVER_LOOKED_AT,
-                f"{deliveries} never looked at: {_described(counts)}; the first: "
-                f"{self._first_ever}",
+                f"{deliveries} never looked at: {_described(counts)}; the first: {first}",
                 client_id=self._client_id,
                 fields={
                     "count": total,
                     "unknown": unknown,
-                    "error": type(self._first_ever).__name__,
+                    "error": type(first).__name__,
                 },
             )
         self._unseen.clear()
         self._new.clear()
-        self._began = self._first = self._first_ever = None
+        self._first.clear()
+        self._first_ever.clear()
+        self._began = None
+
+
+def _first_of(
+    counts: Counter[_Failure], firsts: Mapping[_Failure, KafkaError]
+) -> KafkaError | None:
+    """Return the first error of the kinds that are counted."""
+    return next((error for failure, error in firsts.items() if failure in counts), None)
 
 
 def _described(counts: Counter[_Failure]) -> str:

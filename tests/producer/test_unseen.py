@@ -153,6 +153,50 @@ async def test_a_delivery_that_is_held_and_looked_at_later_is_counted_no_more(
 
 
 @bounded(200)
+async def test_the_failure_that_a_line_quotes_is_one_that_nobody_has_looked_at(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An earlier one of another kind was looked at, before the line or before the end."""
+    caplog.set_level(logging.INFO, "aioidem")
+    seen, unseen = "there is no partition 7", "larger than"
+    async with running() as (cluster, producer):
+        cluster.intercept(
+            lambda each: Refuse(ErrorCode.message_too_large) if each.api_key == PRODUCE else None
+        )
+        early = producer.send_nowait("orders", b"x", partition=7)
+        await virtual_time(1.0)
+        assert early.exception() is not None
+        producer.send_nowait("orders", b"x", partition=0)
+        late = producer.send_nowait("orders", b"x", partition=7)
+        await virtual_time(5.0)
+        assert late.exception() is not None
+        await virtual_time(10.0)
+    first, second = lines(caplog, NOT_YET)
+    assert seen in first
+    assert seen not in second
+    assert unseen in second
+    [last] = lines(caplog, NEVER)
+    assert seen not in last
+    assert unseen in last
+
+
+@bounded(200)
+async def test_a_record_that_failed_and_was_looked_at_has_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as (cluster, producer):
+        cluster.intercept(refuse)
+        producer.send_nowait("orders", b"x", partition=0)
+        await virtual_time(5.0)
+        looked = producer.send_nowait("orders", b"x", partition=8)
+        await virtual_time(1.0)
+        assert looked.exception() is not None
+        await virtual_time(10.0)
+        [over] = lines(caplog, "in the 0 s before")
+    assert "no failure was left unseen for 10 s" in over
+
+
+@bounded(200)
 async def test_a_cancelled_caller_has_not_looked(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (cluster, producer):
         cluster.intercept(refuse)
