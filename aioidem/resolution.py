@@ -86,8 +86,9 @@ class Resolution:
             incident is that of a batch; -1 otherwise.
         reason: why the verdict is UNDECIDED; None with any other verdict.
         committed: with WRITTEN, False if the record's transaction was aborted, so that consumers
-            of committed data do not see it, and None if the transaction is still open. True if the
-            transaction was committed or if there was none; None without WRITTEN.
+            of committed data do not see it, and None if the transaction is still open, or if the
+            log behind the record was not read (`detail` says why). True if the transaction was
+            committed or if there was none; None without WRITTEN.
     """
 
     verdict: Verdict

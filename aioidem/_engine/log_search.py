@@ -241,7 +241,7 @@ def judge(incident: Incident, search: LogSearch | None, facts: LogFacts) -> Reso
         facts: when and where it was read, and what kept it from being read to its end.
     """
     if search is not None and search.found is not None:
-        return _written(incident, search, search.found)
+        return _written(incident, search, search.found, facts)
     reason, detail = _undecided(incident, search, facts)
     if reason is not None:
         return Resolution(
@@ -250,7 +250,9 @@ def judge(incident: Incident, search: LogSearch | None, facts: LogFacts) -> Reso
     return Resolution(verdict=Verdict.ABSENT, detail=detail, incident=incident)
 
 
-def _written(incident: Incident, search: LogSearch, found: LoggedBatch) -> Resolution:
+def _written(
+    incident: Incident, search: LogSearch, found: LoggedBatch, facts: LogFacts
+) -> Resolution:
     committed: bool | None = True
     seen = ""
     if found.transactional:
@@ -258,6 +260,8 @@ def _written(incident: Incident, search: LogSearch, found: LoggedBatch) -> Resol
         committed = None if ended is None else ended.commits
         became = "is open" if ended is None else "was committed" if committed else "was aborted"
         seen = f"; its transaction {became}"
+        if ended is None and facts.obstacle is not None:
+            seen = f"; it is not known whether its transaction was committed: {facts.detail}"
     return Resolution(
         verdict=Verdict.WRITTEN,
         detail=f"its batch is in the log at offset {found.base_offset}{seen}",

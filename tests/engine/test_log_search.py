@@ -352,6 +352,15 @@ def test_what_became_of_the_transaction_is_told(
     assert search.settled is (committed is not None)
 
 
+def test_a_transaction_whose_end_was_not_read_is_not_called_open() -> None:
+    """The reading ended behind the record, at the timeout for instance."""
+    mine = MINE._replace(transactional=True)
+    found = verdict(ACKED, mine, obstacle=UndecidedReason.TIMED_OUT, detail="no answer")
+    assert (found.verdict, found.committed) == (Verdict.WRITTEN, None)
+    assert "open" not in found.detail
+    assert found.detail.endswith("it is not known whether its transaction was committed: no answer")
+
+
 def test_a_record_outside_of_a_transaction_is_settled_when_it_is_found() -> None:
     search = LogSearch(INCIDENT, 99)
     search.read([ACKED])
