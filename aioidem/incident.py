@@ -130,14 +130,17 @@ def incidents_from_json(text: str) -> list[Incident]:
             place or the field.
     """
     import json
+    import re
 
-    decoder, at, found = json.JSONDecoder(), 0, list[Any]()
-    while text[at:].strip():
-        at += len(text[at:]) - len(text[at:].lstrip())
+    # The text is never copied: it may have many incidents.
+    decoder, found, not_blank = json.JSONDecoder(), list[Any](), re.compile(r"\S")
+    begin = not_blank.search(text)
+    while begin is not None:
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, end = decoder.raw_decode(text, begin.start())
         except (ValueError, RecursionError) as error:
-            raise _wrong(f"incidents: no JSON at character {at}") from error
+            raise _wrong(f"incidents: no JSON at character {begin.start()}") from error
+        begin = not_blank.search(text, end)
         found += value if isinstance(value, list) else [value]
     return [_from_object(value, number) for number, value in enumerate(found, 1)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from typing import Any
+from typing import Any, SupportsIndex
 from uuid import UUID
 
 import pytest
@@ -51,6 +51,21 @@ def test_a_file_has_an_array_or_one_object_after_the_other() -> None:
     lines = f"{WHOLE.to_json()}\n{LEAST.to_json()}\n"
     assert incidents_from_json(lines) == [WHOLE, LEAST]
     assert incidents_from_json("") == []
+
+
+class Uncopied(str):
+    """A text of which no part may be copied."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        raise AssertionError(f"{key} is copied")
+
+
+def test_a_file_of_many_incidents_is_not_copied_for_each_of_them() -> None:
+    """It would take minutes for a few megabytes."""
+    text = Uncopied(f" {WHOLE.to_json()}\n{WHOLE.to_json()} \n[{WHOLE.to_json()}]\n")
+    assert incidents_from_json(text) == [WHOLE] * 3
 
 
 def test_the_incident_of_a_record_names_the_batch_of_it() -> None:
