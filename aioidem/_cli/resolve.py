@@ -3,8 +3,8 @@
 Invariants:
 
 - A mistake in the flags or the file is found before a broker is asked, and reported in one line.
-- Exit status: 0 if each incident is decided (WRITTEN or ABSENT), 1 if one is not or the cluster
-  refused, 2 on bad usage.
+- Exit status: 0 if each incident is decided (WRITTEN or ABSENT), 1 if one is not, the cluster
+  refused or the JSON cannot be written, 2 on bad usage.
 - Nothing is written to the cluster.
 """
 
@@ -23,7 +23,7 @@ from aioidem._admin.log_reading import resolve_incidents
 from aioidem._config import ProducerConfig
 from aioidem._load.properties import gather_properties
 from aioidem._load.render import write_whole
-from aioidem._load.usage import UsageError, one_line, terminal_line
+from aioidem._load.usage import UsageError, one_line, reason, terminal_line
 from aioidem.errors import ConfigError, KafkaError
 from aioidem.incident import Incident, incidents_from_json
 from aioidem.resolution import Resolution, Verdict
@@ -119,11 +119,16 @@ def resolve(command: ResolveCommand) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    if command.json_file is not None:
-        text = json.dumps([_as_object(each) for each in found], indent=2)
-        write_whole(command.json_file, text + "\n")
     for each in found:
         print(terminal_line(_line(each)))
+    if command.json_file is not None:
+        text = json.dumps([_as_object(each) for each in found], indent=2)
+        try:
+            write_whole(command.json_file, text + "\n")
+        except OSError as error:
+            said = f"--json: {command.json_file}: {reason(error)}"
+            print(f"aioidem resolve: {terminal_line(said)}", file=sys.stderr)
+            return 1
     return 0 if all(each.verdict is not Verdict.UNDECIDED for each in found) else 1
 
 
