@@ -72,7 +72,8 @@ def replay(
 
 def _write(flag: str, path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        # A damaged file may have text that UTF-8 cannot encode.
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"{flag}: {path}: {reason(error)}") from error
 

@@ -171,6 +171,12 @@ def _whole(value: Any) -> int:
     return value
 
 
+def _error(value: Any) -> KafkaError:
+    if not isinstance(value, KafkaError):
+        raise _damaged(f"{value!r:.40} is no error of a producer")
+    return value
+
+
 def _known(value: Any, partitions: int) -> int:
     if not 0 <= _whole(value) < partitions:
         raise _damaged("it has more partitions than it names")
@@ -234,7 +240,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], Any] | None, ...]]] = {
     "progress": (_whole, _number),
     "undecodable": (_whole, _whole, None, _number),
     "unanswered": (_whole, _whole, _number),
-    "fatal": (None,),
+    "fatal": (_error,),
     "close": (_number,),
     "flush": (_number,),
     "transaction": (str, None),

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from aioidem._engine.partition import PartitionState
 from aioidem._flight.replay import Replay, Step
 from aioidem._protocol.produce import ProduceAnswer
+from aioidem.errors import FlightRecordError
 
 __all__ = ["Row", "Timeline"]
 
@@ -72,10 +73,15 @@ class Timeline:
         Raises:
             FlightRecordError: as for `Replay.run`.
         """
-        for step in self._replay.run():
-            if self._began is None and step.now:
-                self._began = step.now
-            yield from self._about(step)
+        try:
+            for step in self._replay.run():
+                if self._began is None and step.now:
+                    self._began = step.now
+                yield from self._about(step)
+        except FlightRecordError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a damaged file may bring any of them about
+            raise FlightRecordError(f"the flight record is damaged: {error!r:.200}") from None
 
     def _about(self, step: Step) -> Iterator[Row]:
         names = self._replay.record.partitions

@@ -7,7 +7,9 @@ import html
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +163,38 @@ def test_a_bad_file_is_one_line_and_status_2(
     assert captured.out == ""
     [line] = captured.err.splitlines()
     assert line.startswith(f"aioidem replay: {path}: ")
+
+
+def damaged(good: Path, change: Callable[[list[Any]], None]) -> Path:
+    """Write a copy of a flight record whose lines were changed."""
+    lines = [json.loads(line) for line in gzip.decompress(good.read_bytes()).splitlines()]
+    change(lines)
+    lines[-1]["events"] = len(lines) - 3
+    path = good.with_name("damaged.flight.gz")
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
+    return path
+
+
+@pytest.mark.parametrize("event", [["lost", 1, None, 100.0, 5], ["fatal", 5]])
+def test_a_value_of_a_wrong_kind_is_a_damaged_file(
+    good: Path, capsys: Captured, event: list[Any]
+) -> None:
+    """It ends in one line, whether the engine or the timeline is the first to stumble over it."""
+    path = damaged(good, lambda lines: lines.insert(40, event))
+    assert main(["replay", str(path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"aioidem replay: {path}: the flight record is damaged: ")
+
+
+def test_text_that_no_file_can_have_is_written_in_another_form(good: Path, tmp_path: Path) -> None:
+    """JSON can have half a character, which UTF-8 cannot."""
+
+    def change(lines: list[Any]) -> None:
+        lines[0]["reason"] = "half \ud800"
+
+    page = tmp_path / "half.html"
+    assert main(["replay", str(damaged(good, change)), "--html", str(page)]) == 0
+    assert "half \\ud800" in page.read_text(encoding="utf-8")
 
 
 def test_a_place_that_cannot_be_written_to_is_named(good: Path, capsys: Captured) -> None:
