@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 
 from aioidem._network.threads import OwnThreads
 
@@ -33,9 +32,7 @@ async def addresses_of(host: str, port: int) -> list[str]:
     """
     if host.isascii():
         look_up = partial(socket.getaddrinfo, host.encode(), port, type=socket.SOCK_STREAM)
-        found: list[Any] = await anyio.to_thread.run_sync(
-            look_up, abandon_on_cancel=True, limiter=_THREADS.limiter
-        )
+        found: list[Any] = await _THREADS.run(look_up)
     else:
         # anyio encodes the name for DNS (IDNA 2008), with a library that is not ours to import.
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -1,34 +1,86 @@
-"""OwnThreads: the worker threads of one kind of work, counted apart from those of the program.
+"""Threads of our own, for what would block the event loop: counted apart from the program's.
 
 anyio and asyncio let a program have a limited number of worker threads at once. Such a thread may
 send a record and wait for its outcome (`anyio.from_thread.run(producer.send, ...)`). If all of them
 wait so while a connection to a broker must be opened anew, and that needed one more thread of the
 same number, the thread would never come, and the records would wait until their deadlines. So what
-opens a connection has threads of its own.
+opens a connection has threads of its own (`OwnThreads`).
 
-Invariant: each kind of work has its own count, so that one that hangs (a look-up of a name, a
-user's token provider) holds up no other.
+Invariants: each kind of work has its own count, so that one that hangs (a look-up of a name, a
+user's token provider) holds up no other. No idle thread keeps a process alive, also if its event
+loop was stopped without `close()`.
 
-Rejected: a thread pool of our own (its threads would not end with the event loop, as anyio's do).
+Rejected: anyio's threads on asyncio. An idle one ends with the task that runs the loop; if the
+program stops its loop before that task has ended, the interpreter waits for the thread for ever.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 import anyio
+import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-__all__ = ["OwnThreads"]
+from aioidem._network.waiting import in_task_of_asyncio
+
+__all__ = ["OwnThreads", "Threads"]
+
+T = TypeVar("T")
 
 _MOST: Final = 40
 """How many threads at once; anyio gives a program as many."""
 
 
-class OwnThreads:
-    """The worker threads of one kind of work.
+class Threads:
+    """Threads of one event loop; idle ones end with this object, or at `end`.
 
-    The count is that of an event loop: all producers on it share the threads.
+    Args:
+        most: How many threads at once.
+    """
+
+    __slots__ = ("_limiter", "_most", "_pool")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pool: ThreadPoolExecutor | None = None
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread, and return what it returns, or raise what it raises.
+
+        If this is cancelled, the thread is abandoned: it ends when the function does.
+
+        Raises:
+            RuntimeError: The system permits no more threads.
+        """
+        if in_task_of_asyncio():
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._most, "aioidem")
+            context = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._pool, context.run, function)
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self._most)
+        # trio's own threads do not keep a process alive.
+        return await anyio.to_thread.run_sync(
+            function, abandon_on_cancel=True, limiter=self._limiter
+        )
+
+    def end(self) -> None:
+        """End the threads, each when it has nothing more to do; `run` may not be called again."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+
+class OwnThreads:
+    """The threads of one kind of work that is rare: each ends with its call.
+
+    The count is that of an event loop: all producers on it share it.
 
     Args:
         name: What the threads do.
@@ -39,11 +91,21 @@ class OwnThreads:
     def __init__(self, name: str) -> None:
         self._of_this_loop = RunVar[anyio.CapacityLimiter](f"aioidem: {name}")
 
-    @property
-    def limiter(self) -> anyio.CapacityLimiter:
-        """The limiter to pass to `anyio.to_thread.run_sync`, on the running event loop."""
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread, and return what it returns, or raise what it raises.
+
+        If this is cancelled, the thread is abandoned: it ends when the function does.
+
+        Raises:
+            RuntimeError: The system permits no more threads.
+        """
         limiter = self._of_this_loop.get(None)
         if limiter is None:
             limiter = anyio.CapacityLimiter(_MOST)
             self._of_this_loop.set(limiter)
-        return limiter
+        thread = Threads(1)
+        async with limiter:
+            try:
+                return await thread.run(function)
+            finally:
+                thread.end()

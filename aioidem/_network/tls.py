@@ -27,7 +27,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
@@ -179,7 +178,7 @@ class TlsConnector:
             KafkaConnectionError: The address cannot be reached, or the connection ended in the
                 handshake.
         """
-        context = await anyio.to_thread.run_sync(self._make_context, limiter=_THREADS.limiter)
+        context = await _THREADS.run(self._make_context)
         stream = await self._inner.connect(host, port)
         try:
             return await self._shake_hands(stream, context, host)

@@ -20,7 +20,15 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Signal", "Waiter", "Wakeup", "add_waiter", "new_signal", "wake"]
+__all__ = [
+    "Signal",
+    "Waiter",
+    "Wakeup",
+    "add_waiter",
+    "in_task_of_asyncio",
+    "new_signal",
+    "wake",
+]
 
 
 class Signal(Protocol):
@@ -37,10 +45,11 @@ class Signal(Protocol):
 
 def new_signal() -> Signal:
     """Make a signal for the event loop that runs the current task."""
-    return _FutureSignal() if _in_task_of_asyncio() else anyio.Event()
+    return _FutureSignal() if in_task_of_asyncio() else anyio.Event()
 
 
-def _in_task_of_asyncio() -> bool:
+def in_task_of_asyncio() -> bool:
+    """Return whether the caller runs in a task of asyncio, and not of trio."""
     try:
         # There is no current task in a callback, nor where trio runs as a guest on asyncio's loop.
         return asyncio.current_task() is not None
@@ -85,7 +94,7 @@ Waiter = asyncio.Future[None] | Signal
 
 def _maker() -> Callable[[], Waiter]:
     """Return a function that makes what one task waits for, on the loop of the current task."""
-    return asyncio.get_running_loop().create_future if _in_task_of_asyncio() else anyio.Event
+    return asyncio.get_running_loop().create_future if in_task_of_asyncio() else anyio.Event
 
 
 def add_waiter(waiting: Waiter | None) -> Waiter:

@@ -6,19 +6,17 @@ thread holds the lock while it encodes them; Python then lets the event loop run
 (`sys.setswitchinterval`).
 
 Rejected: a pool of processes (the records would be copied twice, and a process started by a library
-is a surprise); a thread pool of our own (its threads would not end with the event loop, as anyio's
-do).
+is a surprise).
 """
 
 from __future__ import annotations
 
 import os
-
-import anyio
-import anyio.to_thread
+from functools import partial
 
 from aioidem import errors
 from aioidem._engine.steps import Compress
+from aioidem._network.threads import Threads
 from aioidem._records import BatchBody, build_body
 
 __all__ = ["CompressionThreads", "compressed"]
@@ -32,11 +30,11 @@ class CompressionThreads:
             core; but at least 1.
     """
 
-    __slots__ = ("_limiter", "count")
+    __slots__ = ("_threads", "count")
 
     def __init__(self) -> None:
         self.count = max(1, _cores() - 1)
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._threads = Threads(self.count)
 
     async def compress(self, step: Compress) -> BatchBody | errors.KafkaError:
         """Compress the records of a step in a thread; an error is returned instead of raised.
@@ -44,14 +42,14 @@ class CompressionThreads:
         If this call is cancelled, the thread is abandoned. It ends by itself when the records are
         compressed.
         """
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(self.count)
         try:
-            return await anyio.to_thread.run_sync(
-                compressed, step, abandon_on_cancel=True, limiter=self._limiter
-            )
+            return await self._threads.run(partial(compressed, step))
         except RuntimeError as error:  # the system permits no more threads
             return _told(error)
+
+    def end(self) -> None:
+        """End the threads, each when it has compressed its records."""
+        self._threads.end()
 
 
 def compressed(step: Compress) -> BatchBody | errors.KafkaError:

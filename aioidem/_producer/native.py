@@ -23,12 +23,12 @@ import random
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from aioidem import errors
 from aioidem._config import (
@@ -46,6 +46,7 @@ from aioidem._engine.record_block import Columns
 from aioidem._flight.dumping import Dumping
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.cancellation import may_be_cancelled
+from aioidem._network.threads import Threads
 from aioidem._network.transport import Connector, TcpConnector
 from aioidem._producer.arguments import Headers, check_timeout, checked_partition, milliseconds
 from aioidem._producer.deliveries import BulkDeliveries, Deliveries
@@ -739,7 +740,12 @@ class Producer(TransactionCalls):
         Raises:
             FlightRecordError: The file cannot be written, or the option `flight_recorder` is 0.
         """
-        await anyio.to_thread.run_sync(self._dump("asked for").save, path)
+        thread = Threads(1)
+        try:
+            with anyio.CancelScope(shield=True):  # the file is written to its end
+                await thread.run(partial(self._dump("asked for").save, path))
+        finally:
+            thread.end()
 
     def _dump(self, reason: str) -> Dump:
         from aioidem._flight.dump import Dump  # here, because few producers are asked

@@ -35,7 +35,6 @@ from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from aioidem import errors
@@ -48,6 +47,7 @@ from aioidem._log import LogLine, write
 from aioidem._network.allowed import limited
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client
+from aioidem._network.threads import Threads
 from aioidem._network.tls import secured
 from aioidem._network.transport import Connector
 from aioidem._network.waiting import Signal, Wakeup, new_signal
@@ -198,7 +198,7 @@ class Sender:
         self._watchers: list[tuple[Callable[[], bool], Signal]] = []
         self._tasks: TaskGroup | None = None
         # Only one long answer is decoded at a time, over all connections, to limit the CPU time.
-        self._reading: anyio.CapacityLimiter | None = None
+        self._reading = Threads(1)
         self._threads = CompressionThreads()
         # Twice as many batches as there are threads may be compressed at once, so that a thread
         # that has finished need not wait until the engine is polled again.
@@ -231,6 +231,8 @@ class Sender:
         finally:
             self._tasks = None
             self.ended = True  # before `shut`, because the calls that it wakes look at `ended`
+            self._threads.end()
+            self._reading.end()
             self.shut()
 
     def now(self) -> float:
@@ -592,14 +594,10 @@ class Sender:
 
     async def _in_thread(self, read: Callable[[bytes], Any], frame: bytes) -> Any:
         """Decode an answer in a thread, or here if the system permits no more threads."""
-        if self._reading is None:
-            self._reading = anyio.CapacityLimiter(1)
         try:
             # If the connection ends, the thread is abandoned: it ends by itself, because a frame's
             # length is limited.
-            return await anyio.to_thread.run_sync(
-                read, frame, abandon_on_cancel=True, limiter=self._reading
-            )
+            return await self._reading.run(partial(read, frame))
         except errors.KafkaError:
             raise
         except RuntimeError:

@@ -8,10 +8,12 @@ the broker's name, to read certificates, or for a step of SASL.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -24,7 +26,7 @@ from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from tests.security.tools import Authority, password
 from tests.waiting import until
 
-from .tools import REAL_LOOPS, bounded
+from .tools import ASYNCIO, REAL_LOOPS, bounded
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +117,39 @@ async def test_threads_that_send_do_not_keep_the_producer_from_its_broker() -> N
                 await until(lambda: producer.statistics().records_queued == THREADS, pause=0.001)
                 await cluster.start_broker(0)
             assert sorted(offsets) == [1, 2]
+
+
+NEVER_CLOSED = """
+import asyncio
+import os
+import sys
+
+from aioidem import Producer
+
+loop = asyncio.new_event_loop()
+
+
+async def use() -> None:
+    producer = Producer(sys.argv[1], compression_type="gzip", batch_size=1 << 17)
+    await producer.start()
+    await producer.send("t", os.urandom(1 << 16))
+    await producer.dump_flight_record(sys.argv[2])
+    print("used", flush=True)
+    loop.stop()
+
+
+task = loop.create_task(use())
+loop.run_forever()
+"""
+
+
+@ASYNCIO
+@bounded(40)
+async def test_a_process_ends_though_its_loop_was_stopped_without_close(tmp_path: Path) -> None:
+    """The threads that looked up a name, compressed a batch and wrote a file do not hold it up."""
+    async with EmbeddedCluster() as cluster:
+        bootstrap = f"localhost:{cluster.bootstrap_servers.rpartition(':')[2]}"
+        command = [sys.executable, "-c", NEVER_CLOSED, bootstrap, str(tmp_path / "a.flight.gz")]
+        with anyio.fail_after(20):  # an idle thread never ends by itself
+            done = await anyio.run_process(command)
+    assert done.stdout.split() == [b"used"]

@@ -23,7 +23,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from aioidem._config.secret import Secret
 from aioidem._network.sasl.client import SaslClient
@@ -194,7 +193,7 @@ async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:
         return step()
     # A cancelled task does not wait for the thread: that could take long, and the result is not
     # needed.
-    return await anyio.to_thread.run_sync(step, abandon_on_cancel=True, limiter=_THREADS.limiter)
+    return await _THREADS.run(step)
 
 
 async def _typed(name: str, step: Callable[[], Awaitable[T]]) -> T:

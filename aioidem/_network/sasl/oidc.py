@@ -37,7 +37,6 @@ from urllib.parse import quote_plus
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from aioidem._config.secret import Secret
 from aioidem._network.threads import OwnThreads
@@ -175,9 +174,7 @@ class ClientCredentials:
         failure = f"it did not answer in full within {self._timeout:g} s"
         with anyio.move_on_after(self._timeout):
             if self._http is None:
-                self._http = await anyio.to_thread.run_sync(
-                    _load_http_client, limiter=_THREADS.limiter
-                )
+                self._http = await _THREADS.run(_load_http_client)
             try:
                 with _unlogged(self._http.module.__name__, self._url):
                     return await self._post(self._http)
