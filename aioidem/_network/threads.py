@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -27,6 +28,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from aioidem._network.waiting import in_task_of_asyncio
+from aioidem.errors import KafkaConnectionError
 
 __all__ = ["OwnThreads", "Threads"]
 
@@ -86,9 +88,10 @@ class OwnThreads:
         name: What the threads do.
     """
 
-    __slots__ = ("_of_this_loop",)
+    __slots__ = ("_name", "_of_this_loop")
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._of_this_loop = RunVar[anyio.CapacityLimiter](f"aioidem: {name}")
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -97,7 +100,7 @@ class OwnThreads:
         If this is cancelled, the thread is abandoned: it ends when the function does.
 
         Raises:
-            RuntimeError: The system permits no more threads.
+            KafkaConnectionError: The system permits no more threads.
         """
         limiter = self._of_this_loop.get(None)
         if limiter is None:
@@ -106,6 +109,19 @@ class OwnThreads:
         thread = Threads(1)
         async with limiter:
             try:
-                return await thread.run(function)
+                called = await thread.run(partial(_called, function))
+            except RuntimeError as error:
+                raise KafkaConnectionError(f"no thread for {self._name}: {error}") from error
             finally:
                 thread.end()
+        return called.result()
+
+
+def _called(function: Callable[[], T]) -> Future[T]:
+    """Call a function; return what it returned or raised, as a future that is done."""
+    call: Future[T] = Future()
+    try:
+        call.set_result(function())
+    except Exception as error:  # noqa: BLE001 - it is raised again, in the task
+        call.set_exception(error)
+    return call

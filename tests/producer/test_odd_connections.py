@@ -17,6 +17,7 @@ from anyio.abc import ByteStream
 from aioidem import Producer, errors
 from aioidem._network.transport import Connector
 from aioidem.broker import BrokerSecurity, EmbeddedCluster
+from tests.security.tools import password
 
 from .tools import ASYNCIO, EVERY_WORLD, bounded, producer_for
 
@@ -126,6 +127,26 @@ async def test_without_a_thread_a_long_answer_is_decoded_all_the_same(
                 patched.setattr(threading.Thread, "start", no_thread)
                 assert len(await producer.partitions_for("big")) == 2000
             await producer.send("t", b"x")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@ASYNCIO
+@bounded(20)
+async def test_without_a_thread_the_credentials_are_not_to_blame(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a connection that cannot be opened, and no refusal, which would end the producer."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    security = BrokerSecurity(mechanisms=(mechanism,), users={"alice": "alice-secret"})
+    async with EmbeddedCluster(security=security) as cluster:
+        producer = Producer(cluster.bootstrap_servers, **password(mechanism))
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(errors.KafkaConnectionError, match="can't start new thread"):
+                await producer.start()
 
 
 @ASYNCIO
