@@ -44,7 +44,6 @@ import errno
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -439,9 +438,9 @@ class Connection:
         try:
             if not direct.try_send(frame):
                 return False
-        except Exception as error:  # noqa: BLE001 - it becomes the cause, or is raised by run()
+        except Exception as error:  # noqa: BLE001 - it becomes the cause
             # Some bytes may have been sent, so the request has started.
-            self._fail(error)
+            self._fail(error if isinstance(error, _STREAM_ERRORS) else _odd(error))
             self._stop()
             return True
         self._count_request(len(frame))
@@ -559,13 +558,13 @@ class Connection:
                     await self._renew(self._authentication, on_progress)
                 data = self._start_next()
                 if len(data) <= _SEND_BYTES:
-                    await self._stream.send(data)
+                    await self._put(data)
                     on_progress(len(data), 0)
                     continue
                 for at in range(0, len(data), _SEND_BYTES):
                     # A long frame is sent in pieces so that its progress can be reported.
                     piece = data[at : at + _SEND_BYTES]
-                    await self._stream.send(piece)
+                    await self._put(piece)
                     on_progress(len(piece), 0)
             if self._handed and self._direct is not None:
                 handed, self._handed = self._handed, 0
@@ -578,6 +577,14 @@ class Connection:
                 await self._wake.wait()
             finally:
                 self._idle = False
+
+    async def _put(self, data: bytes) -> None:
+        try:
+            await self._stream.send(data)
+        except _STREAM_ERRORS:
+            raise
+        except BaseException as error:
+            raise _odd(error) from error
 
     async def _renew(self, authentication: Authentication, on_progress: OnProgress) -> None:
         """Authenticate again, on the writing task, so that no queued request is sent meanwhile."""
@@ -673,6 +680,10 @@ class Connection:
                 data = await self._stream.receive(_READ_BYTES)
             except anyio.EndOfStream:
                 raise self._hung_up() from None
+            except _STREAM_ERRORS:
+                raise
+            except BaseException as error:
+                raise _odd(error) from error
             on_progress(0, len(data))
             for place, frame in enumerate(self._splitter.feed(data, self._limit_of)):
                 if place:
@@ -768,6 +779,8 @@ async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
         await stream.send(frame.reveal())
     except _STREAM_ERRORS as error:
         reason = str(error.__cause__ or error) or "the other end was closed"
+    except Exception as error:  # noqa: BLE001 - the connector may be the user's
+        reason = type(error).__name__
     else:
         return len(frame.reveal())
     raise KafkaConnectionError(f"the connection was lost: {reason}")
@@ -872,11 +885,24 @@ def _timed_out(text: str) -> KafkaConnectionError:
 async def _close(stream: ByteStream) -> None:
     # The wait is shielded, so that a cancelled task does not leave a socket open, and bounded,
     # because TLS first waits for the peer's close_notify.
-    with (
-        anyio.move_on_after(_CLOSE_SECONDS, shield=True),
-        suppress(*_STREAM_ERRORS),
-    ):
-        await stream.aclose()
+    with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+        try:
+            await stream.aclose()
+        except _STREAM_ERRORS:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the stream is of no more use
+            _odd(error)
+
+
+def _odd(error: BaseException) -> KafkaConnectionError:
+    """Return the error of a connection whose stream, a user's, has raised what it should not.
+
+    Raises:
+        BaseException: The given one, if it is the cancellation of this task.
+    """
+    if not isinstance(error, Exception) and not is_foreign(error):
+        raise error
+    return KafkaConnectionError(f"the connection was lost: {error!r}")
 
 
 def _placed(error: BaseException, where: str) -> BaseException:

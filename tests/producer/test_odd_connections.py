@@ -40,6 +40,45 @@ class OddConnector:
         return await self._connector.connect(host, port)
 
 
+class OddStream(ByteStream):
+    """A stream that raises an exception of this class, once, where it is told to."""
+
+    def __init__(self, stream: ByteStream, odd: dict[str, type[BaseException]]) -> None:
+        self._stream, self._odd = stream, odd
+
+    def _raise(self, where: str) -> None:
+        kind = self._odd.pop(where, None)
+        if kind is not None:
+            raise kind("odd")
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data = await self._stream.receive(max_bytes)
+        self._raise("receive")
+        return data
+
+    async def send(self, item: bytes) -> None:
+        self._raise("send")
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+        self._raise("aclose")
+
+
+class OddStreams:
+    """A connector whose streams raise what `odd` says, by the method that raises it."""
+
+    def __init__(self, connector: Connector) -> None:
+        self.odd: dict[str, type[BaseException]] = {}
+        self._connector = connector
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        return OddStream(await self._connector.connect(host, port), self.odd)
+
+
 async def restart(cluster: EmbeddedCluster) -> None:
     await cluster.stop_broker(0)
     await cluster.start_broker(0)
@@ -64,6 +103,25 @@ async def test_a_connector_that_raises_something_else_is_asked_again(
                     await anyio.sleep(0.01)
             connector.raises = None
             assert (await delivery).offset == 1
+
+
+@EVERY_WORLD
+@pytest.mark.parametrize("where", ["send", "receive", "aclose"])
+@pytest.mark.parametrize("kind", [ZeroDivisionError, RuntimeError, asyncio.CancelledError])
+@bounded(20)
+async def test_a_stream_that_raises_something_else_is_replaced(
+    transport: Transport, where: str, kind: type[BaseException]
+) -> None:
+    async with EmbeddedCluster(transport=transport) as cluster:
+        connector = OddStreams(cluster.connector)
+        async with producer_for(cluster, connector=connector, reconnect_backoff=0.01) as producer:
+            await producer.send("t", b"x")
+            connector.odd[where] = kind
+            delivery = producer.send_nowait("t", b"y")
+            await restart(cluster)
+            assert (await delivery).offset == 1
+            assert (await producer.send("t", b"z")).offset == 2
+            assert not connector.odd
 
 
 @EVERY_WORLD
