@@ -291,6 +291,7 @@ class Connection:
                 stream, host, port, client_id, max_frame_bytes, setup_timeout, traffic
             )
             peer.stage = _Stage.AUTHENTICATING
+            peer.connection = connection
             if sasl is not None:
                 await connection._authenticate(sasl, client_id)  # noqa: SLF001 - our own class
         except (_SilentHangUpError, *_STREAM_ERRORS) as error:
@@ -377,6 +378,12 @@ class Connection:
     def closed(self) -> bool:
         """Whether the connection accepts no more requests."""
         return self._cause is not None
+
+    @property
+    def awaited(self) -> str:
+        """What the authentication waits for, as the end of a message; empty if there is none."""
+        authentication = self._authentication
+        return "" if authentication is None else f"; it waits for {authentication.waits_for}"
 
     def next_correlation_id(self) -> int:
         """Return an id that none of the last 2^31 - 1 requests on this connection had."""
@@ -613,7 +620,9 @@ class Connection:
                 return
         finally:
             self._exchange = None
-        raise KafkaConnectionError(f"the session was not renewed within {self._setup_timeout:g} s")
+        raise KafkaConnectionError(
+            f"the session was not renewed within {self._setup_timeout:g} s{self.awaited}"
+        )
 
     def _start_next(self) -> bytes:
         """Take the queued frames that fit into one write, but at least one; mark them started."""
@@ -838,6 +847,7 @@ class _Peer:
         self.host = host
         self.port = port
         self.stage = _Stage.CONNECTING
+        self.connection: Connection | None = None
         self._secure = isinstance(connector, TlsConnector)
         self._speaks: str | None = None
 
@@ -858,7 +868,10 @@ class _Peer:
             case _Stage.GREETING:
                 return self._silent(waited)
             case _Stage.AUTHENTICATING:
-                return _timed_out(f"{self}: authentication did not finish within {waited:g} s")
+                awaited = "" if self.connection is None else self.connection.awaited
+                return _timed_out(
+                    f"{self}: authentication did not finish within {waited:g} s{awaited}"
+                )
 
     def _not_connected(self, waited: float) -> KafkaConnectionError:
         shaking = ", TLS handshake included" if self._secure else ""

@@ -432,6 +432,23 @@ async def test_a_process_ends_though_the_endpoint_drips_on() -> None:
 
 
 @bounded(30)
+async def test_a_silent_endpoint_is_named_by_the_connection_that_waits_for_it() -> None:
+    """It is not the broker that keeps the authentication waiting, and the error says so."""
+    security = BrokerSecurity(mechanisms=("OAUTHBEARER",))
+    with endpoint(b"") as url:
+        options = sasl(
+            "OAUTHBEARER",
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_oauthbearer_client_id="me",
+            sasl_oauthbearer_client_secret="canary",
+            connection_setup_timeout=0.2,
+        )
+        async with EmbeddedCluster(security=security) as cluster:
+            with pytest.raises(KafkaConnectionError, match=f"waits for a token from {url}"):
+                await Producer(cluster.bootstrap_servers, **options).start()
+
+
+@bounded(30)
 async def test_a_producer_authenticates_with_tokens_from_the_provider() -> None:
     given = gives({"access_token": token(time.time() + 60), "expires_in": 60})
     with provider(given) as (url, handler):

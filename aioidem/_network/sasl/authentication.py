@@ -86,6 +86,7 @@ class Authentication:
         "_principal",
         "_renew_at",
         "_version",
+        "waits_for",
     )
 
     def __init__(
@@ -105,6 +106,8 @@ class Authentication:
         self._begun_at: float | None = None
         self._renew_at: float | None = None
         self._principal: str | None = None
+        # What `run` waits for, for messages.
+        self.waits_for = client.source
 
     @property
     def due(self) -> bool:
@@ -124,6 +127,7 @@ class Authentication:
             ProtocolError: An answer is malformed.
         """
         name = self._client.name
+        self.waits_for = self._client.source
         mechanism = await _typed(name, lambda: self._client.mechanism(self._host))
         if self._begun_at is not None:
             if mechanism.principal != self._principal:
@@ -141,7 +145,7 @@ class Authentication:
         await self._exchange(ask, mechanism)
 
     async def _exchange(self, ask: Ask, mechanism: Mechanism) -> None:
-        message = await _call(mechanism, lambda: Secret(mechanism.first()))
+        message = await self._call(mechanism, lambda: Secret(mechanism.first()))
         for _ in range(_MAX_ROUNDS):
             sent_at = anyio.current_time()
             answer = authenticate_answer(
@@ -149,7 +153,7 @@ class Authentication:
                     ask, ApiKey.SASL_AUTHENTICATE, self._version, _carrying(self._version, message)
                 )
             )
-            reply = await _call(mechanism, partial(_next, mechanism, answer.challenge))
+            reply = await self._call(mechanism, partial(_next, mechanism, answer.challenge))
             if reply is None:
                 self._expect_end(sent_at, answer.lifetime)
                 return
@@ -162,12 +166,17 @@ class Authentication:
         part = _RANDOM.uniform(_EARLIEST, _LATEST)
         self._renew_at = None if lifetime is None else sent_at + lifetime * part
 
+    async def _call(self, mechanism: Mechanism, step: Callable[[], T]) -> T:
+        self.waits_for = f"a step of {mechanism.name} in this process"
+        return await _typed(mechanism.name, lambda: _perform(mechanism, step))
+
     async def _answer(
         self, ask: Ask, api_key: ApiKey, version: int, make: Callable[[], RequestPayload]
     ) -> Any:
         schema = response_type(api_key, version)
         if schema is None:
             raise InternalError(f"no schema for {api_key.name} v{version}")
+        self.waits_for = "the broker's answer"
         correlation_id = self._new_correlation_id()
         frame = Secret(
             encode_request(make(), correlation_id=correlation_id, client_id=self._client_id)
@@ -182,10 +191,6 @@ def _carrying(version: int, message: Secret[bytes]) -> Callable[[], RequestPaylo
 def _next(mechanism: Mechanism, challenge: bytes) -> Secret[bytes] | None:
     message = mechanism.next(challenge)
     return None if message is None else Secret(message)
-
-
-async def _call(mechanism: Mechanism, step: Callable[[], T]) -> T:
-    return await _typed(mechanism.name, lambda: _perform(mechanism, step))
 
 
 async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:

@@ -47,6 +47,14 @@ class SaslClient:
     def __repr__(self) -> str:
         return f"<SaslClient {self.name}>"
 
+    @property
+    def source(self) -> str:
+        """What the credentials come from, for messages."""
+        if self._oidc is not None:
+            return f"a token from {self._oidc.shown}"
+        callables = "sasl_credentials", "sasl_oauth_token_provider"
+        return next((each for each in callables if getattr(self._config, each)), "the credentials")
+
     def set_credentials(self, username: str, password: str | Secret[str]) -> None:
         """Use this user name and password from the next authentication on.
 

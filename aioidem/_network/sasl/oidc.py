@@ -128,6 +128,11 @@ class ClientCredentials:
         self._replace_at = 0.0
         self._request: _Request | None = None
 
+    @property
+    def shown(self) -> str:
+        """The token endpoint's URL up to its question mark, for messages."""
+        return self._shown
+
     async def token(self) -> Secret[str]:
         """Return a valid token, fetched anew if the last one is near its end.
 
