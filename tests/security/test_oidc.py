@@ -27,7 +27,7 @@ from aioidem import Producer
 from aioidem._config.secret import Secret
 from aioidem._network.sasl.oidc import ClientCredentials
 from aioidem.broker import BrokerSecurity, EmbeddedCluster
-from aioidem.errors import AuthenticationFailedError, KafkaConnectionError
+from aioidem.errors import AuthenticationFailedError, ConfigError, KafkaConnectionError
 
 from .tools import bounded, sasl, token
 
@@ -253,6 +253,26 @@ async def test_what_goes_wrong_is_typed_short_and_without_secrets(
 async def test_a_provider_that_cannot_be_reached_is_a_connection_error() -> None:
     with pytest.raises(KafkaConnectionError, match="no token from"):
         await client("http://127.0.0.1:9/token").token()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ALL_PROXY", "socks5://me:canary@127.0.0.1:1", "ImportError: Using SOCKS proxy"),
+        ("ALL_PROXY", "odd://me:canary@127.0.0.1:1", "ValueError"),
+        ("SSL_CERT_FILE", "/there/is/none", "FileNotFoundError"),
+    ],
+)
+@bounded(20)
+async def test_an_environment_without_an_http_client_is_not_the_fault_of_the_credentials(
+    name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=says) as caught:
+        await client("http://127.0.0.1:9/token").token()
+    assert name in str(caught.value)
+    assert "canary" not in str(caught.value)
+    assert caught.value.__context__ is None
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

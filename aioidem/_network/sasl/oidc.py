@@ -140,6 +140,7 @@ class ClientCredentials:
             AuthenticationFailedError: The provider refuses, or its answer contains no token.
             KafkaConnectionError: The provider cannot be reached, fails, or takes longer than
                 `timeout` seconds.
+            ConfigError: The environment asks the HTTP client for what it does not have.
         """
         while True:
             if self._token is not None and self._clock() < self._replace_at:
@@ -179,7 +180,12 @@ class ClientCredentials:
         failure = f"it did not answer in full within {self._timeout:g} s"
         with anyio.move_on_after(self._timeout):
             if self._http is None:
-                self._http = await _THREADS.run(_load_http_client)
+                try:
+                    self._http = await _THREADS.run(_load_http_client)
+                except KafkaError as error:
+                    return error
+                except Exception as error:  # noqa: BLE001 - the library may raise anything
+                    return ConfigError(f"no token from {self._shown}: {_unusable(error)}")
             try:
                 with _unlogged(self._http.module.__name__, self._url):
                     return await self._post(self._http)
@@ -246,6 +252,15 @@ def _load_http_client() -> _HttpClient:
     # Making the first client imports the HTTP transport, so one is made here, in the thread.
     httpx2.AsyncClient(verify=tls)
     return _HttpClient(httpx2, tls)
+
+
+def _unusable(error: Exception) -> str:
+    """Return why there is no HTTP client. Other texts than these may show a proxy's password."""
+    said = f": {error}" if isinstance(error, ImportError | OSError) else ""
+    return (
+        f"the HTTP client cannot be made ({type(error).__name__}{said}). It reads ALL_PROXY, "
+        "HTTPS_PROXY, HTTP_PROXY, SSL_CERT_FILE and SSL_CERT_DIR from the environment"
+    )
 
 
 def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
