@@ -381,7 +381,7 @@ class Connections:
 
         Its ``__cause__`` holds the errors of the operating system.
         """
-        tried = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
+        tried = ", ".join(node.address for node in self.nodes.values() if node.node_id < 0)
         reasons = "; ".join(map(reason_of, failures))
         named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])
         kind = type(named) if isinstance(named, errors.KafkaError) else errors.KafkaConnectionError

@@ -529,7 +529,7 @@ def test_the_state_of_each_bootstrap_address_is_told() -> None:
 
 
 def test_no_failure_is_told_until_every_bootstrap_address_has_failed() -> None:
-    wires = Wires("b2:9092")
+    wires = Wires("[::1]:9092")
     wires.learn(0)
     wires.failed(0, OSError("not asked"))
     assert wires.all.bootstrap_failure() is None
@@ -538,7 +538,7 @@ def test_no_failure_is_told_until_every_bootstrap_address_has_failed() -> None:
     wires.failed(-2, OSError("no route"))
     failure = wires.all.bootstrap_failure()
     assert type(failure) is errors.KafkaConnectionError
-    assert failure.args[0] == "Unable to bootstrap from b1:9092, b2:9092: refused; no route"
+    assert failure.args[0] == "Unable to bootstrap from b1:9092, [::1]:9092: refused; no route"
     below = failure.__cause__
     assert isinstance(below, BaseExceptionGroup)
     assert [str(each) for each in below.exceptions] == ["refused", "no route"]
