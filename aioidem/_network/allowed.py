@@ -6,18 +6,19 @@ may. The bootstrap servers come from the user and are always allowed.
 
 Invariants: nothing is sent to an address that is not allowed, not even a TCP handshake. A host name
 that is allowed only because its address is in an allowed network is resolved here, and the
-connection goes to the address that was checked, so a different DNS answer later changes nothing.
+connection goes to an address that was checked, so a different DNS answer later changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
 from anyio.abc import ByteStream
 
 from aioidem._config import ProducerConfig
+from aioidem._network.happy_eyeballs import race
 from aioidem._network.names import addresses_of
 from aioidem._network.transport import Connector, address
 from aioidem._protocol.foreign_text import printable
@@ -69,13 +70,30 @@ class AllowedConnector:
         name = host.lower()
         if name in self._names or self._in_a_domain(name):
             return await self._inner.connect(host, port)
-        for found in await self._addresses(host, port):
-            if any(ip_address(found) in network for network in self._networks):
-                return await self._inner.connect(found, port)
+        allowed = [
+            found
+            for found in await self._addresses(host, port)
+            if any(ip_address(found) in network for network in self._networks)
+        ]
+        if allowed:
+            return await self._connect_to_first(allowed, port)
         raise BrokerNotAllowedError(
             f"the cluster named a broker at {printable(address(host, port))}, which "
             "is not in allowed_brokers: no connection was made"
         )
+
+    async def _connect_to_first(self, addresses: Sequence[str], port: int) -> ByteStream:
+        """Return a stream to the first of these IP addresses that accepts the connection."""
+        if len(addresses) == 1:
+            return await self._inner.connect(addresses[0], port)
+        failures: list[KafkaConnectionError] = []
+        connected = await race(
+            addresses, lambda ip: self._inner.connect(ip, port), KafkaConnectionError, failures
+        )
+        if connected:
+            return connected[0]
+        reasons = "; ".join(str(each.args[0]) for each in failures)
+        raise KafkaConnectionError(reasons) from failures[0]
 
     def _in_a_domain(self, name: str) -> bool:
         # A host with a colon or a percent sign is an IPv6 address. The zone after the percent sign

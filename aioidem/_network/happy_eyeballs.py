@@ -6,13 +6,16 @@ program may keep busy (see `names.py`), so here the addresses are given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 import anyio
-from anyio.abc import SocketStream
+from anyio.abc import ByteStream, SocketStream
 
-__all__ = ["connect_to_first"]
+__all__ = ["connect_to_first", "race"]
+
+S = TypeVar("S", bound=ByteStream)
+E = TypeVar("E", bound=Exception)
 
 _DELAY: Final = 0.25
 """How many seconds an attempt is alone before the next address is tried beside it."""
@@ -21,24 +24,51 @@ _DELAY: Final = 0.25
 async def connect_to_first(addresses: Sequence[str], port: int) -> SocketStream:
     """Return a stream to the first of these IP addresses that accepts the connection.
 
+    Raises:
+        OSError: No address accepts the connection. Several failures are its cause, as a group.
+    """
+
+    async def connect(ip: str) -> SocketStream:
+        return await anyio.connect_tcp(ip, port)
+
+    if len(addresses) == 1:
+        return await connect(addresses[0])
+    failures: list[OSError] = []
+    connected = await race(addresses, connect, OSError, failures)
+    if connected:
+        return connected[0]
+    # anyio says only that all attempts have failed; the cause says why.
+    causes = [e.__cause__ if isinstance(e.__cause__, OSError) else e for e in failures]
+    raise OSError("no address accepts the connection") from ExceptionGroup(
+        "multiple connection attempts failed", causes
+    )
+
+
+async def race(
+    addresses: Sequence[str],
+    connect: Callable[[str], Awaitable[S]],
+    expected: type[E],
+    failures: list[E],
+) -> list[S]:
+    """Connect to these IP addresses, and return a list of the first stream, empty if there is none.
+
     The first IPv6 address is tried first and the first IPv4 address second. The next address is
     tried when an attempt has failed, or has taken a quarter of a second. The other attempts end
     when one has succeeded.
 
-    Raises:
-        OSError: No address accepts the connection. Several failures are its cause, as a group.
+    Args:
+        addresses: The IP addresses.
+        connect: Opens a stream to one of them.
+        expected: The exceptions of `connect` that are failures to connect.
+        failures: Receives these exceptions.
     """
-    if len(addresses) == 1:
-        return await anyio.connect_tcp(addresses[0], port)
-    connected: list[SocketStream] = []
-    failures: list[OSError] = []
+    connected: list[S] = []
 
     async def attempt(ip: str, over: anyio.Event) -> None:
         try:
-            stream = await anyio.connect_tcp(ip, port)
-        except OSError as error:
-            cause = error.__cause__  # anyio says only that all attempts have failed
-            failures.append(cause if isinstance(cause, OSError) else error)
+            stream = await connect(ip)
+        except expected as error:
+            failures.append(error)
         else:
             if connected:
                 await anyio.aclose_forcefully(stream)
@@ -59,11 +89,7 @@ async def connect_to_first(addresses: Sequence[str], port: int) -> SocketStream:
         for stream in connected:
             await anyio.aclose_forcefully(stream)
         raise
-    if connected:
-        return connected[0]
-    raise OSError("no address accepts the connection") from ExceptionGroup(
-        "multiple connection attempts failed", failures
-    )
+    return connected
 
 
 def _in_order(addresses: Sequence[str]) -> Sequence[str]:

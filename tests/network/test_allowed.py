@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from typing import Any
 
 import anyio
@@ -15,7 +16,7 @@ from aioidem._broker.intercept import Action, RequestSeen, Rewrite
 from aioidem._config import ProducerConfig
 from aioidem._network.allowed import AllowedConnector, limited
 from aioidem.broker import EmbeddedCluster
-from aioidem.errors import BrokerNotAllowedError, ConfigError, KafkaError
+from aioidem.errors import BrokerNotAllowedError, ConfigError, KafkaConnectionError, KafkaError
 
 pytestmark = pytest.mark.anyio
 
@@ -92,6 +93,35 @@ async def test_a_name_is_connected_to_by_the_address_that_was_checked() -> None:
     with pytest.raises(BrokerNotAllowedError):
         await AllowedConnector(noting, ["10.0.0.0/8"], []).connect("localhost", 9092)
     assert len(noting.asked) == 1
+
+
+class Half(Noting):
+    """A connector that can connect to all addresses but the given ones."""
+
+    def __init__(self, *dead: str) -> None:
+        super().__init__()
+        self._dead = dead
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        stream = await super().connect(host, port)
+        if host in self._dead:
+            raise KafkaConnectionError(f"{host}: refused")
+        return stream
+
+
+async def test_each_allowed_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one of a broker's addresses does not accept connections, another one may do."""
+    addresses = ["10.9.0.1", "10.1.0.1", "10.1.0.2"]
+
+    def look_up(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 9092)) for ip in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    half = Half("10.1.0.1")
+    await AllowedConnector(half, ALLOWED, []).connect("b.example.com", 9092)
+    assert half.asked == [("10.1.0.1", 9092), ("10.1.0.2", 9092)]
+    with pytest.raises(KafkaConnectionError, match=r"10\.1\.0\.1: refused; 10\.1\.0\.2: refused"):
+        await AllowedConnector(Half(*addresses), ALLOWED, []).connect("b.example.com", 9092)
 
 
 def test_without_the_option_nothing_is_limited() -> None:
