@@ -105,8 +105,14 @@ async def _open(config: ProducerConfig, prefix: str) -> tuple[str, ...]:
         return {name for broker in brokers async for name in _listed(config, broker)}
 
     found = await until_known(config, "open transactions", _ASK_SECONDS, find)
-    # The query's ids end with a task's number; other ids with this prefix are not touched.
-    return tuple(sorted(name for name in found if name.removeprefix(prefix).isdecimal()))
+    # The query's ids are the prefix and a task's number; no others are touched, of any form.
+    return tuple(
+        sorted(
+            name
+            for name in found
+            if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()
+        )
+    )
 
 
 async def _brokers(config: ProducerConfig, server: Place) -> list[Place]:

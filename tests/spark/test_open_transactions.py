@@ -59,6 +59,7 @@ async def left_open(*, loads: bool) -> None:
 
         async with (
             writing(cluster, topic, f"{PREFIX}.{other}.0") as stranger,
+            writing(cluster, topic, "42") as numbered,  # as a service that numbers its producers
             writing(cluster, topic, names[0]),
             writing(cluster, topic, names[1]) as twin,
             writing(cluster, topic, names[2]) as done,
@@ -75,6 +76,7 @@ async def left_open(*, loads: bool) -> None:
             # The transaction of another program is the oldest one, and holds back all others.
             assert open_in(cluster, topic) > 0
             await stranger.commit_transaction()
+            await numbered.commit_transaction()
             assert open_in(cluster, topic) == 0
             assert await end_transactions_of(streaming_sink(cluster, topic), query) == ()
 
