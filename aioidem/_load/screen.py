@@ -165,8 +165,10 @@ class LiveScreen:
         The rate is the steady one, which leaves out the first batch; without a steady rate, it is
         the rate of the whole run.
         """
+        task = self._tasks.pop(name, None)
+        if task is None:  # it has ended before it could begin: the cluster was not reached
+            return
         steady = result.steady_records_per_sec or result.records_per_sec
-        task = self._tasks[name]
         total = next(bar.total for bar in self._progress.tasks if bar.id == task)
         rate = f"{result.acked} acked, {steady:,.0f}/s"
         self._progress.update(task, completed=total or 1, total=total or 1, rate=rate)

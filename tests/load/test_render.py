@@ -243,6 +243,21 @@ def test_a_run_that_ends_without_progress_still_ends_on_a_terminal() -> None:
     assert "window" in out.getvalue()
 
 
+def test_a_run_that_has_not_begun_leaves_the_bars_of_others_as_they_are() -> None:
+    """If the cluster cannot be reached, a run has an end without a beginning."""
+    out = StringIO()
+    console = Console(file=out, width=120, force_terminal=True)
+    with LiveScreen(console, console) as screen:
+        screen.end("5 in flight", row(batches=0))
+        screen.begin("5 in flight", None)
+        screen.end("5 in flight", row(5))
+        screen.end("5 in flight", row(batches=0))  # the second run of `--in-flight 5,5`
+        screen.table([row(batches=0)])
+    shown = out.getvalue()
+    assert f"{row(5).acked} acked" in shown
+    assert " 0 acked" not in shown
+
+
 def test_the_screen_is_chosen_by_where_the_output_goes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
