@@ -16,6 +16,7 @@ cannot match and which does not fit a log.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1, 2 or 128 + the number of the signal that ended the command.
     """
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         # A character that the terminal's encoding lacks is shown as "?" instead of raising an
         # error.
@@ -66,3 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         library, extra = _EXTRAS[missing]
         print(f"aioidem: needs {library}: pip install 'aioidem[{extra}]'", file=sys.stderr)
         return 1
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in the place of each standard stream that was closed (`>&-`).
+
+    Otherwise sockets and files get the streams' numbers, and uvloop aborts the process.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free

@@ -462,3 +462,20 @@ def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
         process.wait(timeout=30)
     assert "Traceback" not in err
     assert json.loads(path.read_text())[0]["acked"] > 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_standard_stream_that_is_closed_does_no_harm(tmp_path: Path, closed: str) -> None:
+    """A run without a standard stream, as under some schedulers, is a run like any other."""
+    path = tmp_path / "out.json"
+    words = [*AIOIDEM, "perf", "--num-records", "5", "--json", str(path)]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(path.read_text())[0]["acked"] == 5
