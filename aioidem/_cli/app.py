@@ -54,6 +54,10 @@ def run(argv: list[str]) -> int:
         # The reader of the output closed the pipe (`| head`).
         silence(sys.stdout)
         return 1
+    except OSError as error:
+        # The disk is full to which the output goes, or a file cannot be used as it was to be.
+        silence(sys.stdout)
+        return _refuse(name, str(error), 1)
     return status if isinstance(status, int) else 0
 
 

@@ -12,9 +12,10 @@ Rejected: rich's live display in a pipe. It prints nothing until the end, and th
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import IO, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -61,11 +62,21 @@ class Screen(Protocol):
 
 
 class _PatientConsole(Console):
-    """A console that becomes silent when the reader of the pipe closes it (`| head`).
+    """A console that becomes silent when its output cannot be written.
 
-    Rich's own console would then end the process at the next print, while a producer has records in
+    That is so when the reader of the pipe closes it (`| head`), or when the disk is full. Rich's
+    own console would then end the process at the next print, while a producer has records in
     flight. With this console the run goes on, writes its files and returns the right exit status.
     """
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print, or say once on standard error why that is not possible."""
+        try:
+            super().print(*objects, **how)
+        except OSError as error:
+            self.on_broken_pipe()
+            if not self.stderr:
+                print(f"aioidem: standard output: {error.strerror}", file=sys.stderr)
 
     def on_broken_pipe(self) -> None:
         """Drop everything that is printed from now on."""
