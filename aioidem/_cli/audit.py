@@ -22,7 +22,7 @@ from rich.table import Table
 from aioidem._config import validate_topic
 from aioidem._load.properties import gather_properties
 from aioidem._load.render import write_whole
-from aioidem._load.usage import UsageError, one_line, terminal_line
+from aioidem._load.usage import UsageError, one_line, output_file, reason, terminal_line
 from aioidem._protocol.foreign_text import printable
 from aioidem.errors import RecordError
 
@@ -89,12 +89,9 @@ def plan_audit(
     if follow and json_file is not None:
         raise UsageError("--json: not with --follow, which has no end to report")
     remote = "://" in ledger
-    if follow and not remote:
-        Path(ledger).mkdir(parents=True, exist_ok=True)  # a load that starts later writes there
-    if not remote and not Path(ledger).is_dir():
-        raise UsageError(f"--ledger: {ledger} is not a folder")
-    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise UsageError(f"--json: {json_file} cannot be written")
+    if not remote:
+        _check_ledger(Path(ledger), follow=follow)
+    output_file("--json", json_file)
     properties = gather_properties(consumer_props, config_file, flag="--consumer-props")
     settings = gather_properties(spark_conf, flag="--spark-conf")
     return AuditCommand(
@@ -111,6 +108,17 @@ def plan_audit(
         every=every,
         warnings=(*properties.warnings, *settings.warnings),
     )
+
+
+def _check_ledger(folder: Path, *, follow: bool) -> None:
+    try:
+        if follow:
+            folder.mkdir(parents=True, exist_ok=True)  # a load that starts later writes there
+        found = folder.is_dir()
+    except OSError as error:
+        raise UsageError(f"--ledger: {folder}: {reason(error)}") from error
+    if not found:
+        raise UsageError(f"--ledger: {folder} is not a folder")
 
 
 def _out(ledger: str, out: str | None) -> str:
@@ -164,13 +172,13 @@ def _audit_once(spark: SparkSession, plan: AuditPlan, command: AuditCommand) -> 
     from aioidem._spark.audit import audit as audit_on_spark
 
     found = audit_on_spark(spark, plan)
-    if command.json_file is not None:
-        write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
     console = Console(highlight=False)
     console.print(findings_table(found))
     for line in example_lines(found):
         console.print(line, markup=False, soft_wrap=True)
     console.print(f"written to {command.out}", markup=False, soft_wrap=True)
+    if command.json_file is not None:
+        write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
     return 1 if any(found["anomalies"].values()) else 0
 
 

@@ -23,7 +23,7 @@ from aioidem._admin.log_reading import resolve_incidents
 from aioidem._config import ProducerConfig
 from aioidem._load.properties import gather_properties
 from aioidem._load.render import write_whole
-from aioidem._load.usage import UsageError, one_line, reason, terminal_line
+from aioidem._load.usage import UsageError, one_line, output_file, reason, terminal_line
 from aioidem.errors import ConfigError, KafkaError
 from aioidem.incident import Incident, incidents_from_json
 from aioidem.resolution import Resolution, Verdict
@@ -63,8 +63,7 @@ def plan_resolve(
     """
     if not 0 < timeout <= _MAX_TIMEOUT:
         raise UsageError(f"--timeout: {timeout:g} is not above 0 and up to {_MAX_TIMEOUT:g}")
-    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise UsageError(f"--json: {json_file} cannot be written")
+    output_file("--json", json_file)
     properties = gather_properties(consumer_props, config_file, flag="--consumer-props")
     values = {**properties.values, "bootstrap.servers": bootstrap_server}
     try:
@@ -121,15 +120,21 @@ def resolve(command: ResolveCommand) -> int:
         return 130
     for each in found:
         print(terminal_line(_line(each)))
-    if command.json_file is not None:
-        text = json.dumps([_as_object(each) for each in found], indent=2)
-        try:
-            write_whole(command.json_file, text + "\n")
-        except OSError as error:
-            said = f"--json: {command.json_file}: {reason(error)}"
-            print(f"aioidem resolve: {terminal_line(said)}", file=sys.stderr)
-            return 1
+    if command.json_file is not None and not _write(command.json_file, found):
+        return 1
     return 0 if all(each.verdict is not Verdict.UNDECIDED for each in found) else 1
+
+
+def _write(path: Path, found: Sequence[Resolution]) -> bool:
+    """Write the verdicts, and return whether that succeeded; an error is printed."""
+    text = json.dumps([_as_object(each) for each in found], indent=2)
+    try:
+        write_whole(path, text + "\n")
+    except OSError as error:
+        line = terminal_line(f"aioidem resolve: --json: {path}: {reason(error)}")
+        print(line, file=sys.stderr)
+        return False
+    return True
 
 
 def _line(found: Resolution) -> str:

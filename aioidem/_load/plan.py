@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from aioidem._engine.memory import COPIES_SHARE
 from aioidem._engine.record import RECORD_MEMORY
 from aioidem._load.payload import Numbers, choose_values, longest, mean_size
 from aioidem._load.properties import gather_properties
-from aioidem._load.usage import UsageError, between, one_line, shown, whole
+from aioidem._load.usage import UsageError, between, one_line, output_file, shown, whole
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 from aioidem.errors import ConfigError, RecordError
 
@@ -255,8 +254,8 @@ def plan_perf(
         retain=whole("--retain", retain, DEFAULT_RETAIN, DEFAULT_RETAIN, MAX_RETAIN),
         brokers=whole("--brokers", brokers, 1, 1, MAX_BROKERS),
         partitions=whole("--partitions", partitions, 1, 1, MAX_PARTITIONS),
-        json_file=_output("--json", json_file),
-        report_file=_output("--report", report_file),
+        json_file=output_file("--json", json_file),
+        report_file=output_file("--report", report_file),
         print_metrics=print_metrics,
         reporting_interval=_interval(reporting_interval_ms),
         warnings=gathered.warnings,
@@ -410,17 +409,3 @@ def _check_configs(plan: PerfPlan, flag: str) -> None:
 def _check_report_extra(report_file: Path | None) -> None:
     if report_file is not None and importlib.util.find_spec("plotly") is None:
         raise UsageError("--report: needs plotly: pip install 'aioidem[report]'")
-
-
-def _output(flag: str, path: Path | None) -> Path | None:
-    """Return the path after a check that a file can be written there, without creating it."""
-    if path is None:
-        return None
-    if path.is_dir():
-        raise UsageError(f"{flag}: {path} is a directory")
-    parent = path.parent
-    if not parent.is_dir():
-        raise UsageError(f"{flag}: {parent} is not a directory")
-    if not os.access(path if path.exists() else parent, os.W_OK):
-        raise UsageError(f"{flag}: {path} cannot be written")
-    return path

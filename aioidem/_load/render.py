@@ -196,7 +196,7 @@ def write_whole(path: Path, text: str) -> None:
     # The text is first written to a temporary file in the same folder, because a rename is atomic
     # only within one file system.
     with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        "w", encoding="utf-8", dir=path.parent, prefix=".aioidem.", delete=False
     ) as file:
         temporary = Path(file.name)
         try:

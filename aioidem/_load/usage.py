@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 from aioidem._protocol.foreign_text import printable
@@ -10,6 +12,7 @@ __all__ = [
     "UsageError",
     "between",
     "one_line",
+    "output_file",
     "reason",
     "shown",
     "terminal_line",
@@ -44,6 +47,34 @@ def between(flag: str, value: float, low: float, high: float) -> float:
     if not low <= value <= high:  # NaN is not in the range either
         raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
     return value
+
+
+def output_file(flag: str, path: Path | None) -> Path | None:
+    """Return the path after a check that a file can be written there, without creating it.
+
+    Raises:
+        UsageError: The path is a directory, or no file can be written there.
+    """
+    if path is None:
+        return None
+    try:
+        _check_output(flag, path)
+    except OSError as error:  # such as a name that is too long
+        raise UsageError(f"{flag}: {path}: {reason(error)}") from error
+    return path
+
+
+def _check_output(flag: str, path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{flag}: {path} is a directory")
+    parent = path.parent
+    if not parent.is_dir():
+        raise UsageError(f"{flag}: {parent} is not a directory")
+    # `write_whole` replaces a regular file by another one, and so must be able to make one.
+    asked = [path] if path.exists() else []
+    asked += [parent] if path.is_file() or not asked else []
+    if not all(os.access(each, os.W_OK) for each in asked):
+        raise UsageError(f"{flag}: {path} cannot be written")
 
 
 def shown(text: str, limit: int = 60) -> str:

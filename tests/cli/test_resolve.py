@@ -63,6 +63,24 @@ def test_each_incident_has_a_line_and_the_status_says_if_all_are_decided(
         assert "UNDECIDED (NOT_FENCED)" in capsys.readouterr().out
 
 
+@pytest.mark.embedded
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_file_that_cannot_be_written_takes_no_verdict_along(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """What was found is printed, and a line on standard error says what became of the file."""
+    with EmbeddedCluster.in_thread() as cluster:
+        cluster.create_topic("t")
+        written = anyio.run(lambda: incident_of(cluster, written=True, fenced=False))
+        file = tmp_path / "incidents.json"
+        file.write_text(written.to_json())
+        words = ["resolve", "--incident", str(file), "--json", "/dev/full"]
+        assert main([*words, "--bootstrap-server", cluster.bootstrap_servers]) == 1
+    told = capsys.readouterr()
+    assert "WRITTEN at offset" in told.out
+    assert told.err == "aioidem resolve: --json: /dev/full: No space left on device\n"
+
+
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [
@@ -72,7 +90,8 @@ def test_each_incident_has_a_line_and_the_status_says_if_all_are_decided(
         ('{"topic": "t"}', [], "the field partition is missing"),
         ("\xff", [], "--incident:"),
         (None, ["--timeout", "0"], "--timeout: 0 is not above 0"),
-        (None, ["--json", "/none/there"], "--json: /none/there cannot be written"),
+        (None, ["--json", "/none/there"], "--json: /none is not a directory"),
+        (None, ["--json", "x" * 300], "--json: xxx"),
         (None, ["--consumer-props", "security.protocol=NONE"], "security"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,6 +296,19 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_run(
     """An output file that cannot be written is refused before the run starts."""
     assert "is a directory" in refused(**{flag: tmp_path})
     assert "is not a directory" in refused(**{flag: tmp_path / "none" / "file"})
+    assert "File name too long" in refused(**{flag: tmp_path / ("x" * 300)})
+
+
+def test_a_file_in_a_folder_that_takes_no_new_ones_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result takes the place of a file as a new file, which its folder must permit."""
+    there = tmp_path / "out.json"
+    there.touch()
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    assert refused(json_file=there) == f"--json: {there} cannot be written"
+    assert refused(json_file=tmp_path / "new.json").endswith("new.json cannot be written")
+    assert plan_perf(json_file=Path(os.devnull)).json_file == Path(os.devnull)
 
 
 def test_the_missing_extra_of_the_report_is_named(

@@ -143,6 +143,13 @@ def test_a_file_is_replaced_whole_and_readable_as_any_other(tmp_path: Path) -> N
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
+def test_the_longest_name_that_a_file_may_have_is_a_name_for_an_output(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    render.write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     """A failed write keeps the old file, and leaves no temporary file."""
     path = tmp_path / "out.json"

@@ -297,6 +297,8 @@ def test_values_of_strangers_are_judged_as_by_the_history_checker_and_reported(
         ("--ledger . --bootstrap-server h:1 --topic t --json no/where", "--json: "),
         ("--ledger . --bootstrap-server h:1 --topic t --follow --every 0", "--every: 0"),
         ("--ledger . --bootstrap-server h:1 --topic t --follow --json x", "--json: not with"),
+        ("--ledger /dev/null --bootstrap-server h:1 --topic t --follow", "--ledger: /dev/null"),
+        (f"--ledger {'x' * 300} --bootstrap-server h:1 --topic t", "File name too long"),
     ],
 )
 def test_bad_usage_is_one_line(
