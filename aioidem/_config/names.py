@@ -98,13 +98,15 @@ def both_names(name: str) -> str:
     return name if java is None or java == name else f"{name} ({java})"
 
 
-def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
+def unknown(name: object, known: tuple[str, ...]) -> ConfigError:
     """Return the error for a name that is not an option; its message suggests the intended name.
 
     Args:
         name: What the caller wrote.
         known: All legal names: the native ones, Java's, or those of `AIOKafkaProducer`.
     """
+    if not isinstance(name, str):
+        return ConfigError(f"unknown option {reprlib.repr(name)}: expected a name, a string")
     for native, option in OPTIONS.items():
         here = native if native in known else option.java
         if name in {native, option.java, option.aiokafka} and here in known:

@@ -282,7 +282,11 @@ def _unmet_by_directory(path: str) -> str | None:
     """
     from pathlib import Path  # here, because few programs set the option
 
-    if not Path(path).is_dir():
+    try:
+        exists = Path(path).is_dir()
+    except OSError:  # the name is too long, or a directory above may not be looked into
+        exists = False
+    if not exists:
         return "a directory that exists"
     if not os.access(path, os.W_OK | os.X_OK):
         return "a directory in which this process may create files"

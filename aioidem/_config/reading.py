@@ -87,7 +87,7 @@ def _one_level(properties: Mapping[str, str]) -> Mapping[str, str]:
 
     Only the level of the codec in use is kept.
     """
-    codec = properties.get("compression.type", "none")
+    codec = str(properties.get("compression.type", "none")).strip()
     levels = {f"compression.{name}.level": name for name in LEVELS}
     resolved: dict[str, str] = {}
     for name, text in properties.items():

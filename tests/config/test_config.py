@@ -464,13 +464,19 @@ def test_a_delivery_timeout_of_exactly_linger_plus_request_timeout_is_taken(
     )
 
 
+@pytest.mark.parametrize("name", [b"linger.ms", 5, None])
+def test_the_name_of_a_property_is_a_string(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"unknown option .*: expected a name, a string"):
+        _properties({name: "5"})
+
+
 def test_a_directory_that_cannot_take_a_flight_record_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must exist, be a directory and be writable before the record is needed."""
     file = tmp_path / "file"
     file.touch()
-    for wrong in (tmp_path / "missing", file, f"{tmp_path}\0"):
+    for wrong in (tmp_path / "missing", file, f"{tmp_path}\0", tmp_path / ("x" * 300)):
         with pytest.raises(ConfigError, match=r"flight_record_directory .*: expected a directory"):
             _build(flight_record_directory=str(wrong))
     with pytest.raises(ConfigError, match=r" flight\.record\.directory=.*a directory that exists"):
@@ -606,6 +612,8 @@ def test_properties_without_addresses_are_refused() -> None:
 def test_javas_level_properties_count_for_the_codec_in_use_only() -> None:
     """Java's property for the level of a codec is ignored if another codec, or none, is in use."""
     levels = {"compression.gzip.level": "9", "compression.zstd.level": "3"}
+    # Properties of a file keep the blanks at the end of their lines.
+    assert _properties({"compression.type": "gzip ", **levels}).compression_level == 9
     assert _properties({**levels, "compression.type": "zstd"}).compression_level == 3
     assert _properties({**levels, "compression.type": "gzip"}).compression_level == 9
     assert _properties({**levels, "compression.type": "lz4"}).compression_level is None
