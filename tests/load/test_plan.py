@@ -197,6 +197,14 @@ def test_large_values_do_not_fill_the_memory() -> None:
     assert sum(map(len, plan.values)) <= 4 << 20
 
 
+def test_the_largest_values_are_made_like_small_ones() -> None:
+    """The documented limit is the limit of a value, and not of the source of random numbers."""
+    size = 1 << 28
+    props = [f"max.request.size={size + 100}", f"buffer.memory={2 * size}"]
+    [value] = plan_perf(record_size=size, producer_props=props).values
+    assert len(value) == size
+
+
 # --- contradictions -------------------------------------------------------------------------------
 
 
