@@ -53,7 +53,7 @@ _DEFAULT_TIMEOUT: Final = "900000"
 _RETENTION_MINUTES: Final = 7 * 24 * 60  # Kafka's default
 _IDENTITY: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 # Spark adds these options to those of the user.
-_IGNORED: Final = frozenset({"path", "checkpointlocation"})
+_IGNORED: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "key": ("string", "binary"),

@@ -179,6 +179,12 @@ def test_a_bad_option_is_named(given: dict[str, str], message: str) -> None:
         SinkOptions.read(given)
 
 
+def test_what_spark_adds_for_a_stream_is_no_unknown_option() -> None:
+    """Spark passes the names of query and checkpoint on as options; `queryName` makes the first."""
+    given = {**SERVERS, "topic": "t", "checkpointLocation": "/c", "queryName": "clicks"}
+    assert SinkOptions.read(given, streaming=True).topic == "t"
+
+
 def test_names_are_taken_in_any_case_and_passwords_are_not_shown() -> None:
     """Option names are accepted in any case, and no password is shown."""
     read = SinkOptions.read(
