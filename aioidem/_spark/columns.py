@@ -164,8 +164,9 @@ def _binary(name: str, column: pa.Array) -> pa.Array:
     return column.cast(_BINARY)
 
 
-def _header_text(headers: list[dict[str, object]] | None) -> bytes | None:
+def _header_text(headers: list[dict[str, object] | None] | None) -> bytes | None:
     """Return a row's headers as bytes; a row without headers has none, however that is said."""
     if not headers:
         return None
-    return repr([tuple(each.values()) for each in headers]).encode()
+    # A header that is null cannot be sent, and is refused when the row is queued.
+    return repr([each and tuple(each.values()) for each in headers]).encode()

@@ -93,6 +93,12 @@ def test_bytes_that_move_from_one_column_to_another_change_the_sum() -> None:
     assert len(set(sums)) == len(sums)
 
 
+def test_a_header_that_is_null_is_left_to_the_producer_to_refuse() -> None:
+    """The producer's error names the column; the sum, which comes first, has none of its own."""
+    row, other = {"value": b"v", "headers": [None]}, {"value": b"v", "headers": []}
+    assert summed(made([row])) != summed(made([other]))
+
+
 def test_the_layout_of_a_column_changes_no_sum() -> None:
     """Text or bytes, 32 or 64 bits, an absent column or one of nulls: the sum is the same."""
     values = ["a", None, "", "bc"]
