@@ -86,7 +86,7 @@ def _read(path: Path) -> list[Incident]:
             data = file.read(_MAX_FILE + 1)
         if len(data) > _MAX_FILE:
             raise UsageError(f"--incident: {path} has more than {_MAX_FILE} bytes")
-        found = incidents_from_json(data.decode())
+        found = incidents_from_json(data.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--incident: {path}: {error.strerror}") from error
     except ValueError as error:

@@ -58,7 +58,8 @@ def test_each_incident_has_a_line_and_the_status_says_if_all_are_decided(
         answers = json.loads(told.read_text())
         assert [each["verdict"] for each in answers] == ["WRITTEN", "ABSENT"]
         assert Incident.from_json(json.dumps(answers[0]["incident"])) == written
-        file.write_text(still.to_json())
+        # Editors on Windows begin a file with a mark.
+        file.write_text(still.to_json(), encoding="utf-8-sig")
         assert main(words) == 1
         assert "UNDECIDED (NOT_FENCED)" in capsys.readouterr().out
 
