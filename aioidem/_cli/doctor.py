@@ -67,7 +67,7 @@ def plan_doctor(
         if topic is not None:
             _check_topic(flag, topic)
     if not 1.0 <= timeout <= _LONGEST:  # NaN is not in the range either
-        raise UsageError(f"--timeout: {timeout:g} is not from 1 to {_LONGEST:g}")
+        raise UsageError(f"--timeout: {timeout:.15g} is not from 1 to {_LONGEST:g}")
     wanted_rate = parse_rate(rate, record_size)
     properties = gather_properties(producer_props, config_file)
     config = _config({**properties.values, _SERVERS: bootstrap_server})

@@ -62,7 +62,7 @@ def plan_resolve(
         UsageError: a flag is malformed or out of range, or the file has no incidents.
     """
     if not 0 < timeout <= _MAX_TIMEOUT:
-        raise UsageError(f"--timeout: {timeout:g} is not above 0 and up to {_MAX_TIMEOUT:g}")
+        raise UsageError(f"--timeout: {timeout:.15g} is not above 0 and up to {_MAX_TIMEOUT:g}")
     output_file("--json", json_file)
     properties = gather_properties(consumer_props, config_file, flag="--consumer-props")
     values = {**properties.values, "bootstrap.servers": bootstrap_server}

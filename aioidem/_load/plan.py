@@ -72,6 +72,7 @@ _OFFSET_DELTA = 15
 _TIMESTAMP_DELTA = 100
 
 _IN_FLIGHT_PROPERTY = "max.in.flight.requests.per.connection"
+_SERVERS = "bootstrap.servers"
 _TRANSACTIONAL_ID = "transactional.id"
 
 
@@ -149,7 +150,7 @@ class PerfPlan:
         config = ProducerConfig.from_properties(
             {
                 **self.properties,
-                "bootstrap.servers": bootstrap,
+                _SERVERS: bootstrap,
                 _IN_FLIGHT_PROPERTY: str(in_flight),
             }
         )
@@ -261,7 +262,10 @@ def plan_perf(
         warnings=gathered.warnings,
     )
     _check_report_extra(report_file)
-    _check_configs(plan, "--producer-props" if producer_props else "--command-config")
+    flags = {_SERVERS: ("--bootstrap-server", bootstrap_server)}
+    flags[_TRANSACTIONAL_ID] = ("--transactional-id", transactional_id)
+    own = {name: flag for name, (flag, value) in flags.items() if value is not None}
+    _check_configs(plan, own, "--producer-props" if producer_props else "--command-config")
     return plan
 
 
@@ -290,7 +294,7 @@ def _transactions(
 
 def _bootstrap(flag: str | None, properties: dict[str, str]) -> str | None:
     """Return the servers that the flag or a property names, and remove the property."""
-    prop = properties.pop("bootstrap.servers", None)
+    prop = properties.pop(_SERVERS, None)
     if flag is not None and prop is not None and flag != prop:
         raise UsageError(
             f"--bootstrap-server {flag} contradicts --producer-props bootstrap.servers={prop}"
@@ -333,7 +337,7 @@ def _limits(
         return None, DEFAULT_DURATION
     if not 0 < duration <= MAX_DURATION:
         raise UsageError(
-            f"--duration: {duration:g} is not above 0 and at most {MAX_DURATION:g} seconds"
+            f"--duration: {duration:.15g} is not above 0 and at most {MAX_DURATION:g} seconds"
         )
     return None, duration
 
@@ -382,14 +386,21 @@ def _throughput(records_per_second: float) -> float:
     return records_per_second
 
 
-def _check_configs(plan: PerfPlan, flag: str) -> None:
-    """Raise UsageError, before the first run, if a property is wrong or contradicts a flag."""
+def _check_configs(plan: PerfPlan, own: Mapping[str, str], others: str) -> None:
+    """Raise UsageError, before the first run, if a property is wrong or contradicts a flag.
+
+    Args:
+        plan: the plan.
+        own: the flags that were given in the place of a property, by the property's name.
+        others: the flag that gave all other properties.
+    """
     bootstrap = "localhost:9092" if plan.bootstrap is None else plan.bootstrap
     try:
         configs = [plan.config(in_flight, bootstrap) for in_flight in plan.in_flight]
     except ConfigError as error:
-        culprit = flag if plan.properties else "--bootstrap-server"
-        raise UsageError(f"{culprit}: {one_line(error)}") from error
+        text = one_line(error)
+        culprit = own.get(text.partition("=")[0], others)
+        raise UsageError(f"{culprit}: {text}") from error
     largest = record_size_bound(None, longest(plan.values), ())
     for config in configs:
         limit = min(config.max_request_size, config.buffer_memory)

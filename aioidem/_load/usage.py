@@ -45,7 +45,7 @@ def between(flag: str, value: float, low: float, high: float) -> float:
         UsageError: The number is not from `low` to `high`.
     """
     if not low <= value <= high:  # NaN is not in the range either
-        raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
+        raise UsageError(f"{flag}: {value:.15g} is not from {low:.15g} to {high:.15g}")
     return value
 
 
