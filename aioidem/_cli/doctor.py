@@ -22,11 +22,8 @@ from aioidem._doctor.diagnosis import diagnose, exit_status
 from aioidem._doctor.examination import Wanted, examine
 from aioidem._doctor.facts import WantedRate
 from aioidem._doctor.report import as_json, lines
-from aioidem._load.properties import gather_properties
+from aioidem._load.properties import gather_properties, load_files
 from aioidem._load.usage import UsageError, one_line, shown
-from aioidem._network.sasl.client import sasl_client
-from aioidem._network.tls import secured
-from aioidem._network.transport import TcpConnector
 from aioidem.errors import ConfigError, RecordError
 
 __all__ = ["DEFAULT_TIMEOUT", "DoctorPlan", "doctor", "parse_rate", "plan_doctor"]
@@ -93,10 +90,9 @@ def _config(properties: dict[str, str]) -> ProducerConfig:
     """Make the producer's configuration, and load the files that its TLS options name."""
     try:
         config = ProducerConfig.from_properties(properties)
-        secured(TcpConnector(), config)
-        sasl_client(config)
     except ConfigError as error:
         raise UsageError(one_line(error)) from error
+    load_files(config)
     return config
 
 

@@ -21,7 +21,7 @@ import anyio
 
 from aioidem._admin.log_reading import resolve_incidents
 from aioidem._config import ProducerConfig
-from aioidem._load.properties import gather_properties
+from aioidem._load.properties import gather_properties, load_files
 from aioidem._load.render import write_whole
 from aioidem._load.usage import UsageError, one_line, output_file, reason, terminal_line
 from aioidem.errors import ConfigError, KafkaError
@@ -70,6 +70,7 @@ def plan_resolve(
         config = ProducerConfig.from_properties(values)
     except ConfigError as error:
         raise UsageError(one_line(error)) from error
+    load_files(config)
     return ResolveCommand(
         incidents=_read(incident),
         config=config,

@@ -40,6 +40,7 @@ from aioidem._load import render
 from aioidem._load.load import Clock, Journal, LoadProducer, Workload, run_load
 from aioidem._load.measure import RunLabel, RunResult, Tally
 from aioidem._load.plan import PerfPlan
+from aioidem._load.properties import load_files
 from aioidem._load.screen import Screen, choose_screen
 from aioidem._network.transport import Connector
 from aioidem._producer.metrics import ProducerStatistics
@@ -155,7 +156,11 @@ def perf(plan: PerfPlan) -> int:
 
     Returns:
         The exit status.
+
+    Raises:
+        UsageError: a file that an option names cannot be used.
     """
+    load_files(plan.config(plan.in_flight[0], plan.bootstrap or "localhost:9092"))
     with choose_screen(plan.reporting_interval) as screen:
         try:
             outcome = anyio.run(perform, plan, screen, backend_options=loop_options())

@@ -20,12 +20,18 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from aioidem._config import ProducerConfig
 from aioidem._config.named_values import NamedValueError, is_named, look_up
-from aioidem._load.usage import UsageError, reason
+from aioidem._load.usage import UsageError, one_line, reason
+from aioidem._network.sasl.client import sasl_client
+from aioidem._network.tls import secured
+from aioidem._network.transport import TcpConnector
+from aioidem.errors import ConfigError
 
 __all__ = [
     "Properties",
     "gather_properties",
+    "load_files",
     "parse_properties",
     "spread_values",
     "without_values",
@@ -81,6 +87,19 @@ def gather_properties(
         if _SECRET.search(name) and value.startswith("file:"):
             warnings += _open_to_others(name, Path(value.removeprefix("file:")))
     return Properties({name: _look_up(name, text) for name, text in values.items()}, (*warnings,))
+
+
+def load_files(config: ProducerConfig) -> None:
+    """Load the files that the options of TLS and SASL name, as each connection will.
+
+    Raises:
+        UsageError: a file cannot be read, or does not contain what the option needs.
+    """
+    try:
+        secured(TcpConnector(), config)
+        sasl_client(config)
+    except ConfigError as error:
+        raise UsageError(one_line(error)) from error
 
 
 def _read_file(path: Path) -> dict[str, str]:

@@ -355,6 +355,14 @@ def test_records_that_are_not_acknowledged_make_the_status_1(
     assert "20 unknown" in capsys.readouterr().err
 
 
+def test_a_file_of_tls_that_is_not_there_is_bad_usage(capsys: Captured) -> None:
+    words = "perf --bootstrap-server h:1 --topic t --num-records 1 --producer-props"
+    props = ["security.protocol=SSL", "ssl.truststore.location=/nowhere.pem"]
+    assert main([*words.split(), *props]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("aioidem perf: ssl_truststore_location='/nowhere.pem' cannot be loaded")
+
+
 def test_the_files_and_the_lines_of_a_run_agree(capsys: Captured, tmp_path: Path) -> None:
     """The JSON file of two runs agrees with the lines that the command prints."""
     path = tmp_path / "out.json"

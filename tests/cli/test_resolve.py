@@ -82,6 +82,18 @@ def test_a_file_that_cannot_be_written_takes_no_verdict_along(
     assert told.err == "aioidem resolve: --json: /dev/full: No space left on device\n"
 
 
+def test_a_file_of_tls_that_is_not_there_is_bad_usage(tmp_path: Path, capsys: Captured) -> None:
+    """It is found at once: to repeat the attempt would not make the file appear."""
+    file = tmp_path / "incidents.json"
+    fields = {"topic": "t", "partition": 0, "producer_id": 1, "producer_epoch": 0, "count": 1}
+    file.write_text(json.dumps({**fields, "base_sequence": 0, "timestamp_ms": 1}))
+    words = ["resolve", "--incident", str(file), "--bootstrap-server", "127.0.0.1:1"]
+    words += ["--timeout", "1", "--consumer-props", "security.protocol=SSL"]
+    assert main([*words, "ssl.truststore.location=/nowhere.pem"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "ssl_truststore_location='/nowhere.pem' cannot be loaded" in line
+
+
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [
