@@ -34,7 +34,7 @@ from aioidem.errors import FlightRecordError
 __all__ = ["FORMAT", "VERSION", "Dump", "file_name", "shown_options"]
 
 FORMAT: Final = "aioidem-flight-record"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _SHOWN: Final = frozenset(
     name for name in OPTIONS if not name.startswith(("sasl_", "ssl_", "flight_", "partitioner"))

@@ -184,20 +184,20 @@ def _known(value: Any, partitions: int) -> int:
 
 
 def _load(
-    count: Any, size: Any, times: tuple[Any, ...], ordinals: tuple[Any, Any], more: tuple[Any, Any]
+    count: Any, size: Any, times: tuple[Any, ...], ordinals: tuple[Any, Any], more: tuple[Any, ...]
 ) -> Load:
     if not 0 < _whole(count) <= MOST_RECORDS:
         raise _damaged(f"a batch of {count} records")
     queued_at, filled_at, deadline = map(_number, times)
     ordinal, last = map(_whole, ordinals)
-    stamp_ms, encoded = map(_whole, more)
+    stamp_ms, encoded, lead = map(_whole, more)
     size = _whole(size)
-    return Load(count, size, queued_at, filled_at, deadline, ordinal, last, stamp_ms, encoded)
+    return Load(count, size, queued_at, filled_at, deadline, ordinal, last, stamp_ms, encoded, lead)
 
 
 def _queued(plain: Any, partitions: int) -> tuple[int, Load]:
     where, count, size, *times, ordinal, last = plain
-    load = _load(count, size, tuple(times), (ordinal, last), (0, 0))
+    load = _load(count, size, tuple(times), (ordinal, last), (0, 0, 0))
     return _known(where, partitions), load
 
 
@@ -205,12 +205,12 @@ def _batch(plain: Any, partitions: int) -> SentBatch:
     where, link_id, who, base, count, attempts, deadline, stamp_ms, *records = plain
     if len(records) == 3:
         queued_at, ordinal, size = records
-        filled_at, last, encoded = queued_at, ordinal, 0
+        filled_at, last, encoded, lead = queued_at, ordinal, 0, 0
     else:
-        encoded, queued_at, ordinal, filled_at, last, items, size = records
+        encoded, queued_at, ordinal, filled_at, last, items, size, lead = records
         last = _whole(last) + _whole(items) - 1
     times, ordinals = (queued_at, filled_at, deadline), (ordinal, last)
-    load = _load(count, size, times, ordinals, (stamp_ms, encoded))
+    load = _load(count, size, times, ordinals, (stamp_ms, encoded, lead))
     identity = None if who is None else (_whole(who[0]), _whole(who[1]))
     number, link_id = _known(where, partitions), _whole(link_id)
     base, count, attempts = map(_whole, (base, count, attempts))

@@ -373,7 +373,10 @@ def _many(records: Any) -> Event:
         size, items = records.size, records.items
     else:
         size, items = total_size(records), records
-    return (*_of_first(items[0]), *_of_last(items[-1]), size)
+    first = items[0]
+    # How much the first record takes decides whether the batch before this one is full.
+    lead = first.size if first.count == 1 else 0
+    return (*_of_first(first), *_of_last(items[-1]), size, lead)
 
 
 def without_log(event: Event) -> Event:

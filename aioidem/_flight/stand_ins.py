@@ -1,10 +1,11 @@
 """Stand-ins: records of a replay, which have the sizes and times of real ones and no contents.
 
 The records that a batch takes are known from the batch: `Load` has their number, their size
-together, when the first one was queued, and when it expires. A stand-in has the mean size. While
-the engine is polled that took them, they have one `RecordGroup` (`Together`), so that it puts
-exactly these records into one batch: which records were together is given, because their single
-sizes are not known. Whether the engine sends a batch of them at all is decided anew.
+together and that of the first one, when it was queued, and when it expires. The other stand-ins
+have the mean size. While the engine is polled that took them, they have one `RecordGroup`
+(`Together`), so that it puts exactly these records into one batch: which records were together is
+given, because their single sizes are not known. Whether the engine sends a batch of them at all is
+decided anew; that may depend on the size of the first record behind them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Load(NamedTuple):
     """The latest timestamp, in milliseconds since the epoch."""
     encoded: int
     """The size of the batch on the wire, in bytes; 0 if it is not known."""
+    lead: int = 0
+    """The size of the first record, in bytes; 0 if it is not known, or the only one."""
 
     def begins_after(self, record: PendingRecord) -> bool:
         """Return whether a record of the partition was queued before these."""
@@ -89,10 +92,13 @@ def stand_ins(load: Load, partition: int) -> list[PendingRecord]:
     """
     if not 0 < load.records <= MOST_RECORDS or load.size < 0:
         raise FlightRecordError(f"the flight record is damaged: a batch of {load.records} records")
-    each, left = divmod(load.size, load.records)
+    lead = load.lead if load.records > 1 and 0 < load.lead <= load.size else 0
+    each, left = divmod(load.size - lead, load.records - bool(lead))
+    sizes = [each] * load.records
+    sizes[0] = lead or each
+    sizes[-1] += left
     made: list[PendingRecord] = []
-    for place in range(load.records):
-        size = each + left if place == 0 else each
+    for place, size in enumerate(sizes):
         record = StandIn(None, None, (), load.stamp_ms, partition, size)
         record.queued_at, record.deadline = load.queued_at, load.deadline
         record.ordinal = min(load.ordinal + place, max(load.last, load.ordinal))

@@ -86,6 +86,26 @@ async def test_a_producer_is_replayed(kept: int, tmp_path: Path) -> None:
     assert replay.violations == []
 
 
+async def test_a_batch_that_the_next_record_fills_is_replayed(tmp_path: Path) -> None:
+    """It is sent when a large record comes, though the mean of that one's batch is small."""
+    path = tmp_path / "a.flight.gz"
+    async with (
+        EmbeddedCluster() as cluster,
+        Producer(cluster.bootstrap_servers, linger=10.0, batch_size=1000) as producer,
+    ):
+        small = [producer.send_nowait("t", bytes(90), partition=0) for _ in range(5)]
+        producer.send_nowait("t", bytes(700), partition=0)
+        await small[0]
+        for _ in range(7):
+            producer.send_nowait("t", b"x", partition=0)
+        await producer.flush()
+        await producer.dump_flight_record(path)
+    replay = await anyio.to_thread.run_sync(run, path)
+    polls = [each for each in replay.record.events if each[0] == "poll"]
+    assert [batch.records for each in polls for batch in each[4]] == [5, 8]
+    assert [str(each) for each in replay.differences] == []
+
+
 async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) -> None:
     """Neither what records contain nor a password is in a file, not even in the engine's state."""
     path = tmp_path / "a.flight.gz"

@@ -142,6 +142,6 @@ def test_another_file_is_named_as_such(data: bytes, said: str) -> None:
 def test_a_file_of_another_version_says_who_wrote_it(content: bytes) -> None:
     """The error for a newer format names the version of aioidem that wrote the file."""
     lines = lines_of(content)
-    lines[0] |= {"version": 2, "aioidem": "9.9"}
-    with pytest.raises(FlightRecordError, match=r"version 2 .* '9.9' wrote it"):
+    lines[0] |= {"version": 3, "aioidem": "9.9"}
+    with pytest.raises(FlightRecordError, match=r"version 3 .* '9.9' wrote it"):
         FlightRecord.decode(packed(lines))
