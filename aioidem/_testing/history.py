@@ -277,12 +277,18 @@ def _check_row(row: Row, places: list[_Found], expect: Expectations) -> Iterator
     elif row.outcome is Outcome.ACKED and value not in expect.lost:
         if not places:
             yield Violation(Anomaly.LOST, f"{value}, acknowledged at {row.partition}@{row.offset}")
-        elif row.offset >= 0 and row.offset not in [place.offset for place in places]:
-            yield Violation(Anomaly.WRONG_OFFSET, f"{value}: {row.offset}, not {_at(places)}")
+        elif row.offset >= 0 and not any(_is_at(row, place) for place in places):
+            told = row.offset if row.partition < 0 else f"{row.partition}@{row.offset}"
+            yield Violation(Anomaly.WRONG_OFFSET, f"{value}: {told}, not {_at(places)}")
     if row.settled is not None and expect.deadline is not None:
         took = row.settled - row.started
         if took > expect.deadline:
             yield Violation(Anomaly.LATE, f"{value} after {took:.3f} s of {expect.deadline:.3f}")
+
+
+def _is_at(row: Row, place: _Found) -> bool:
+    """Return whether a value was found where its record was acknowledged."""
+    return row.offset == place.offset and row.partition in (-1, place.partition)
 
 
 def _at(places: Sequence[_Found]) -> str:

@@ -73,6 +73,16 @@ def test_planted_wrong_offset() -> None:
     assert found([row(0, offset=7)], logged(0)) == [Anomaly.WRONG_OFFSET]
 
 
+def test_planted_wrong_partition() -> None:
+    """So is one at its offset in another partition than the producer, which chose it, has said."""
+    chosen = ValueId("p", "t", -1, 0)
+    log = [LogRecord("t", 0, 5, make_value(chosen))]
+    told = Row(chosen, "t", 1, 0.0, Outcome.ACKED, 5, 1.0)
+    assert found([told], log) == [Anomaly.WRONG_OFFSET]
+    told.partition = -1
+    assert found([told], log) == []
+
+
 def test_planted_duplicate() -> None:
     """A record that is in the log twice is a DUPLICATE violation."""
     assert found([row(0), row(1)], logged(0, 1, 0)) == [Anomaly.DUPLICATE]
