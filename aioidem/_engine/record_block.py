@@ -300,6 +300,18 @@ class RecordBlock(PendingRecord):
             )
         return max(found - 1, 0)
 
+    def affordable(self, room: int) -> int:
+        """Return how many of the first records have a `charge` of at most `room` bytes together."""
+        headers = self.columns.headers
+        if isinstance(headers, tuple):
+            return self.fitting(room, -self.memory - len(headers) * HEADER_MEMORY)
+        left = room
+        for index, row in enumerate(self.chosen):
+            left -= self.size_of(index) + self.memory + len(headers[row]) * HEADER_MEMORY
+            if left < 0:
+                return index
+        return self.count
+
     def reaching(self, nbytes: int) -> int:
         """Return how many of the first records are needed for `nbytes` bytes.
 

@@ -351,12 +351,12 @@ class RecordIntake:
     async def _queue_part(self, topic: str, block: RecordBlock, deliveries: BulkDeliveries) -> None:
         """Queue the first records of a block, as many as there is room for, and at least one."""
         budget, block_until, taken = self._budget, None, 0
-        if budget.waiting or not block.fitting(budget.limit - budget.used, -block.memory):
+        count = 0 if budget.waiting else block.affordable(budget.limit - budget.used)
+        if not count:
             taken = block.part(0, 1).charge()
             block_until = await self.wait_for_bytes(taken, topic, block.partition)
-        count = 0
-        if not budget.waiting:
-            count = block.fitting(taken + budget.limit - budget.used, -block.memory)
+            if not budget.waiting:
+                count = block.affordable(taken + budget.limit - budget.used)
         part = block.take(max(count, 1))
         count, charge = part.count, part.charge()
         budget.used += charge - taken

@@ -188,6 +188,18 @@ def test_the_memory_of_a_block_counts_records_and_headers() -> None:
         assert each.charge() == each.size + each.overhead()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_block_knows_how_many_of_its_records_the_memory_admits(shared: bool) -> None:
+    """Headers take memory, too: those of each record, and those that all records have."""
+    part = block(shared=shared).part(1, 6)
+    for count in range(1, part.count + 1):
+        charge = part.part(0, count).charge()
+        assert part.affordable(charge) == count
+        assert part.affordable(charge - 1) == count - 1
+    assert part.affordable(part.charge() + 1_000) == part.count
+    assert part.affordable(0) == part.affordable(-1) == 0
+
+
 # -- single records
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import anyio
@@ -172,6 +173,28 @@ async def test_an_iterable_is_read_no_further_than_there_is_room() -> None:
                 assert 133 <= made <= 220  # two thirds of the buffer are for records
                 tasks.cancel_scope.cancel()
             cluster.release_high_watermark("t")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@bounded(20)
+async def test_headers_are_room_that_records_wait_for(shared: bool) -> None:
+    """Records with many headers take no more of `buffer_memory` than others may."""
+    headers = [("name", b"")] * 50
+    values: list[Any] = [b"v"] * 400 if shared else [Record(b"v", headers=headers)] * 400
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("t")
+        cluster.hold_high_watermark("t")
+        async with (
+            producer_for(cluster, buffer_memory=600_000) as producer,
+            anyio.create_task_group() as tasks,
+        ):
+            send = partial(producer.send_many, headers=headers if shared else ())
+            tasks.start_soon(send, "t", values)
+            await until(lambda: producer.statistics().buffer_bytes_used > 380_000)
+            used = producer.statistics().buffer_bytes_used
+            cluster.release_high_watermark("t")
+    assert used <= 600_000
+    assert stored_values(cluster) == [b"v"] * 400
 
 
 @pytest.mark.parametrize(
