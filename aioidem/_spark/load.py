@@ -131,6 +131,7 @@ def perf_on_spark(load: SparkLoad) -> int:
         The exit status of `aioidem perf`.
     """
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     with choose_screen() as screen:
         try:
@@ -141,7 +142,7 @@ def perf_on_spark(load: SparkLoad) -> int:
         except SparkUnavailableError as error:
             screen.trouble(f"aioidem perf: {one_line(error)}")
             return 1
-        except Py4JError as error:
+        except (PySparkException, Py4JError) as error:
             screen.trouble(f"aioidem perf: {job_failure(error)}")
             return 1
         screen.table(results)
