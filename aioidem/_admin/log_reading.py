@@ -296,7 +296,7 @@ class _Reading:
         if not parts:
             self._check(ErrorCode.unknown_topic_or_partition)
         brokers = {each.node_id: Place(each.host, each.port) for each in update.brokers}
-        [part] = parts
+        part = parts[0]
         if part.leader_id not in brokers:
             raise errors.KafkaConnectionError(f"{self._where} has no leader")
         return _Leader(brokers[part.leader_id], part.leader_id, part.leader_epoch, found.topic_id)

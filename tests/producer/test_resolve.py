@@ -450,3 +450,34 @@ def _seconds(count: float) -> Any:
     from datetime import timedelta
 
     return timedelta(seconds=count)
+
+
+@EVERY_WORLD
+@bounded(60)
+async def test_a_partition_that_is_named_twice_is_looked_for_all_the_same(
+    transport: Transport,
+) -> None:
+    """No metadata of a broker makes the call raise: an odd answer is read as far as it goes."""
+
+    def twice(answer: Any) -> Any:
+        [topic] = answer.topics
+        doubled = dataclasses.replace(topic, partitions=topic.partitions * 2)
+        return dataclasses.replace(answer, topics=(doubled,))
+
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster, **HASTY) as producer:
+            await producer.send("t", b"before")
+            [delivery] = await doubtful(cluster, producer, written=True)
+            error = delivery.exception()
+            assert error is not None
+            assert error.incident is not None
+        cluster.intercept(lambda seen: Rewrite(twice) if seen.api_key == METADATA else None)
+        [found] = await resolve_incidents(
+            producer.config,
+            [error.incident],
+            timeout=10.0,
+            wait_for_fence=False,
+            connector=cluster.connector,
+        )
+        assert found.verdict is Verdict.WRITTEN
