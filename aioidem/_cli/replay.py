@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aioidem._flight.page import page
-from aioidem._flight.record import FlightRecord
+from aioidem._flight.record import MOST_EXPANDED, FlightRecord
 from aioidem._flight.replay import Replay
 from aioidem._flight.timeline import Row, Timeline
 from aioidem._flight.verdict import Verdict, regression_test
@@ -45,6 +45,8 @@ def replay(
         UsageError: the file is no flight record or is damaged, or a file cannot be written.
     """
     try:
+        if file.stat().st_size > MOST_EXPANDED:  # no record is, and memory may not have the room
+            raise UsageError(f"{file}: has more than {MOST_EXPANDED} bytes: no flight record")
         content = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{file}: {reason(error)}") from error
@@ -60,13 +62,14 @@ def replay(
         rows = [row for row in rows if row.where == partition]
         if not rows:
             raise UsageError(f"--partition: the record says nothing of {partition!r}")
-    _print(record, rows, verdict, full=full)
+    # The files come first: the reader of the output may go away in the middle of it (`| head`).
     if html is not None:
         _write("--html", html, page(record, rows, verdict))
     if to_test is not None:
         _write("--to-test", to_test, regression_test(content, run))
     if incidents is not None:
         _write("--incidents", incidents, incidents_to_json(unknown))
+    _print(record, rows, verdict, full=full)
     return 0 if verdict.same and verdict.kept else 1
 
 

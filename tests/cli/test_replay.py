@@ -18,6 +18,7 @@ from aioidem._flight.record import FlightRecord
 from aioidem._flight.replay import Replay
 from aioidem._flight.timeline import Timeline
 from aioidem.incident import incidents_from_json
+from tests.commands import AIOIDEM
 from tests.flight.simulated import flown
 from tests.simulated.mutants import MUTANTS, applied
 from tests.simulated.soak import drawn
@@ -201,3 +202,25 @@ def test_a_place_that_cannot_be_written_to_is_named(good: Path, capsys: Captured
     """A page that cannot be written is status 2, with the flag and the reason."""
     assert main(["replay", str(good), "--html", "/no/such/folder/page.html"]) == 2
     assert "--html: /no/such/folder/page.html: No such file" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_takes_no_file_along(good: Path, tmp_path: Path) -> None:
+    """The page is whole although nobody reads the timeline (`| head -1`)."""
+    page = tmp_path / "page.html"
+    words = [*AIOIDEM, "replay", str(good), "--full", "--html", str(page)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+        process.wait(timeout=60)
+    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, capsys: Captured) -> None:
+    """A mistaken name must not fill the memory with a file of any size."""
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate(1 << 29)  # and no block of the disk
+    assert main(["replay", str(path)]) == 2
+    assert capsys.readouterr().err.endswith("has more than 268435456 bytes: no flight record\n")
