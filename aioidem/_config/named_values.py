@@ -35,7 +35,8 @@ def is_named(value: object) -> bool:
 def look_up(text: str) -> str:
     """Return the value that `env:NAME` or `file:PATH` refers to, or any other text unchanged.
 
-    Reading a file blocks. A line end at the end of the file is not part of the value.
+    Reading a file blocks. A line end at the end of the file is not part of the value, nor is the
+    mark with which editors on Windows begin a file.
 
     Raises:
         NamedValueError: The variable does not exist; or the file cannot be read, is not UTF-8, or
@@ -54,7 +55,7 @@ def look_up(text: str) -> str:
 
 def _content(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             value = file.read(_MAX_VALUE + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__

@@ -145,9 +145,12 @@ def test_a_file_that_is_no_properties_file_is_not_quoted(text: str, tmp_path: Pa
 
 
 def test_the_mark_that_windows_editors_begin_a_file_with_is_passed_over(tmp_path: Path) -> None:
-    """A byte order mark at the start of a properties file is ignored."""
+    """A byte order mark at the start of a properties file, or of a password's, is ignored."""
     file = private(tmp_path / "f", "\xef\xbb\xbfsasl.mechanism=PLAIN\n")
     assert gather_properties(file=file).values == {"sasl.mechanism": "PLAIN"}
+    secret = private(tmp_path / "secret", "\xef\xbb\xbfword\r\n")
+    named = gather_properties([f"sasl.password=file:{secret}"]).values
+    assert named == {"sasl.password": "word"}
 
 
 @pytest.mark.parametrize(
