@@ -19,7 +19,7 @@ import typer.main
 from aioidem import build_info
 from aioidem._cli import flags
 from aioidem._load import plan as plans
-from aioidem._load.properties import spread_values, without_values
+from aioidem._load.properties import spread_values, without_secrets, without_values
 from aioidem._load.screen import silence
 from aioidem._load.usage import UsageError, terminal_line
 
@@ -47,7 +47,7 @@ def run(argv: list[str]) -> int:
         # The message may quote a password that was given with the wrong flag: remove the values.
         return _refuse(name, without_values(error.format_message(), argv), error.exit_code)
     except UsageError as error:
-        return _refuse(name, str(error), 2)
+        return _refuse(name, without_secrets(str(error), argv), 2)
     except typer.Abort:
         return 130
     except BrokenPipeError:

@@ -34,6 +34,7 @@ __all__ = [
     "load_files",
     "parse_properties",
     "spread_values",
+    "without_secrets",
     "without_values",
 ]
 
@@ -153,6 +154,22 @@ def without_values(message: str, argv: Sequence[str]) -> str:
         name, equals, value = word.partition("=")
         if value:
             message = message.replace(word, f"{name}{equals}...")
+    return message
+
+
+def without_secrets(message: str, argv: Sequence[str]) -> str:
+    """Replace secrets from the command line by "..." in a message that quotes what was given.
+
+    A property that follows the wrong flag (`--command-config sasl.password=...`) is taken for the
+    flag's own value: the name of a file, for example.
+    """
+    for word in argv:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not _SECRET.search(name):  # perhaps --flag=name=value
+            name, equals, value = value.partition("=")
+        if value and _SECRET.search(name):
+            for quoted in (value, repr(value)[1:-1]):
+                message = message.replace(f"{name}={quoted}", f"{name}{equals}...")
     return message
 
 

@@ -160,6 +160,10 @@ def test_the_mark_that_windows_editors_begin_a_file_with_is_passed_over(tmp_path
         ["perf", "--producer-props", "linger.ms=1", "--", f"sasl.password={CANARY}"],
         ["perf", f"--sasl-pass={CANARY}"],
         ["perf", "--producer-prop", f"sasl.password={CANARY}"],
+        ["perf", "--command-config", f"sasl.password={CANARY}"],
+        ["perf", f"--command-config=sasl.password={CANARY}"],
+        ["perf", "--payload-file", f"ssl.key.password={CANARY}"],
+        ["perf", "--in-flight", f"sasl.password=\\{CANARY}"],
     ],
 )
 def test_a_secret_where_no_secret_belongs_is_not_printed(
