@@ -395,6 +395,11 @@ class Batch:
         return self.persistence is Persistence.IN_DOUBT
 
     @property
+    def keeps_numbers(self) -> bool:
+        """Whether the batch must keep its sequence numbers: it may be in the log under them."""
+        return self.in_doubt and not self.forsaken
+
+    @property
     def absent_here(self) -> bool:
         """Whether the batch is in doubt only under an earlier identity (`in_doubt="resend"`)."""
         return self.in_doubt and self.renamed and not self.doubted_here

@@ -120,7 +120,7 @@ class DoubtResolution:
             throttled=0.0 if link is None else link.last_throttle,
             may_ask=link is not None and link.knows_producers,
         )
-        if state.must_not_resend and not self._warned_suspect:
+        if state.suspicion.forbids_resend and not self._warned_suspect:
             self._warned_suspect = True
             self._outcomes.event(
                 LogLine.STATE_EXPIRED,
@@ -191,7 +191,7 @@ class DoubtResolution:
             else:
                 state.give_up_doubt(self._effects)
             return
-        if self._wall_ahead is None or not state.must_not_resend:
+        if self._wall_ahead is None or not state.suspicion.forbids_resend:
             state.end_read_back()
             return
         page = written_batches(answer.records)

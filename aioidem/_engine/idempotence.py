@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aioidem._engine.lifecycle import Named, transition
+from aioidem.errors import KafkaError
 
 __all__ = [
     "IDENTITY_TRANSITIONS",
@@ -169,16 +170,25 @@ class IdentityLedger:
 
 
 class SequenceLedger:
-    """The identity that one partition writes under, and its next sequence number.
+    """The identity that one partition writes under, its next sequence number, and those given up.
 
     Numbers are taken when a batch is made, not when a record is appended to the queue.
     """
 
-    __slots__ = ("identity", "next")
+    __slots__ = ("bump_wanted", "disowned", "identity", "next", "skipped")
 
     def __init__(self) -> None:
         self.identity: ProducerIdentity | None = None
         self.next = 0
+        # Whether numbers were given up, so that the partition needs another epoch.
+        self.bump_wanted = False
+        # The error that shows that another client uses the same producer id; None while no answer
+        # shows that.
+        self.disowned: KafkaError | None = None
+        # The lowest base sequence of the batches that ended NOT_WRITTEN under this identity; None
+        # if no batch did. A leader that holds the producer's state refuses every later sequence,
+        # so one that appends a later batch had lost the state.
+        self.skipped: int | None = None
 
     def take(self, count: int) -> int:
         """Reserve `count` sequence numbers, which do not wrap at 2^31, and return the first one."""
@@ -190,3 +200,16 @@ class SequenceLedger:
         """Change to another identity, and start again at sequence 0."""
         self.identity = identity
         self.next = 0
+        self.bump_wanted = False
+        self.disowned = None
+        self.skipped = None
+
+    def skip(self, base: int) -> None:
+        """Note that the batch of a base sequence was not appended, and never will be."""
+        if self.skipped is None or base < self.skipped:
+            self.skipped = base
+
+    def disown(self, error: KafkaError) -> None:
+        """Give the identity up: another client uses the same producer id, as `error` shows."""
+        self.disowned = error
+        self.bump_wanted = True

@@ -114,11 +114,8 @@ class PartitionState:
         "_pause",
         "_resend",
         "_retry",
-        "_skipped",
         "_topic_partition",
         "_transactional",
-        "bump_wanted",
-        "disowned",
         "gate",
         "idempotent",
         "ledger",
@@ -131,7 +128,6 @@ class PartitionState:
         "recovery",
         "retry_at",
         "route",
-        "sequence_cap",
         "suspicion",
         "topic",
         "topic_id",
@@ -161,23 +157,15 @@ class PartitionState:
         self.queue = PartitionQueue()
         self.unresolved: list[Batch] = []
         self.ledger = SequenceLedger()
-        self.window = PartitionWindow()
+        self.window = PartitionWindow(sequence_cap)
         self.recovery = Recovery()
         self.route: Route | None = None
         self.outstanding = 0
         self.next_ordinal = 0
         self.retry_at = 0.0
-        self.bump_wanted = False
-        # The error that shows that another client uses the same producer id; None while no answer
-        # shows that.
-        self.disowned: errors.KafkaError | None = None
         self.log = LogPosition()
-        self.suspicion = Suspicion()
+        self.suspicion = Suspicion(resend=resend)
         self._evidence = RetentionEvidence()
-        # The most records that all unresolved batches may have together, if `broker_dedup` is
-        # "range" (KIP-758). This limit then replaces the window, which limits the number of
-        # batches. None if the option has another value.
-        self.sequence_cap = sequence_cap
         self._resend = resend
         # Whether the batches belong to transactions. If so, batches in doubt are neither probed
         # (resent newest first, `recovery`) nor resent under other sequences. Where this would be
@@ -185,10 +173,6 @@ class PartitionState:
         self._transactional = transactional
         self.gate = FirstAckGate(applies=idempotent)
         self.read_back = ReadBack()
-        # The lowest base sequence of the batches that ended NOT_WRITTEN under this identity; None
-        # if no batch did. A leader that holds the producer's state refuses every later sequence,
-        # so one that appends a later batch had lost the state.
-        self._skipped: int | None = None
         # What has failed since the last acknowledgement, for messages; None after a success.
         self.trouble: Trouble | None = None
         self._retry = retry
@@ -232,7 +216,7 @@ class PartitionState:
         return (
             self.recovery.rung is Rung.CLEAR
             and not self.suspicion.suspect
-            and self.disowned is None
+            and self.ledger.disowned is None
         )
 
     def past_deadline(self, now: float) -> bool:
@@ -265,14 +249,6 @@ class PartitionState:
             gated: whether first-ack gates apply, which depends on the transaction's version.
         """
         self.gate.begin(number, applies=self.idempotent and gated)
-
-    def limit_span(self, sequence_cap: int | None) -> None:
-        """Limit how many records the unresolved batches may have, not how many batches (KIP-758).
-
-        Args:
-            sequence_cap: the most records; None limits the number of batches again.
-        """
-        self.sequence_cap = sequence_cap
 
     def assess_memory(self, wall_ms: float, expiration: float) -> None:
         """Decide whether the leader may have forgotten the producer (KIP-854).
@@ -358,16 +334,16 @@ class PartitionState:
                     return None
                 return self.recovery.next_probe(self.unresolved, now)
             case Rung.SALVAGE:
-                blocked = self.outstanding or self.must_not_resend
+                blocked = self.outstanding or self.suspicion.forbids_resend
                 return None if blocked else self._next_salvage()
 
     def _next_in_order(self) -> Batch | None:
         for position, batch in enumerate(self.unresolved):
             if not batch.due:
                 continue
-            if self.bump_wanted and not _keeps_numbers(batch):
+            if self.ledger.bump_wanted and not batch.keeps_numbers:
                 continue  # the batch must be renumbered first
-            if self.must_not_resend and self._doubts():
+            if self.suspicion.forbids_resend and self._doubts():
                 # The doubt is looked into first. A leader that had forgotten the producer may have
                 # taken a batch without a refused one before it, which would then come after it.
                 return None
@@ -385,15 +361,6 @@ class PartitionState:
     def _next_salvage(self) -> Batch | None:
         return self.recovery.next_salvage(oldest=self._resend)
 
-    @property
-    def must_not_resend(self) -> bool:
-        """Whether batches in doubt must not be resent: the leader may have forgotten the producer.
-
-        Such a leader would append a resent batch a second time. The option `in_doubt="resend"`
-        permits that, so the property is False then.
-        """
-        return self.suspicion.suspect and not self._resend
-
     def _all_in_flight_precede(self, position: int) -> bool:
         return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
 
@@ -402,7 +369,7 @@ class PartitionState:
         # newest one. Otherwise the oldest of twenty batches in doubt could not be resent when the
         # window has fallen to five. Batches that will be renumbered do not count: they are not
         # sent before this batch is resolved, and the leader retains none of them.
-        if self.sequence_cap is not None:
+        if self.window.sequence_cap is not None:
             return True
         oldest = self._head or batch
         return self.window.admits(batch.ordinal - oldest.ordinal + 1)
@@ -410,13 +377,17 @@ class PartitionState:
     def may_send_new(self) -> bool:
         """Return whether a new batch may be sealed and sent."""
         if not self.unresolved:
-            return not self.bump_wanted
+            return not self.ledger.bump_wanted
         if not self.idempotent:
             return not any(batch.due for batch in self.unresolved)
-        if self.bump_wanted or not self.gate_open or any(batch.due for batch in self.unresolved):
+        if (
+            self.ledger.bump_wanted
+            or not self.gate_open
+            or any(batch.due for batch in self.unresolved)
+        ):
             return False
-        if self.sequence_cap is not None:
-            return self._unresolved_records < self.sequence_cap
+        if self.window.sequence_cap is not None:
+            return self._unresolved_records < self.window.sequence_cap
         return self._unresolved_records < SEQUENCE_CAP // 2 and self.window.admits(self.span + 1)
 
     @property
@@ -429,9 +400,9 @@ class PartitionState:
         A broker with KIP-758 recognises a duplicate only within a range of sequences below the
         newest sequence in its log. So all unresolved batches must fit into that range together.
         """
-        if self.sequence_cap is None:
+        if self.window.sequence_cap is None:
             return SEQUENCE_CAP
-        return max(1, self.sequence_cap - self._unresolved_records)
+        return max(1, self.window.sequence_cap - self._unresolved_records)
 
     def may_outgrow(self, batch_size: int) -> bool:
         """Return whether the next batch may be larger than `batch_size` bytes (late sealing).
@@ -449,12 +420,9 @@ class PartitionState:
         """
         if self.ledger.identity == identity or self.outstanding:
             return
-        if any(_keeps_numbers(batch) for batch in self.unresolved):
+        if any(batch.keeps_numbers for batch in self.unresolved):
             return
         self.ledger.adopt(identity)
-        self.bump_wanted = False
-        self.disowned = None
-        self._skipped = None
         self.gate.restart()
         self._evidence.clear()
         self.suspicion.renewed()
@@ -562,16 +530,15 @@ class PartitionState:
         self._settle_ack(batch, answer.base_offset, out, answer)
         if self.gate.opened_for is None and self.gate.applies and attempt is not None:
             out.waited_at_gate(attempt.sent_at, now)
-        if self.idempotent and (below or self._skipped is not None):
+        if self.idempotent and (below or self.ledger.skipped is not None):
             self._imply(batch, below, attempt, out)
         self._hear_none(batch, attempt, now)
         self._note_recognised(batch, now, out)
         if self.recovery.rung is not Rung.CLEAR:
-            self.recovery.move(
-                RecoveryEvent.PROVED
-                if self.recovery.rung is not Rung.SALVAGE
-                else self._salvage_state()
-            )
+            if self.recovery.rung is Rung.SALVAGE:
+                self.recovery.salvaged_one()
+            else:
+                self.recovery.move(RecoveryEvent.PROVED)
 
     def _check_room(
         self, acked: Batch, below: Sequence[Batch], base_offset: int, out: Effects
@@ -605,11 +572,8 @@ class PartitionState:
     def _judge_memory(self, now: float, out: Effects) -> None:
         """Report the leader if it was seen to retain fewer batches than it says it does."""
         disproof = self._evidence.verdict(self.window.said) if self.window.heard else None
-        if disproof is not None and not self.suspicion.suspect and self.sequence_cap is None:
+        if disproof is not None and not self.suspicion.suspect and self.window.sequence_cap is None:
             out.disprove(self.topic, self.partition, self.route, disproof, now)
-
-    def _salvage_state(self) -> RecoveryEvent:
-        return RecoveryEvent.PROVED if self.recovery.salvaging else RecoveryEvent.RESOLVED
 
     def _hear_none(self, batch: Batch, attempt: Attempt | None, now: float) -> None:
         self._retry.reset()
@@ -650,7 +614,7 @@ class PartitionState:
         """
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         hole = rejected or any(b.absent_here and b.state is not BatchState.IN_FLIGHT for b in below)
-        if not hole and (self._skipped is None or self._skipped >= acked.base):
+        if not hole and (self.ledger.skipped is None or self.ledger.skipped >= acked.base):
             return False
         if not self.log.is_explained(rejected[-1] if rejected else acked):
             out.data_loss(
@@ -659,7 +623,7 @@ class PartitionState:
                 "earlier batch: it lost this producer's state in between",
             )
         self._fail_overtaken(rejected, "was refused, and a later one was appended", out)
-        self._skipped = None  # so that the loss is reported once
+        self.ledger.skipped = None  # so that the loss is reported once
         self._give_up_numbers(out, "a batch was appended after an earlier one had been refused")
         return True
 
@@ -773,22 +737,13 @@ class PartitionState:
     def _retry_later(self, batch: Batch, now: float) -> None:
         batch.move(BatchEvent.RETRY)
         self._back_off(now)
-        self._stop_probing()
+        self.recovery.interrupt()
 
     def _back_off(self, now: float) -> None:
         # Batches that fail together are one failure: the delay doubles once for all of them, not
         # once for each.
         if now >= self.retry_at:
             self.retry_at = now + self._retry.next_delay()
-
-    def _stop_probing(self) -> None:
-        """Leave the rung PROBING without a result, if the partition is on it.
-
-        A probe (a batch in doubt that is resent) got no answer or a retriable error code, so the
-        probes so far do not show whether the batches in doubt are in the log.
-        """
-        if self.recovery.rung is Rung.PROBING:
-            self.recovery.move(RecoveryEvent.RESTART)
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
         """Note that the leader has a batch in its log, perhaps not replicated yet (KIP-758).
@@ -828,7 +783,7 @@ class PartitionState:
                 f"of sequence {batch.wire_base}"
             )
             self._give_up(batch, lost, out)
-            self.recovery.move(self._salvage_state())
+            self.recovery.salvaged_one()
             return
         batch.move(BatchEvent.RETRY)
         # Only OUT_OF_ORDER for the oldest batch begins the recovery ladder, the sequence of steps
@@ -850,7 +805,7 @@ class PartitionState:
         While an epoch bump is pending, all batches but those in doubt will be renumbered.
         """
         for batch in self.unresolved:
-            if not self.bump_wanted or _keeps_numbers(batch):
+            if not self.ledger.bump_wanted or batch.keeps_numbers:
                 return batch
         return None
 
@@ -867,7 +822,7 @@ class PartitionState:
             self.recovery.refused_for_good(error)
         else:
             if batch.absent_here:
-                self._skip(batch)
+                self.ledger.skip(batch.base)
             self._give_up(batch, error, out)
 
     def _knows_us(self, batch: Batch) -> bool:
@@ -952,8 +907,7 @@ class PartitionState:
         Batches in doubt end UNKNOWN: the answer to a resend might be about the other client's
         batch.
         """
-        self.disowned = error
-        self.bump_wanted = True
+        self.ledger.disown(error)
         for batch in [b for b in self.unresolved if b.in_doubt]:
             self._give_up(batch, error, out)
 
@@ -979,7 +933,7 @@ class PartitionState:
             self._retry_later(batch, now)
         else:
             batch.move(BatchEvent.RETRY)
-            self._stop_probing()
+            self.recovery.interrupt()
 
     def on_unanswered(self, batch: Batch, now: float, out: Effects) -> None:
         """Settle a batch under acks=0 as UNKNOWN, without an error: no answer will come."""
@@ -1009,11 +963,13 @@ class PartitionState:
             throttled: the last throttle time of the leader's connection, in seconds.
             may_ask: whether DescribeProducers is worth sending to the leader.
         """
-        if self.disowned is not None:
-            self.disown(self.disowned, out)  # again, because more batches may be in doubt by now
+        if self.ledger.disowned is not None:
+            self.disown(
+                self.ledger.disowned, out
+            )  # again, because more batches may be in doubt by now
         if self.outstanding or self.recovery.rung is Rung.CLEAR:
             return
-        doubt = any(_keeps_numbers(batch) for batch in self.unresolved)
+        doubt = any(batch.keeps_numbers for batch in self.unresolved)
         match self.recovery.rung:
             case Rung.REFUSED if not doubt:
                 self._lose("the leader refuses the sequence after those it acknowledged", now, out)
@@ -1054,7 +1010,7 @@ class PartitionState:
 
     def _lose(self, reason: str, now: float, out: Effects) -> None:
         refusal = self.recovery.refusal
-        if refusal is None and not self.bump_wanted:
+        if refusal is None and not self.ledger.bump_wanted:
             # If sequence numbers were given up already (an epoch bump is pending), OUT_OF_ORDER is
             # the expected answer and no data loss. The same is true under a producer id that
             # another client uses: that client's batches may have caused the answer.
@@ -1114,7 +1070,7 @@ class PartitionState:
     def wants_read_back(self) -> bool:
         """Whether the log must be read to resolve doubt, because a resend could be a duplicate."""
         return (
-            self.must_not_resend
+            self.suspicion.forbids_resend
             and not self.outstanding
             and self.read_back.offset is None
             and bool(self._doubts())
@@ -1310,14 +1266,10 @@ class PartitionState:
         """End a batch as NOT_WRITTEN: it was never sent, or no attempt got as far as the append."""
         batch.move(BatchEvent.REJECT)
         self.unresolved.remove(batch)
-        self._skip(batch)
+        self.ledger.skip(batch.base)
         self.settle_records(
             batch.records, DeliveryStatus.NOT_WRITTEN, error, out, attempts=batch.attempts
         )
-
-    def _skip(self, batch: Batch) -> None:
-        if self._skipped is None or batch.base < self._skipped:
-            self._skipped = batch.base
 
     def drop(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         """End a batch that cannot be built, and so was never sent, as NOT_WRITTEN."""
@@ -1339,7 +1291,7 @@ class PartitionState:
             out.doubt_ended("unknown")
             self.suspicion.given_up(batch.max_timestamp_ms)
         if batch.absent_here and batch.state is not BatchState.IN_FLIGHT:
-            self._skip(batch)
+            self.ledger.skip(batch.base)
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
         incident = None
@@ -1373,8 +1325,8 @@ class PartitionState:
             what: what happened to the batch, for messages.
             error: the error that ended the batch, if there is one.
         """
-        if self.idempotent and not self.bump_wanted:
-            self.bump_wanted = True
+        if self.idempotent and not self.ledger.bump_wanted:
+            self.ledger.bump_wanted = True
             # The reason names only the error's class; the failed records have the whole error.
             reason = what if error is None else f"{what} ({type(error).__name__})"
             out.bump(self.where, self.ledger.identity, reason)
@@ -1457,11 +1409,6 @@ class PartitionState:
 def _next_expiry(deadline: float, now: float, grace: float) -> float:
     # `expire` settles everything at its deadline, except that a batch in doubt has the grace time.
     return deadline if deadline > now else deadline + grace
-
-
-def _keeps_numbers(batch: Batch) -> bool:
-    """Return whether a batch must keep its sequence numbers: it may be in the log under them."""
-    return batch.in_doubt and not batch.forsaken
 
 
 def _resolving(batch: Batch, answered_at: float | None) -> bool:

@@ -272,7 +272,7 @@ class Partitions:
         """
         self._sequence_cap = sequence_cap
         for state in self.live.values():
-            state.limit_span(sequence_cap)
+            state.window.limit_records(sequence_cap)
 
     def disown(
         self, partition: PartitionState, error: errors.KafkaError, identity: IdentityLedger

@@ -165,6 +165,19 @@ class Recovery:
             self.salvaged.clear()
         self.rung = rung
 
+    def interrupt(self) -> None:
+        """Leave the rung PROBING without a result, if the partition is on it.
+
+        A probe (a batch in doubt that is resent) got no answer or a retriable error code, so the
+        probes so far do not show whether the batches in doubt are in the log.
+        """
+        if self.rung is Rung.PROBING:
+            self.move(RecoveryEvent.RESTART)
+
+    def salvaged_one(self) -> None:
+        """Note that a batch to be salvaged has its outcome: the rung SALVAGE ends with the last."""
+        self.move(RecoveryEvent.PROVED if self.salvaging else RecoveryEvent.RESOLVED)
+
     def ask(self) -> None:
         """Note that DescribeProducers is being sent, so that it is sent once."""
         self.asked = True

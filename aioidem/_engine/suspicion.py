@@ -36,18 +36,24 @@ DEFAULT_EXPIRATION = 86400.0
 
 
 class Suspicion:
-    """Whether one partition's leader may have forgotten the producer, judged by timestamps."""
+    """Whether one partition's leader may have forgotten the producer, judged by timestamps.
+
+    Args:
+        resend: whether the option `in_doubt="resend"` permits second copies of batches in doubt.
+    """
 
     __slots__ = (
         "_acked_stamp_ms",
         "_appended_ms",
         "_carried",
         "_given_up_ms",
+        "_resend",
         "due_ms",
         "suspect",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, resend: bool = False) -> None:
+        self._resend = resend
         self._acked_stamp_ms: int | None = None
         # On topics with LogAppendTime: when the last acknowledged batch was appended, in
         # milliseconds since the Unix epoch. A new identity does not reset it, because it is a fact
@@ -61,6 +67,15 @@ class Suspicion:
         # After which time of day the leader may have forgotten the producer, in milliseconds since
         # the Unix epoch, as of the last `assess`; None without any timestamp.
         self.due_ms: float | None = None
+
+    @property
+    def forbids_resend(self) -> bool:
+        """Whether batches in doubt must not be resent: the leader may have forgotten the producer.
+
+        Such a leader would append a resent batch a second time. The option `in_doubt="resend"`
+        permits that, so the property is False then.
+        """
+        return self.suspect and not self._resend
 
     def acked(self, created_ms: int, appended_ms: int) -> None:
         """Record an acknowledged batch's timestamp, from which the leader counts the expiration.

@@ -47,10 +47,14 @@ class PartitionWindow:
     one sent, both included.
     """
 
-    __slots__ = ("heard", "limit", "max_span", "said")
+    __slots__ = ("heard", "limit", "max_span", "said", "sequence_cap")
 
-    def __init__(self) -> None:
+    def __init__(self, sequence_cap: int | None = None) -> None:
         self.limit = DEFAULT_BATCHES_RETAINED
+        # The most records that all unresolved batches may have together, if `broker_dedup` is
+        # "range" (KIP-758). It then replaces `limit`, the number of batches. None if the option has
+        # another value.
+        self.sequence_cap = sequence_cap
         # Whether a successful Produce answer has come since `reset`. The answer names the limit in
         # a tagged field, or implies the default by leaving the field out.
         self.heard = False
@@ -81,6 +85,14 @@ class PartitionWindow:
         """Set the limit back to the default, for a new connection or a new leader."""
         self.limit = DEFAULT_BATCHES_RETAINED
         self.heard = False
+
+    def limit_records(self, sequence_cap: int | None) -> None:
+        """Limit how many records the unresolved batches may have, not how many batches (KIP-758).
+
+        Args:
+            sequence_cap: the most records; None limits the number of batches again.
+        """
+        self.sequence_cap = sequence_cap
 
     def admits(self, span: int) -> bool:
         """Return whether a batch may be sent if the span, with that batch, is `span` batches."""

@@ -422,7 +422,7 @@ def test_a_draft_has_no_more_records_than_the_range_that_the_broker_deduplicates
     """
     made = rig(broker_dedup="range")
     made.send(40)
-    made.state().limit_span(10)
+    made.state().window.limit_records(10)
     report(made)
     assert sent(made) == []
     report(made)

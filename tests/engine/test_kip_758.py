@@ -67,7 +67,7 @@ class RangeRig(Rig):
 
     @property
     def cap(self) -> int:
-        cap = self.state().sequence_cap
+        cap = self.state().window.sequence_cap
         assert cap is not None
         return cap
 
@@ -161,7 +161,7 @@ def test_the_narrowest_range_of_all_brokers_counts() -> None:
     for partition in (0, 1):
         rig.send(partition=partition)
     rig.ack_all()
-    assert [rig.state("t", partition).sequence_cap for partition in (0, 1)] == [300, 300]
+    assert [rig.state("t", partition).window.sequence_cap for partition in (0, 1)] == [300, 300]
 
 
 def test_a_config_name_alone_never_enters_the_mode() -> None:
@@ -172,7 +172,7 @@ def test_a_config_name_alone_never_enters_the_mode() -> None:
     rig = RangeRig(10, broker_dedup="window")
     rig.start()
     rig.send()
-    assert rig.state().sequence_cap is None
+    assert rig.state().window.sequence_cap is None
 
 
 def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> None:

@@ -423,7 +423,7 @@ def test_without_a_gate_a_new_batch_waits_for_the_renumbering_too() -> None:
     first, _ = bench.send(), bench.send()
     assert bench.state.may_send_new()
     bench.refuse(first, INVALID_RECORD)
-    assert bench.state.bump_wanted
+    assert bench.state.ledger.bump_wanted
     assert not bench.state.may_send_new()
 
 
@@ -453,7 +453,7 @@ def test_a_range_of_sequences_counts_records_and_not_batches() -> None:
     bench = Bench()
     state = bench.state
     assert state.sequence_room() == SEQUENCE_CAP
-    state.limit_span(10)
+    state.window.limit_records(10)
     assert state.sequence_room() == 10
     bench.ack(bench.send(), 0)
     assert state.sequence_room() == 10
@@ -465,7 +465,7 @@ def test_a_range_of_sequences_counts_records_and_not_batches() -> None:
     assert not state.may_send_new()
     assert state.sequence_room() == 1
     bench.lose(last, written=False)
-    state.limit_span(None)
+    state.window.limit_records(None)
     assert state.sequence_room() == SEQUENCE_CAP
 
 
@@ -537,8 +537,8 @@ def test_under_a_new_identity_everything_begins_anew() -> None:
     state.disown(KafkaError("shared"), bench.told)
     state.adopt(SECOND)
     assert state.ledger.identity == SECOND
-    assert not state.bump_wanted
-    assert state.disowned is None
+    assert not state.ledger.bump_wanted
+    assert state.ledger.disowned is None
     assert not state.suspicion.suspect
     assert not state.gate.questioned
     assert not state.gate_open

@@ -360,7 +360,7 @@ def test_no_leader_is_accused_of_what_has_another_reason(innocent: str) -> None:
     if innocent == "suspect":
         bench.suspect()
     elif innocent == "range":
-        bench.state.limit_span(100)
+        bench.state.window.limit_records(100)
     elif innocent == "not heard":
         bench.state.window.heard = False
     code = NOT_ENOUGH_REPLICAS if innocent == "another code" else OUT_OF_ORDER
@@ -480,7 +480,7 @@ def test_a_permanent_refusal_fails_the_batch_and_gives_up_its_numbers() -> None:
     assert bench.told.take() == [
         ("bump", f"{T}-0", FIRST, "a batch ended NOT_WRITTEN (KafkaError)")
     ]
-    assert bench.state.bump_wanted
+    assert bench.state.ledger.bump_wanted
 
 
 def test_a_permanent_refusal_of_a_batch_in_doubt_asks_further_if_the_leader_was_heard() -> None:
@@ -547,7 +547,7 @@ def test_an_old_epoch_shows_another_client_and_leaves_what_is_in_doubt_to_it(
     assert bench.statuses == []
     bench.state.disown(KafkaError("shared"), bench.told)
     assert bench.statuses == ([UNKNOWN] if in_doubt else [])
-    assert bench.state.bump_wanted
+    assert bench.state.ledger.bump_wanted
     assert "bump" not in bench.told.names(), "the producer gets another id, not another epoch"
 
 
@@ -855,7 +855,7 @@ def test_without_sequences_no_numbers_are_given_up() -> None:
     bench = Bench(idempotent=False)
     bench.refuse(bench.send(), INVALID_RECORD)
     assert bench.told.take() == []
-    assert not bench.state.bump_wanted
+    assert not bench.state.ledger.bump_wanted
 
 
 def test_a_batch_that_cannot_be_built_fails_and_gives_up_its_numbers() -> None:

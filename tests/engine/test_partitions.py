@@ -183,10 +183,14 @@ def test_the_partition_that_has_waited_longest_is_what_calls_wait_for() -> None:
 def test_a_range_of_sequences_limits_what_is_unresolved(dedup: str, capped: bool) -> None:
     rig = Rig(broker_dedup=dedup, partitions=2).start()
     rig.send(partition=0)
-    assert (rig.state(partition=0).sequence_cap is not None) is capped
+    assert (rig.state(partition=0).window.sequence_cap is not None) is capped
     parts(rig).limit_span(7)
     rig.send(partition=1)
-    assert rig.state(partition=0).sequence_cap == rig.state(partition=1).sequence_cap == 7
+    assert (
+        rig.state(partition=0).window.sequence_cap
+        == rig.state(partition=1).window.sequence_cap
+        == 7
+    )
 
 
 # -- another client's producer id

@@ -480,7 +480,7 @@ def test_a_group_waits_for_a_request_of_its_own_and_is_divided_only_if_that_is_t
 def test_a_batch_has_no_more_records_than_the_sequences_that_are_left() -> None:
     bench = Sized(1, batch_size=100_000)
     bench.fill(9)
-    bench.state.sequence_cap = 4
+    bench.state.window.sequence_cap = 4
     batch = bench.into(1 << 30)
     assert batch is not None
     assert batch.count == 4
@@ -600,7 +600,7 @@ def test_a_draft_that_became_too_large_is_replaced_by_a_shorter_one(
 def test_a_draft_of_more_records_than_sequences_are_left_is_replaced_by_a_shorter_one() -> None:
     for cap, left in ((4, None), (3, 3), (2, 2)):
         bench = drafted(4, 100)
-        bench.state.sequence_cap = cap
+        bench.state.window.sequence_cap = cap
         batch = bench.into(1 << 30)
         after = bench.state.queue.draft
         assert (None if after is None else len(after.records)) == left

@@ -146,8 +146,8 @@ def epoch_raised_when_fenced(patch: Patch) -> None:
     def raised(
         self: Partitions, partition: PartitionState, _error: KafkaError, _identity: IdentityLedger
     ) -> None:
-        if not partition.bump_wanted:
-            partition.bump_wanted = True
+        if not partition.ledger.bump_wanted:
+            partition.ledger.bump_wanted = True
             self._effects.bump(partition.where, partition.ledger.identity, "mutant")
 
     patch(Partitions, "disown", raised)
@@ -161,8 +161,12 @@ def count_instead_of_span(patch: Patch) -> None:
     def naive(self: PartitionState, *_args: Any) -> bool:
         # The mutant counts only the batches in flight, and not those that wait to be resent.
         if not self.unresolved:
-            return not self.bump_wanted
-        return self.gate_open and not self.bump_wanted and self.window.admits(self.outstanding + 1)
+            return not self.ledger.bump_wanted
+        return (
+            self.gate_open
+            and not self.ledger.bump_wanted
+            and self.window.admits(self.outstanding + 1)
+        )
 
     def late(self: PartitionState, now: float) -> Batch | None:
         return None if now < self.retry_at + 1.0 and self.retry_at else following(self, now)
@@ -638,10 +642,10 @@ def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
     give_up_numbers = PartitionState._give_up_numbers
 
     def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
-        if batch is self.unresolved[-1] and not self.bump_wanted:
+        if batch is self.unresolved[-1] and not self.ledger.bump_wanted:
             patch_out: Any = _Keep(out)
             give_up(self, batch, error, patch_out)
-            self.bump_wanted = False
+            self.ledger.bump_wanted = False
             self.ledger.next = batch.base
         else:
             give_up(self, batch, error, out)
@@ -675,7 +679,6 @@ def epoch_adopted_while_outstanding(patch: Patch) -> None:
             # Whether or not batches are in flight under the old epoch, the next sealed batch has
             # the new one.
             self.ledger.adopt(identity)
-            self.bump_wanted = False
             self.gate.close()
 
     patch(PartitionState, "adopt", naive)
@@ -683,8 +686,12 @@ def epoch_adopted_while_outstanding(patch: Patch) -> None:
 
 @mutant("idle partitions start again at 0 under a new epoch")
 def old_sequence_kept_under_a_new_epoch(patch: Patch) -> None:
+    adopt = SequenceLedger.adopt
+
     def naive(self: SequenceLedger, identity: ProducerIdentity) -> None:
-        self.identity = identity
+        following = self.next
+        adopt(self, identity)
+        self.next = following
 
     patch(SequenceLedger, "adopt", naive)
 
@@ -716,13 +723,18 @@ def new_batches_pass_what_waits(patch: Patch) -> None:
 
     def late(self: PartitionState, now: float) -> Batch | None:
         # New batches go first; a batch that waits is resent only when the window is full.
-        new = self.queue.records and self.gate_open and not self.bump_wanted and self.idempotent
+        new = (
+            self.queue.records
+            and self.gate_open
+            and not self.ledger.bump_wanted
+            and self.idempotent
+        )
         return None if new and self.window.admits(self.span + 1) else following(self, now)
 
     def may(self: PartitionState) -> bool:
         if not self.unresolved:
-            return not self.bump_wanted
-        return self.gate_open and not self.bump_wanted and self.window.admits(self.span + 1)
+            return not self.ledger.bump_wanted
+        return self.gate_open and not self.ledger.bump_wanted and self.window.admits(self.span + 1)
 
     patch(PartitionState, "next_resend", late)
     patch(PartitionState, "may_send_new", may)
@@ -779,7 +791,7 @@ def recreated_topic_taken_for_the_same(patch: Patch) -> None:
 
 @mutant("a suspect partition's doubt is not resent (KIP-854)")
 def blind_resend_where_suspect(patch: Patch) -> None:
-    patch(PartitionState, "must_not_resend", property(lambda _self: False))
+    patch(Suspicion, "forbids_resend", property(lambda _self: False))
 
 
 @mutant("expiry goes by record timestamps, not by idleness")

@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from typing import Any, Protocol, cast
+from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._config import ProducerConfig
-from aioidem._engine import ProducerCore, steps
+from aioidem._engine import ProducerCore, partition, steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
@@ -127,8 +128,8 @@ class SimCore(ProducerCore):
         make = partitions._make
 
         def made(topic: str, index: int) -> PartitionState:
-            state: PartitionState = make(topic, index)
-            state.ledger = StartedLedger(first)
+            with mock.patch.object(partition, "SequenceLedger", return_value=StartedLedger(first)):
+                state: PartitionState = make(topic, index)
             return state
 
         partitions._make = made

@@ -10,7 +10,7 @@ import dataclasses
 
 import pytest
 
-from aioidem._engine.partition import PartitionState
+from aioidem._engine.suspicion import Suspicion
 from aioidem.testing import Anomaly, Outcome
 
 from .perform import perform
@@ -538,7 +538,7 @@ def test_who_has_read_the_expiration_may_not(monkeypatch: pytest.MonkeyPatch) ->
 
     The brokers refused DescribeConfigs before, and then told their expiration.
     """
-    monkeypatch.setattr(PartitionState, "must_not_resend", False)
+    monkeypatch.setattr(Suspicion, "forbids_resend", False)
     found = [each.anomaly for each in run(_old_record_without_an_answer(0.01)).violations]
     assert found == [Anomaly.DUPLICATE]
 
