@@ -82,4 +82,6 @@ def carried_records(states: Iterable[PartitionState]) -> list[PendingRecord]:
     Once the metadata of the new cluster is known, each record is assigned to a partition again.
     `UnassignedRecords.put_in_order` restores the call order across partitions.
     """
-    return [record for state in states for record in (*state.reclaim(), *state.queue.empty())]
+    return [
+        record for state in states for record in (*state.batches.reclaim(), *state.queue.empty())
+    ]

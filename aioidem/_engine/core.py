@@ -369,9 +369,9 @@ class ProducerCore:
             at = state.next_wake(now, grace, linger)
             if at < first:
                 first = at
-            if state.outstanding:
+            if state.batches.outstanding:
                 at_doubt = self._doubt.awaits(state)
-            elif state.unresolved:
+            elif state.batches.unresolved:
                 at_doubt = self._doubt.turns_at(state, now)
             else:
                 continue

@@ -112,7 +112,7 @@ class DoubtResolution:
             state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration)
         if state.untroubled():
             return
-        route = state.route
+        route = state.leadership.route
         link = None if route is None else self._links.get(route.link_id)
         state.advance(
             now,
@@ -135,7 +135,7 @@ class DoubtResolution:
             state.recovery.ask()
             token = self._requests.register(link, RequestKind.DESCRIBE_PRODUCERS, now, state)
             self._requests.add(AskProducers(link.link_id, token, state.topic, state.partition))
-        elif state.wants_read_back and link.admits(now) and now >= state.retry_at:
+        elif state.wants_read_back and link.admits(now) and now >= state.setbacks.retry_at:
             offset = state.begin_read_back() if link.may_read else None
             if offset is None:
                 state.give_up_doubt(self._effects)
@@ -158,7 +158,7 @@ class DoubtResolution:
                 continue  # the reading has ended since
             if link.closed:
                 state.end_read_back()
-            elif link.admits(now) and now >= state.retry_at:
+            elif link.admits(now) and now >= state.setbacks.retry_at:
                 self._read(state, link, offset, now)
             else:
                 self._next_pages.append((state, link, offset))
@@ -199,7 +199,7 @@ class DoubtResolution:
         if owed is not None:
             # The broker sends no records now, perhaps because the client has reached its quota. To
             # begin again would use up the quota, so the same page is requested again.
-            state.retry_at = now + self._config.retry_backoff
+            state.setbacks.wait_until(now + self._config.retry_backoff)
             self._next_pages.append((state, link, owed))
             return
         following = state.on_read_back(page, answer.high_watermark, self._effects)
@@ -235,7 +235,7 @@ class DoubtResolution:
         """Yield connections to old leaders that owe answers to batches, but have become silent."""
         self.old_leaders_owe = False
         for state in states:
-            if not state.outstanding:
+            if not state.batches.outstanding:
                 continue
             link, at = self._silent_at(state)
             if link is None or at is None:
@@ -250,8 +250,8 @@ class DoubtResolution:
                 yield Leaving(link, reason, KafkaConnectionError(reason))
 
     def _silent_at(self, state: PartitionState) -> tuple[Link | None, float | None]:
-        route = state.route
-        if route is None or not state.outstanding:
+        route = state.leadership.route
+        if route is None or not state.batches.outstanding:
             return None, None
         view = self._cluster.leader_of(state.topic, state.partition)
         link = self._links.get(route.link_id)
@@ -268,7 +268,7 @@ class DoubtResolution:
             or if that time has come.
         """
         due_ms = state.suspicion.due_ms
-        if due_ms is None or self._wall_ahead is None or not state.in_doubt:
+        if due_ms is None or self._wall_ahead is None or not state.batches.in_doubt:
             return None
         at = (due_ms - self._wall_ahead) / 1000.0 + _CLOCK_TICK
         return at if now < at and not state.suspicion.suspect else None

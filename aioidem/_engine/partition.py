@@ -44,11 +44,11 @@ from aioidem._engine.classify import Action, Disposition
 from aioidem._engine.effects import Effects
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
+from aioidem._engine.leadership import Leadership
 from aioidem._engine.log_position import LogPosition
 from aioidem._engine.outcome_error import outcome_error
 from aioidem._engine.overdue import (
     LeaderStatus,
-    Trouble,
     batch_progress,
     obstacle,
     overdue,
@@ -57,12 +57,13 @@ from aioidem._engine.overdue import (
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
 from aioidem._engine.record import Outcome, PendingRecord
-from aioidem._engine.record_block import items_of
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import RetentionEvidence, earlier_link
 from aioidem._engine.route import Route
+from aioidem._engine.setbacks import Setbacks
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.suspicion import Suspicion
+from aioidem._engine.unresolved import UnresolvedBatches
 from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
 from aioidem._protocol.produce import PartitionAnswer
 from aioidem._records import restamp
@@ -110,29 +111,25 @@ class PartitionState:
     """
 
     __slots__ = (
-        "_evidence",
         "_pause",
         "_resend",
-        "_retry",
         "_topic_partition",
         "_transactional",
+        "batches",
         "gate",
         "idempotent",
+        "leadership",
         "ledger",
         "log",
-        "next_ordinal",
-        "outstanding",
         "partition",
         "queue",
         "read_back",
         "recovery",
-        "retry_at",
-        "route",
+        "setbacks",
         "suspicion",
         "topic",
         "topic_id",
-        "trouble",
-        "unresolved",
+        "where",
         "window",
     )
 
@@ -151,50 +148,54 @@ class PartitionState:
     ) -> None:
         self.topic = topic
         self.partition = partition
+        self.where = f"{topic}-{partition}"
         self._topic_partition = TopicPartition(topic, partition)
         self.topic_id = topic_id
         self.idempotent = idempotent
-        self.queue = PartitionQueue()
-        self.unresolved: list[Batch] = []
-        self.ledger = SequenceLedger()
-        self.window = PartitionWindow(sequence_cap)
-        self.recovery = Recovery()
-        self.route: Route | None = None
-        self.outstanding = 0
-        self.next_ordinal = 0
-        self.retry_at = 0.0
-        self.log = LogPosition()
-        self.suspicion = Suspicion(resend=resend)
-        self._evidence = RetentionEvidence()
         self._resend = resend
         # Whether the batches belong to transactions. If so, batches in doubt are neither probed
         # (resent newest first, `recovery`) nor resent under other sequences. Where this would be
         # necessary, the transaction becomes abortable instead.
         self._transactional = transactional
-        self.gate = FirstAckGate(applies=idempotent)
-        self.read_back = ReadBack()
-        # What has failed since the last acknowledgement, for messages; None after a success.
-        self.trouble: Trouble | None = None
-        self._retry = retry
         self._pause = pause
+        evidence = RetentionEvidence()
+        self.queue = PartitionQueue()
+        self.ledger = SequenceLedger()
+        self.batches = UnresolvedBatches(self.ledger, evidence)
+        self.log = LogPosition()
+        self.suspicion = Suspicion(resend=resend)
+        self.window = PartitionWindow(sequence_cap)
+        self.gate = FirstAckGate(applies=idempotent)
+        self.recovery = Recovery()
+        self.read_back = ReadBack()
+        self.setbacks = Setbacks(retry)
+        self.leadership = Leadership(
+            self._topic_partition,
+            self.ledger,
+            self.window,
+            self.gate,
+            evidence,
+            self.suspicion,
+            self.log,
+        )
 
     # -- what may be sent --------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
         """Whether the partition has a queued record, an unresolved batch or an outstanding one."""
-        return bool(self.queue.records or self.unresolved or self.outstanding)
+        return bool(self.queue.records or self.batches.unresolved or self.batches.outstanding)
 
     @property
     def unsettled(self) -> int:
         """The number of records without an outcome."""
-        return self.queue.count + sum(batch.count for batch in self.unresolved)
+        return self.queue.count + sum(batch.count for batch in self.batches.unresolved)
 
     @property
     def oldest(self) -> float:
         """When the oldest record without an outcome was queued, in seconds; infinity if none is."""
-        if self.unresolved:
-            return self.unresolved[0].records[0].queued_at
+        if self.batches.unresolved:
+            return self.batches.unresolved[0].records[0].queued_at
         records = self.queue.records
         return records[0].queued_at if records else math.inf
 
@@ -202,7 +203,7 @@ class PartitionState:
         """Return whether a record or a batch of the partition waits to be sent."""
         if self.queue.records:
             return True
-        for batch in self.unresolved:  # noqa: SIM110 - as in `past_deadline`
+        for batch in self.batches.unresolved:  # noqa: SIM110 - as in `past_deadline`
             if batch.due:
                 return True
         return False
@@ -224,20 +225,10 @@ class PartitionState:
         records = self.queue.records
         if records and records[0].deadline <= now:
             return True
-        for batch in self.unresolved:  # noqa: SIM110 - each poll asks, and `any` takes 3 times as long
+        for batch in self.batches.unresolved:  # noqa: SIM110 - each poll asks, and `any` takes 3 times as long
             if batch.deadline <= now:
                 return True
         return False
-
-    @property
-    def where(self) -> str:
-        """The partition's name in messages: topic, dash, number."""
-        return f"{self.topic}-{self.partition}"
-
-    @property
-    def gate_open(self) -> bool:
-        """Whether several batches may be in flight, instead of only the oldest unresolved one."""
-        return self.gate.is_open((self.ledger.identity, self.route))
 
     def begin_transaction(self, number: int, *, gated: bool) -> None:
         """Close the first-ack gate, unless it was closed for this transaction before.
@@ -261,30 +252,7 @@ class PartitionState:
             expiration: seconds after which brokers forget a producer.
         """
         if self.idempotent and not self._transactional:
-            self.suspicion.assess(wall_ms, expiration, self.unresolved)
-
-    @property
-    def span(self) -> int:
-        """The number of batches from the oldest unresolved to the newest sent one, inclusive."""
-        return self.next_ordinal - self.unresolved[0].ordinal if self.unresolved else 0
-
-    @property
-    def in_doubt(self) -> int:
-        """The number of unresolved batches that may have been appended."""
-        return sum(batch.in_doubt for batch in self.unresolved)
-
-    @property
-    def doubted_since(self) -> float | None:
-        """Since when a batch is in doubt (sent, and perhaps appended), in seconds; None if none is.
-
-        A batch whose attempt is unanswered is not in doubt yet, unless an earlier attempt was lost.
-        """
-        first: float | None = None
-        for batch in self.unresolved:  # of each busy partition, once a second
-            at = batch.doubted_at
-            if at is not None and batch.in_doubt and (first is None or at < first):
-                first = at
-        return first
+            self.suspicion.assess(wall_ms, expiration, self.batches.unresolved)
 
     def follow(self, route: Route) -> bool:
         """Change to the route to the partition's present leader.
@@ -293,21 +261,18 @@ class PartitionState:
             Whether the partition now uses the new route; False while a batch that was sent on the
             old route is outstanding.
         """
-        if route == self.route:
+        known = self.leadership.route
+        if route == known:
             return True
-        if self.outstanding:
+        if self.batches.outstanding:
             return False
-        same_leader = self.route is not None and self.route.same_leader(route)
-        if self.route is not None and not same_leader:
-            self.retry_at = 0.0  # the back-off applied to the old leader
+        same_leader = known is not None and known.same_leader(route)
+        another = known is not None and not same_leader
+        if another:
             self.suspicion.leader_changed()
-        self.route = route
-        if self.trouble is not None:
-            self.trouble.leaderless_since = None
+        self.setbacks.led(anew=another)
+        self.leadership.take(route)
         self.read_back.end()
-        self.window.reset()
-        self._evidence.clear()
-        self.gate.restart()
         if same_leader and self.recovery.pauses:
             # An idle connection was closed between two passes. What the leader has answered stays,
             # but it must show anew that it holds the producer's state.
@@ -318,9 +283,9 @@ class PartitionState:
 
     def next_resend(self, now: float) -> Batch | None:
         """Return the batch to be resent now; None if no batch must or may be resent now."""
-        if not self.unresolved:
+        if not self.batches.unresolved:
             return None
-        if now < self.retry_at or self.read_back.offset is not None:
+        if now < self.setbacks.retry_at or self.read_back.offset is not None:
             # Nothing is resent while the log is read back. If a batch is found there, an earlier
             # batch that was rejected must not be resent any more: it would be written out of order.
             return None
@@ -330,39 +295,34 @@ class PartitionState:
             case Rung.REFUSED | Rung.ASKING:
                 return None
             case Rung.PROBING:
-                if self.outstanding and self.gate.questioned:
+                if self.batches.outstanding and self.gate.questioned:
                     return None
-                return self.recovery.next_probe(self.unresolved, now)
+                return self.recovery.next_probe(self.batches.unresolved, now)
             case Rung.SALVAGE:
-                blocked = self.outstanding or self.suspicion.forbids_resend
+                blocked = self.batches.outstanding or self.suspicion.forbids_resend
                 return None if blocked else self._next_salvage()
 
     def _next_in_order(self) -> Batch | None:
-        for position, batch in enumerate(self.unresolved):
+        for position, batch in enumerate(self.batches.unresolved):
             if not batch.due:
                 continue
             if self.ledger.bump_wanted and not batch.keeps_numbers:
                 continue  # the batch must be renumbered first
-            if self.suspicion.forbids_resend and self._doubts():
+            if self.suspicion.forbids_resend and self.batches.doubts():
                 # The doubt is looked into first. A leader that had forgotten the producer may have
                 # taken a batch without a refused one before it, which would then come after it.
                 return None
-            if self.outstanding and not (self.gate_open and self._all_in_flight_precede(position)):
+            if self.batches.outstanding and not (
+                self.leadership.gate_open and self.batches.all_in_flight_precede(position)
+            ):
                 return None
             if self.idempotent and not self._within_window(batch):
                 return None
             return batch
         return None
 
-    def _doubts(self) -> list[Batch]:
-        """Return the batches in doubt that are not in flight, oldest first."""
-        return [batch for batch in self.unresolved if batch.in_doubt and batch.due]
-
     def _next_salvage(self) -> Batch | None:
         return self.recovery.next_salvage(oldest=self._resend)
-
-    def _all_in_flight_precede(self, position: int) -> bool:
-        return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
 
     def _within_window(self, batch: Batch) -> bool:
         # The window limits the distance from the oldest unresolved batch to this batch, not to the
@@ -371,28 +331,26 @@ class PartitionState:
         # sent before this batch is resolved, and the leader retains none of them.
         if self.window.sequence_cap is not None:
             return True
-        oldest = self._head or batch
+        oldest = self.batches.head or batch
         return self.window.admits(batch.ordinal - oldest.ordinal + 1)
 
     def may_send_new(self) -> bool:
         """Return whether a new batch may be sealed and sent."""
-        if not self.unresolved:
+        if not self.batches.unresolved:
             return not self.ledger.bump_wanted
         if not self.idempotent:
-            return not any(batch.due for batch in self.unresolved)
+            return not any(batch.due for batch in self.batches.unresolved)
         if (
             self.ledger.bump_wanted
-            or not self.gate_open
-            or any(batch.due for batch in self.unresolved)
+            or not self.leadership.gate_open
+            or any(batch.due for batch in self.batches.unresolved)
         ):
             return False
         if self.window.sequence_cap is not None:
-            return self._unresolved_records < self.window.sequence_cap
-        return self._unresolved_records < SEQUENCE_CAP // 2 and self.window.admits(self.span + 1)
-
-    @property
-    def _unresolved_records(self) -> int:
-        return self.ledger.next - self.unresolved[0].base if self.unresolved else 0
+            return self.batches.sequences < self.window.sequence_cap
+        return self.batches.sequences < SEQUENCE_CAP // 2 and self.window.admits(
+            self.batches.span + 1
+        )
 
     def sequence_room(self) -> int:
         """Return the largest number of records that the next batch may have, at least one.
@@ -402,7 +360,7 @@ class PartitionState:
         """
         if self.window.sequence_cap is None:
             return SEQUENCE_CAP
-        return max(1, self.window.sequence_cap - self._unresolved_records)
+        return max(1, self.window.sequence_cap - self.batches.sequences)
 
     def may_outgrow(self, batch_size: int) -> bool:
         """Return whether the next batch may be larger than `batch_size` bytes (late sealing).
@@ -418,16 +376,14 @@ class PartitionState:
 
         Nothing is done while a batch is outstanding, or in doubt under the old identity.
         """
-        if self.ledger.identity == identity or self.outstanding:
+        if self.ledger.identity == identity or self.batches.outstanding:
             return
-        if any(batch.keeps_numbers for batch in self.unresolved):
+        if any(batch.keeps_numbers for batch in self.batches.unresolved):
             return
         self.ledger.adopt(identity)
-        self.gate.restart()
-        self._evidence.clear()
-        self.suspicion.renewed()
+        self.leadership.renew()
         self.recovery.move(RecoveryEvent.RESOLVED)
-        for ordinal, batch in enumerate(self.unresolved):
+        for ordinal, batch in enumerate(self.batches.unresolved):
             base = self.ledger.take(batch.count)
             # A part of a divided batch may have no bytes yet; then nothing is restamped.
             stamp = batch.data and restamp(
@@ -437,14 +393,12 @@ class PartitionState:
                 base_sequence=wire_sequence(base),
             )
             batch.renumber(identity, base, stamp, ordinal)
-        self.next_ordinal = len(self.unresolved)
+        self.batches.next_ordinal = len(self.batches.unresolved)
         self.log.renumber()
 
     def enlist(self, batch: Batch) -> None:
         """Add a newly sealed batch to the end of the list of unresolved batches."""
-        self.unresolved.append(batch)
-        self.next_ordinal = batch.ordinal + 1
-        self.window.observe(self.next_ordinal - self.unresolved[0].ordinal)
+        self.window.observe(self.batches.enlist(batch))
 
     def send(self, batch: Batch, now: float) -> None:
         """Record that a batch is being given to the connection of the current route.
@@ -452,11 +406,11 @@ class PartitionState:
         Raises:
             InternalError: the partition has no route.
         """
-        route = self.route
+        route = self.leadership.route
         if route is None:
             raise errors.InternalError("a batch was sent without a route")
         probing = self.recovery.rung is Rung.PROBING
-        if self.suspicion.suspect and not self.outstanding:
+        if self.suspicion.suspect and not self.batches.outstanding:
             # The leader may have forgotten the producer while no batch was outstanding.
             self.gate.close_unless_fresh(now)
         attempt = Attempt(
@@ -479,8 +433,8 @@ class PartitionState:
             after=self.log.end,
         )
         batch.send(attempt)
-        self._evidence.sent(batch, self.next_ordinal - batch.ordinal)
-        self.outstanding += 1
+        self.leadership.evidence.sent(batch, self.batches.next_ordinal - batch.ordinal)
+        self.batches.outstanding += 1
         if probing:
             self.recovery.probed(batch, now)
 
@@ -499,7 +453,7 @@ class PartitionState:
             known.
             out: receives what concerns the whole producer, and the outcomes of records.
         """
-        self.outstanding -= 1
+        self.batches.outstanding -= 1
         attempt = batch.attempt
         if self.log.contradicts(batch, answer.base_offset):
             out.data_loss(
@@ -515,15 +469,13 @@ class PartitionState:
         if current:
             # A batch that has ended already, for instance because a later success proved it, may be
             # the first one in whose answer the leader names another window.
-            before = self.window.said
-            if self.window.learn(answer.retained):
-                out.window_changed(self.where, self.route, before, self.window.said)
+            self.leadership.learn_window(answer.retained, self.where, out)
         if batch.settled:
-            self._note_recognised(batch, now, out)
+            self.leadership.recognised(batch, now, out)
             self.log.reach(batch, answer.base_offset)
             return  # the batch has ended UNKNOWN; its offset still serves to check later answers
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
-        unresolved = self.unresolved
+        unresolved = self.batches.unresolved
         below = [] if unresolved[0] is batch else unresolved[: unresolved.index(batch)]
         if below:
             self._check_room(batch, below, answer.base_offset, out)
@@ -532,8 +484,9 @@ class PartitionState:
             out.waited_at_gate(attempt.sent_at, now)
         if self.idempotent and (below or self.ledger.skipped is not None):
             self._imply(batch, below, attempt, out)
-        self._hear_none(batch, attempt, now)
-        self._note_recognised(batch, now, out)
+        self.setbacks.end()
+        self.leadership.hear_none(batch, attempt, now)
+        self.leadership.recognised(batch, now, out)
         if self.recovery.rung is not Rung.CLEAR:
             if self.recovery.rung is Rung.SALVAGE:
                 self.recovery.salvaged_one()
@@ -562,28 +515,6 @@ class PartitionState:
                 f"a batch is stored at offset {base_offset}, where the log has no room for each "
                 "earlier batch in doubt: the leader lost this producer's state in between",
             )
-
-    def _note_recognised(self, batch: Batch, now: float, out: Effects) -> None:
-        if self._evidence.none:
-            return
-        self._evidence.recognised(batch, self.log.ordinal - batch.ordinal + 1)
-        self._judge_memory(now, out)
-
-    def _judge_memory(self, now: float, out: Effects) -> None:
-        """Report the leader if it was seen to retain fewer batches than it says it does."""
-        disproof = self._evidence.verdict(self.window.said) if self.window.heard else None
-        if disproof is not None and not self.suspicion.suspect and self.window.sequence_cap is None:
-            out.disprove(self.topic, self.partition, self.route, disproof, now)
-
-    def _hear_none(self, batch: Batch, attempt: Attempt | None, now: float) -> None:
-        self._retry.reset()
-        self.retry_at = 0.0
-        self.trouble = None
-        route = self.route
-        if attempt is None or route is None or attempt.link_id != route.link_id:
-            return
-        if batch.identity == self.ledger.identity:
-            self.gate.hear_none((batch.identity, route), now)
 
     def _imply(
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
@@ -656,10 +587,11 @@ class PartitionState:
         Returns:
             Whether the answer shows that another client uses the same producer id.
         """
-        self.outstanding -= 1
+        self.batches.outstanding -= 1
         disposition, error, culprits = refusal.disposition, refusal.error, refusal.culprits
-        self._note_failed(error, now)
-        self._note_refused(batch, disposition, now, out)
+        self.setbacks.failed(error, now)
+        out_of_order = disposition.action is Action.OUT_OF_ORDER
+        self.leadership.refused(batch, now, out, out_of_order=out_of_order)
         if disposition.refresh_metadata:
             out.refresh_metadata()
         if batch.settled:
@@ -699,30 +631,6 @@ class PartitionState:
                 self._retry_later(batch, now)
         return False
 
-    def _note_failed(self, reason: errors.KafkaError | str, now: float) -> None:
-        self._trouble_since(now).add(reason)
-
-    def note_leaderless(self, now: float) -> None:
-        """Note that metadata names no leader of the partition."""
-        trouble = self._trouble_since(now)
-        if trouble.leaderless_since is None:
-            trouble.leaderless_since = now
-
-    def _trouble_since(self, now: float) -> Trouble:
-        """Return what has failed since the last acknowledgement; it begins now if nothing has."""
-        if self.trouble is None:
-            self.trouble = Trouble(now)
-        return self.trouble
-
-    def _note_refused(
-        self, batch: Batch, disposition: Disposition, now: float, out: Effects
-    ) -> None:
-        if disposition.action is Action.OUT_OF_ORDER:
-            self._evidence.refused(batch)
-        else:
-            self._evidence.ended(batch)
-        self._judge_memory(now, out)
-
     def _question_leader(self) -> None:
         """Stop taking a success as proof about earlier batches: an unknown error code has come.
 
@@ -730,20 +638,14 @@ class PartitionState:
         state. Then the success of a batch that is in flight now proves nothing about earlier ones.
         """
         self.gate.question()
-        for batch in self.unresolved:
+        for batch in self.batches.unresolved:
             if batch.attempt is not None:
                 batch.attempt.disbelieve()
 
     def _retry_later(self, batch: Batch, now: float) -> None:
         batch.move(BatchEvent.RETRY)
-        self._back_off(now)
+        self.setbacks.back_off(now)
         self.recovery.interrupt()
-
-    def _back_off(self, now: float) -> None:
-        # Batches that fail together are one failure: the delay doubles once for all of them, not
-        # once for each.
-        if now >= self.retry_at:
-            self.retry_at = now + self._retry.next_delay()
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
         """Note that the leader has a batch in its log, perhaps not replicated yet (KIP-758).
@@ -766,7 +668,11 @@ class PartitionState:
         self._retry_later(batch, now)
         if self._transactional:
             return
-        if self.recovery.rung is Rung.CLEAR and batch is self._head and self.in_doubt > 1:
+        if (
+            self.recovery.rung is Rung.CLEAR
+            and batch is self.batches.head
+            and self.batches.in_doubt > 1
+        ):
             # The leader holds the producer's state, but knows only the offsets of its newest
             # batches. So the batches in doubt are resent next, beginning with the newest (probing).
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
@@ -774,7 +680,7 @@ class PartitionState:
     def _on_out_of_order(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if self._transactional:
             batch.move(BatchEvent.RETRY)
-            if batch is self._head or batch in self.recovery.salvaged:
+            if batch is self.batches.head or batch in self.recovery.salvaged:
                 out.fail_transaction(self.where, error)
             return
         if batch in self.recovery.salvaged:
@@ -789,32 +695,23 @@ class PartitionState:
         # Only OUT_OF_ORDER for the oldest batch begins the recovery ladder, the sequence of steps
         # that resolves batches in doubt. For a later batch that code is expected, because an
         # earlier batch failed or gave up its sequence numbers.
-        if batch is self._head and self.recovery.rung is Rung.CLEAR:
+        if batch is self.batches.head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
             # If this batch is among the newest batches that the leader says it retains, the leader
             # should have recognised it, so it may retain fewer. To find out how many, also probe
             # batches older than the one that DescribeProducers names.
-            distance = self.next_ordinal - batch.ordinal
+            distance = self.batches.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
             self.recovery.search(wanted=within)
-
-    @property
-    def _head(self) -> Batch | None:
-        """The oldest unresolved batch that keeps its sequence numbers; None if there is none.
-
-        While an epoch bump is pending, all batches but those in doubt will be renumbered.
-        """
-        for batch in self.unresolved:
-            if not self.ledger.bump_wanted or batch.keeps_numbers:
-                return batch
-        return None
 
     def _on_permanent(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if not batch.in_doubt:
             self._fail(batch, error, out)
             self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
         elif (
-            self._knows_us(batch) and not batch.absent_here and batch not in self.recovery.salvaged
+            self.leadership.knows(batch)
+            and not batch.absent_here
+            and batch not in self.recovery.salvaged
         ):
             # The refusal does not say whether an earlier attempt was appended. But this leader
             # would recognise another copy, so the doubt can be resolved as after OUT_OF_ORDER.
@@ -825,14 +722,6 @@ class PartitionState:
                 self.ledger.skip(batch.base)
             self._give_up(batch, error, out)
 
-    def _knows_us(self, batch: Batch) -> bool:
-        """Return whether the leader would recognise another copy of the batch.
-
-        It would if the last success (error NONE) came under the batch's identity and the present
-        route: then the leader holds the producer's state.
-        """
-        return self.idempotent and self.gate.has_heard((batch.identity, self.route))
-
     def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if batch.in_doubt:
             self._on_permanent(batch, error, out)
@@ -841,24 +730,9 @@ class PartitionState:
             self._fail(batch, error, out)
             self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
             return
-        # The batch is split when it is its turn to be sent (`replace`): the topic's limit may be
-        # known by then.
+        # The batch is split when it is its turn to be sent (`UnresolvedBatches.replace`): the
+        # topic's limit may be known by then.
         batch.refuse_size()
-
-    def replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """Put other batches with the same records in the place of a batch that was never appended.
-
-        The parts of a batch that was too large share its sequence numbers. That is safe because
-        every attempt at the whole batch was refused, so none can be appended later. Later batches
-        keep their sequence numbers; only their ordinals (positions among the batches) change.
-        """
-        self._evidence.clear()  # it measures distances in batches, which may change here
-        position = self.unresolved.index(batch)
-        batch.move(BatchEvent.SPLIT)
-        self.unresolved[position : position + 1] = parts
-        for later in self.unresolved[position + len(parts) :]:
-            later.shift(len(parts) - 1)
-        self.next_ordinal += len(parts) - 1
 
     def _on_culprits(
         self,
@@ -877,7 +751,7 @@ class PartitionState:
         if innocent is None:
             self._fail(batch, error, out)
         else:
-            self.replace(batch, [innocent])
+            self.batches.replace(batch, [innocent])
             for place, reason in culprits.items():
                 guilty = [batch.records[place]]
                 self.settle_records(
@@ -908,7 +782,7 @@ class PartitionState:
         batch.
         """
         self.ledger.disown(error)
-        for batch in [b for b in self.unresolved if b.in_doubt]:
+        for batch in [b for b in self.batches.unresolved if b.in_doubt]:
             self._give_up(batch, error, out)
 
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
@@ -921,13 +795,13 @@ class PartitionState:
             written: whether the broker may have received it.
             now: seconds.
         """
-        self.outstanding -= 1
+        self.batches.outstanding -= 1
         self.gate.close()
-        self._evidence.ended(batch)
+        self.leadership.evidence.ended(batch)
         if batch.settled:
             return
         batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)
-        self._note_failed(_UNANSWERED if written else _UNWRITTEN, now)
+        self.setbacks.failed(_UNANSWERED if written else _UNWRITTEN, now)
         if written:
             batch.go_astray()
             self._retry_later(batch, now)
@@ -937,12 +811,12 @@ class PartitionState:
 
     def on_unanswered(self, batch: Batch, now: float, out: Effects) -> None:
         """Settle a batch under acks=0 as UNKNOWN, without an error: no answer will come."""
-        self.outstanding -= 1
+        self.batches.outstanding -= 1
         if batch.settled:
             return
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.move(BatchEvent.GIVE_UP)
-        self.unresolved.remove(batch)
+        self.batches.unresolved.remove(batch)
         outcome = Outcome(
             self.topic, self.partition, DeliveryStatus.UNKNOWN, attempts=batch.attempts
         )
@@ -967,9 +841,9 @@ class PartitionState:
             self.disown(
                 self.ledger.disowned, out
             )  # again, because more batches may be in doubt by now
-        if self.outstanding or self.recovery.rung is Rung.CLEAR:
+        if self.batches.outstanding or self.recovery.rung is Rung.CLEAR:
             return
-        doubt = any(batch.keeps_numbers for batch in self.unresolved)
+        doubt = any(batch.keeps_numbers for batch in self.batches.unresolved)
         match self.recovery.rung:
             case Rung.REFUSED if not doubt:
                 self._lose("the leader refuses the sequence after those it acknowledged", now, out)
@@ -989,9 +863,9 @@ class PartitionState:
     def _end_pass_if_over(self, now: float, throttled: float, out: Effects) -> None:
         if now < self.recovery.pass_not_before:
             return
-        if self.recovery.next_probe(self.unresolved, now) is not None:
+        if self.recovery.next_probe(self.batches.unresolved, now) is not None:
             return
-        if any(batch.appended for batch in self.unresolved):
+        if any(batch.appended for batch in self.batches.unresolved):
             # DUPLICATE has shown that a batch is in the log, though perhaps not replicated yet. So
             # nothing is lost, and the batches are resent again, oldest first.
             self.recovery.move(RecoveryEvent.RESTART)
@@ -1005,7 +879,7 @@ class PartitionState:
         That is so if the leader refused a probe for its content, and no copy of a batch in doubt
         can be appended later.
         """
-        astray = any(batch.astray for batch in self.unresolved if batch.in_doubt)
+        astray = any(batch.astray for batch in self.batches.unresolved if batch.in_doubt)
         return self.recovery.refusal is not None and not astray
 
     def _lose(self, reason: str, now: float, out: Effects) -> None:
@@ -1015,8 +889,8 @@ class PartitionState:
             # the expected answer and no data loss. The same is true under a producer id that
             # another client uses: that client's batches may have caused the answer.
             out.data_loss(self.where, reason)
-        self._back_off(now)
-        for batch in [b for b in self.unresolved if b.in_doubt]:
+        self.setbacks.back_off(now)
+        for batch in [b for b in self.batches.unresolved if b.in_doubt]:
             if self._resend:
                 batch.forsake()
             else:
@@ -1031,8 +905,8 @@ class PartitionState:
         The leader has refused the oldest one by OUT_OF_ORDER, and would refuse it again. Probes
         would prove nothing, because the leader may forget the producer between them (KIP-854).
         """
-        self._back_off(now)
-        for batch in [b for b in self.unresolved if b.in_doubt]:
+        self.setbacks.back_off(now)
+        for batch in [b for b in self.batches.unresolved if b.in_doubt]:
             batch.forsake()
         self._give_up_numbers(out, "the leader refuses a batch in doubt, and may forget its state")
         self.recovery.move(RecoveryEvent.RESOLVED)
@@ -1062,7 +936,7 @@ class PartitionState:
             epoch, last = last_sequence
             if epoch == identity.epoch:
                 hinted = next(
-                    (b for b in self.unresolved if b.in_doubt and b.wire_last == last), None
+                    (b for b in self.batches.unresolved if b.in_doubt and b.wire_last == last), None
                 )
         self.recovery.hint(hinted)
 
@@ -1071,9 +945,9 @@ class PartitionState:
         """Whether the log must be read to resolve doubt, because a resend could be a duplicate."""
         return (
             self.suspicion.forbids_resend
-            and not self.outstanding
+            and not self.batches.outstanding
             and self.read_back.offset is None
-            and bool(self._doubts())
+            and bool(self.batches.doubts())
         )
 
     def begin_read_back(self) -> int | None:
@@ -1086,7 +960,7 @@ class PartitionState:
             The first offset to read; None if no acknowledged offset is known.
         """
         known = self.log.offset
-        for batch in self._doubts():
+        for batch in self.batches.doubts():
             if batch.first_attempt is not None:
                 stored = batch.first_attempt.after
                 if stored is not None and stored[0] < known:
@@ -1101,10 +975,10 @@ class PartitionState:
         A batch in doubt that is found in the log is acknowledged. After the last page the batches
         not found end UNKNOWN, because their absence proves nothing.
         """
-        doubtful = self._doubts()
+        doubtful = self.batches.doubts()
         found = self.read_back.found(page, doubtful)
         for batch, written in found:
-            below = self.unresolved[: self.unresolved.index(batch)]
+            below = self.batches.unresolved[: self.batches.unresolved.index(batch)]
             self.suspicion.found(batch.max_timestamp_ms)
             self._settle_ack(batch, written.base_offset, out, None, read_back=True)
             self._was_accepted_over_a_hole(batch, below, out)
@@ -1123,7 +997,7 @@ class PartitionState:
         """
         self.read_back.end()
         if retry_at is not None:
-            self.retry_at = retry_at
+            self.setbacks.wait_until(retry_at)
 
     def give_up_doubt(self, out: Effects) -> None:
         """End the batches in doubt as UNKNOWN: neither a resend nor the log can resolve them.
@@ -1133,10 +1007,10 @@ class PartitionState:
         would come after it.
         """
         self.read_back.end()
-        doubtful = self._doubts()
+        doubtful = self.batches.doubts()
         if not doubtful:
             return
-        below = self.unresolved[: self.unresolved.index(doubtful[-1])]
+        below = self.batches.unresolved[: self.batches.unresolved.index(doubtful[-1])]
         refused = [batch for batch in below if batch.due and not batch.in_doubt]
         self._fail_overtaken(refused, "was not appended, and a later one may be", out)
         for batch in doubtful:
@@ -1170,13 +1044,13 @@ class PartitionState:
             leader: the partition's leader, for the errors.
             out: receives the outcomes.
         """
-        late = [batch for batch in self.unresolved if batch.deadline <= now]
+        late = [batch for batch in self.batches.unresolved if batch.deadline <= now]
         failed = [batch for batch in late if batch.due and not batch.in_doubt]
         others = [batch for batch in late if batch not in failed]
         for batch in others:
             batch.extended = batch.extended or _resolving(batch, answered_at)
         unknown = [b for b in others if now >= b.deadline + (grace if b.extended else 0.0)]
-        progress = queue_progress(len(self.unresolved))
+        progress = queue_progress(len(self.batches.unresolved))
         expired = self.queue.expire(now)
         # The errors name the number of records that end together with the same status.
         count = sum(record.count for record in expired) + sum(batch.count for batch in failed)
@@ -1189,7 +1063,7 @@ class PartitionState:
                 timeout,
                 progress,
                 waited_for,
-                self.trouble,
+                self.setbacks.trouble,
                 leader,
                 in_doubt=in_doubt,
             )
@@ -1208,7 +1082,7 @@ class PartitionState:
     def obstacle(self, leader: LeaderStatus, now: float) -> str:
         """Return what the partition's records wait for, and since when, in words."""
         identified = not self.idempotent or self.ledger.identity is not None
-        return obstacle(self.trouble, leader, now, identified=identified)
+        return obstacle(self.setbacks.trouble, leader, now, identified=identified)
 
     def next_wake(self, now: float, grace: float, linger: float) -> float:
         """Return when `poll` could next act on this partition, in seconds; infinity: never."""
@@ -1219,14 +1093,14 @@ class PartitionState:
             lingers_until = records[0].queued_at + linger
             if now < lingers_until < first:
                 first = lingers_until
-        for batch in self.unresolved:
+        for batch in self.batches.unresolved:
             at = batch.deadline
             if at <= now:
                 at += grace  # after the deadline only the end of the grace time is awaited
             if at < first:
                 first = at
-        if now < self.retry_at < first:
-            first = self.retry_at
+        if now < self.setbacks.retry_at < first:
+            first = self.setbacks.retry_at
         if self.recovery.rung is Rung.PROBING and now < self.recovery.pass_not_before < first:
             first = self.recovery.pass_not_before
         return first
@@ -1248,7 +1122,7 @@ class PartitionState:
             out.doubt_ended("read back" if read_back else self.recovery.proof)
         batch.learn(Evidence.PROVED, 0.0)
         batch.move(BatchEvent.ACK)
-        self.unresolved.remove(batch)
+        self.batches.unresolved.remove(batch)
         self.log.reach(batch, base_offset)
         outcome = Outcome(
             self.topic,
@@ -1265,7 +1139,7 @@ class PartitionState:
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         """End a batch as NOT_WRITTEN: it was never sent, or no attempt got as far as the append."""
         batch.move(BatchEvent.REJECT)
-        self.unresolved.remove(batch)
+        self.batches.unresolved.remove(batch)
         self.ledger.skip(batch.base)
         self.settle_records(
             batch.records, DeliveryStatus.NOT_WRITTEN, error, out, attempts=batch.attempts
@@ -1293,7 +1167,7 @@ class PartitionState:
         if batch.absent_here and batch.state is not BatchState.IN_FLIGHT:
             self.ledger.skip(batch.base)
         batch.move(BatchEvent.GIVE_UP)
-        self.unresolved.remove(batch)
+        self.batches.unresolved.remove(batch)
         incident = None
         if status is DeliveryStatus.UNKNOWN:
             # Imported here, because most producers never need it.
@@ -1331,25 +1205,12 @@ class PartitionState:
             reason = what if error is None else f"{what} ({type(error).__name__})"
             out.bump(self.where, self.ledger.identity, reason)
 
-    def reclaim(self) -> list[PendingRecord]:
-        """Take back the records and blocks of batches that were never appended, in order.
-
-        The records get sequence numbers anew, in this partition or another. Batches in flight or in
-        doubt stay.
-        """
-        taken: list[PendingRecord] = []
-        for batch in [b for b in self.unresolved if b.due and not b.in_doubt]:
-            batch.move(BatchEvent.SPLIT)
-            self.unresolved.remove(batch)
-            taken.extend(items_of(batch.records))
-        return taken
-
     def abandon(self, error: errors.KafkaError, out: Effects) -> None:
         """Settle all records and batches now: the producer ends, or the topic was recreated."""
         queued = self.queue.empty()
         if queued:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
-        for batch in list(self.unresolved):
+        for batch in list(self.batches.unresolved):
             self._end(batch, error, out)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:
@@ -1364,7 +1225,7 @@ class PartitionState:
         queued = self.queue.empty()
         if queued:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
-        for batch in [each for each in self.unresolved if each.due]:
+        for batch in [each for each in self.batches.unresolved if each.due]:
             if not batch.in_doubt:
                 self._fail(batch, error, out)
             elif doubt is not None:
@@ -1401,7 +1262,7 @@ class PartitionState:
 
     def __repr__(self) -> str:
         return (
-            f"<PartitionState {self.topic}-{self.partition} span {self.span}/{self.window.limit}, "
+            f"<PartitionState {self.where} span {self.batches.span}/{self.window.limit}, "
             f"{self.recovery.rung.value}, queued {self.queue.count}>"
         )
 

@@ -124,7 +124,7 @@ class Partitions:
         active = [
             state
             for state in self.busy
-            if state.queue.records or state.unresolved or state.outstanding
+            if state.queue.records or state.batches.unresolved or state.batches.outstanding
         ]
         if len(active) < len(self.busy):
             self.busy = dict.fromkeys(active)
@@ -133,7 +133,7 @@ class Partitions:
     @property
     def quiet(self) -> bool:
         """Whether no batch of any partition is outstanding."""
-        return not any(state.outstanding for state in self._unfinished())
+        return not any(state.batches.outstanding for state in self._unfinished())
 
     def _unfinished(self) -> list[PartitionState]:
         """Return the state of each partition that may have unsettled records, retired ones last.
@@ -144,7 +144,8 @@ class Partitions:
 
     def link_of(self, state: PartitionState) -> Link | None:
         """Return the connection of a partition's route; None without a route or if it is closed."""
-        return None if state.route is None else self._links.get(state.route.link_id)
+        route = state.leadership.route
+        return None if route is None else self._links.get(route.link_id)
 
     # -- actions on all partitions
 
@@ -193,8 +194,9 @@ class Partitions:
         view = self._cluster.leader_of(state.topic, state.partition)
         leads = view is not None and view.leader_id != NO_LEADER
         node_id = view.leader_id if view is not None and leads else None
-        if node_id is None and state.route is not None:
-            node_id = state.route.leader_id
+        route = state.leadership.route
+        if node_id is None and route is not None:
+            node_id = route.leader_id
         node = None if node_id is None else self._connections.nodes.get(node_id)
         if node is None:
             return LeaderStatus(
@@ -234,7 +236,8 @@ class Partitions:
             f"{now - oldest:.1f} s ago: {state.obstacle(leader, now)}"
             + (f"; {others}" if more else "")
         )
-        failure = None if state.trouble is None else state.trouble.last
+        trouble = state.setbacks.trouble
+        failure = None if trouble is None else trouble.last
         error.__cause__ = failure if isinstance(failure, Exception) else leader.error
         return error
 
@@ -324,7 +327,7 @@ class Partitions:
         del self.live[old.topic, old.partition]
         self.busy.pop(old, None)
         old.abandon(error, self._effects)
-        if old.outstanding:
+        if old.batches.outstanding:
             self.retired.append(old)
 
     def succeed(self, old: PartitionState) -> PartitionState:

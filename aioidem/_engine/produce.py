@@ -141,7 +141,7 @@ class ProduceRequests:
         """Return the connection to a partition's leader, if the partition may use it now."""
         view = self._cluster.leader_of(state.topic, state.partition)
         if view is None or view.leader_id == NO_LEADER:
-            state.note_leaderless(now)
+            state.setbacks.leaderless(now)
             self._effects.refresh_metadata()
             return None
         link = self._requests.link_to(view.leader_id, now)
@@ -151,7 +151,7 @@ class ProduceRequests:
             return None
         if link.identified:
             there = (link.link_id, view.leader_id, view.leader_epoch)
-            if there != state.route:
+            if there != state.leadership.route:
                 if not state.follow(Route(*there)):
                     return None
                 self._rerouted |= not state.untroubled()
@@ -165,7 +165,11 @@ class ProduceRequests:
             # A batch was refused for its size, and the leader was asked for the topic's limit. Wait
             # for the answer, because the batch is split into parts that the limit allows.
             return None
-        if state.unresolved and state.in_doubt and self._inquiries.awaits_memory(link):
+        if (
+            state.batches.unresolved
+            and state.batches.in_doubt
+            and self._inquiries.awaits_memory(link)
+        ):
             # The broker was asked how long it keeps a producer's state. Wait for the answer: if the
             # broker may have dropped the state, a resent batch could be appended a second time.
             return None
@@ -375,7 +379,7 @@ class ProduceRequests:
         names no leader.
         """
         view = self._cluster.leader_of(state.topic, state.partition)
-        route = state.route
+        route = state.leadership.route
         return (
             view is not None
             and route is not None

@@ -421,7 +421,7 @@ class RecordAccumulator:
         config, queue = self._config, state.queue
         if config.enable_idempotence and state.ledger.identity is None:
             return False
-        if not queue.records or now < state.retry_at or not state.may_send_new():
+        if not queue.records or now < state.setbacks.retry_at or not state.may_send_new():
             return False
         if not queue.ready(now, linger=config.linger, batch_size=config.batch_size):
             return False
@@ -460,7 +460,7 @@ class RecordAccumulator:
         if len(batch.data) <= most:
             return batch
         parts = self._sealer.split(state, batch, most)
-        state.replace(batch, parts)
+        state.batches.replace(batch, parts)
         self._outcomes.counters.batches_split += 1
         self._outcomes.meters.splits.record(1, now)
         return parts[0]
@@ -523,7 +523,7 @@ class RecordAccumulator:
             if topic.unassigned
         }
         for state in self._partitions:
-            left = state.queue.count + sum(len(b.records) for b in list(state.unresolved))
+            left = state.queue.count + sum(len(b.records) for b in list(state.batches.unresolved))
             if left:
                 counts[state.topic] = counts.get(state.topic, 0) + left
         return counts

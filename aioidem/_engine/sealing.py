@@ -205,7 +205,7 @@ class Sealer:
         identity = state.ledger.identity
         base = 0 if identity is None else state.ledger.take(body.count)
         return Batch(
-            ordinal=state.next_ordinal,
+            ordinal=state.batches.next_ordinal,
             records=records,
             data=self._add_header(body, identity, base),
             identity=identity,

@@ -263,8 +263,9 @@ class OperatorWatch:
         for state in self._partitions.busy:
             view = self._cluster.leader_of(state.topic, state.partition)
             leader = NO_LEADER if view is None else view.leader_id
-            if leader == NO_LEADER and known and state.route is not None:
-                leader = state.route.leader_id
+            route = state.leadership.route
+            if leader == NO_LEADER and known and route is not None:
+                leader = route.leader_id
             if leader in down and state.active:
                 needed.setdefault(leader, []).append(state)
         return needed
@@ -292,12 +293,12 @@ class OperatorWatch:
         leaderless: list[tuple[float, PartitionState]] = []
         doubtful: list[tuple[float, PartitionState]] = []
         for state in self._partitions.busy:
-            trouble = state.trouble
+            trouble = state.setbacks.trouble
             if trouble is not None and trouble.leaderless_since is not None and state.active:
                 view = self._cluster.leader_of(state.topic, state.partition)
                 if view is None or view.leader_id == NO_LEADER:
                     leaderless.append((trouble.leaderless_since, state))
-            since = state.doubted_since
+            since = state.batches.doubted_since
             if since is not None:
                 doubtful.append((since, state))
         if leaderless:
@@ -309,12 +310,12 @@ class OperatorWatch:
                 lambda: (
                     f"{_several(first.where, more)} with waiting records: "
                     f"{first.obstacle(self._partitions.leader_status(first, now), now)}"
-                    f"{last_failure(first.trouble)}"
+                    f"{last_failure(first.setbacks.trouble)}"
                 ),
             )
         if doubtful:
             oldest, doubted = min(doubtful, key=itemgetter(0))
-            batches = sum(state.in_doubt for _, state in doubtful)
+            batches = sum(state.batches.in_doubt for _, state in doubtful)
             many = len(doubtful)
             found[LogLine.IN_DOUBT] = Condition(
                 oldest,
@@ -323,7 +324,7 @@ class OperatorWatch:
                     f"{_many(batches, 'batch', 'batches')} of {_several(doubted.where, many)} in "
                     f"doubt for {now - oldest:.1f} s: sent, and not known to be in the log; "
                     f"{doubted.obstacle(self._partitions.leader_status(doubted, now), now)}"
-                    f"{last_failure(doubted.trouble)}"
+                    f"{last_failure(doubted.setbacks.trouble)}"
                 ),
             )
 

@@ -411,7 +411,7 @@ class _Arrivals:
         for number, where in enumerate(self._partitions):
             state = self._states.get(where)
             if state is not None:
-                held = [each for batch in state.unresolved for each in batch.records]
+                held = [each for batch in state.batches.unresolved for each in batch.records]
                 lasts = [each.ordinal for each in (*held, *state.queue.records)]
                 covered[number] = max(lasts, default=-1)
         return covered

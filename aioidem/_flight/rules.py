@@ -46,8 +46,8 @@ class WireRules:
         self._split: set[PartitionState] = set()
         self._highest: dict[PartitionState, int] = {}
         for state in states:
-            self._windows[state] = state.route, state.window.limit
-            for batch in state.unresolved:
+            self._windows[state] = state.leadership.route, state.window.limit
+            for batch in state.batches.unresolved:
                 self._stamps[id(batch)] = batch, (batch.identity, batch.base)
                 self._highest[state] = batch.ordinal
 
@@ -66,13 +66,15 @@ class WireRules:
             if entry is not None and not part.error_code:
                 retained = DEFAULT_BATCHES_RETAINED if part.retained is None else part.retained
                 most = max(1, min(retained, MAX_BATCHES_RETAINED))
-                self._windows[entry[0]] = entry[0].route, most
+                self._windows[entry[0]] = entry[0].leadership.route, most
 
     def _window(self, state: PartitionState) -> int:
         route, most = self._windows.get(state, (None, DEFAULT_BATCHES_RETAINED))
-        if route != state.route:  # a new connection or leader, which has named no window yet
+        if (
+            route != state.leadership.route
+        ):  # a new connection or leader, which has named no window yet
             most = DEFAULT_BATCHES_RETAINED
-            self._windows[state] = state.route, most
+            self._windows[state] = state.leadership.route, most
         return most
 
     def judge(self, sent: Iterable[PartitionState]) -> list[str]:
@@ -84,7 +86,7 @@ class WireRules:
         wrong: list[str] = []
         for state in dict.fromkeys(sent):
             new, window = False, self._window(state)
-            for batch in state.unresolved:
+            for batch in state.batches.unresolved:
                 stamp = batch.identity, batch.base
                 before = self._stamps.get(id(batch))
                 if before is None and batch.attempts == 1:
@@ -100,11 +102,12 @@ class WireRules:
                         f"{state.where}: a batch that may have been appended got a new identity: "
                         f"{before[1]} before, {stamp} now"
                     )
-            if len(state.unresolved) <= 1:
+            if len(state.batches.unresolved) <= 1:
                 self._split.discard(state)
-            if new and self._spans and state.span > window and state not in self._split:
+            span = state.batches.span
+            if new and self._spans and span > window and state not in self._split:
                 wrong.append(
-                    f"{state.where}: {state.span} batches from the oldest without an outcome to "
+                    f"{state.where}: {span} batches from the oldest without an outcome to "
                     f"the newest one sent; the window is {window}"
                 )
         if len(self._stamps) > 10_000:

@@ -168,7 +168,7 @@ class Timeline:
         view, identity = cluster.leader_of(*where), state.ledger.identity
         return _Sight(
             state.window.limit,
-            state.in_doubt > 0,
+            state.batches.in_doubt > 0,
             None if identity is None else identity.epoch,
             None if view is None or view.leader_id < 0 else view.leader_id,
             state.recovery.rung.value,
@@ -184,7 +184,7 @@ class Timeline:
             return Row(step.number, at, name, what, 0, 0, 0, 0, None, None, wrong)
         sight = self._sight(where, state)
         quiet = self._quiet.pop(where, 0)
-        numbers = sight.window, state.span, state.in_doubt
+        numbers = sight.window, state.batches.span, state.batches.in_doubt
         return Row(
             step.number, at, state.where, what, quiet, *numbers, sight.epoch, sight.leader, wrong
         )

@@ -352,7 +352,7 @@ def _doubts(how: str, name: str, text: str) -> Metric[Parts]:
 
 _OWN: tuple[Metric[Parts], ...] = (
     _gauge("batches-in-doubt", "batches that may or may not be in the log now", "{batch}",
-           lambda parts: sum(state.in_doubt for state in parts.core.partitions.values())),
+           lambda parts: sum(state.batches.in_doubt for state in parts.core.partitions.values())),
     _counter("batch-send-total", "batches that were sent, those sent again included",
              "{batch}", lambda parts: parts.counters.batches_sent),
     _counter("batch-retry-total", "batches that were sent again",
@@ -424,13 +424,13 @@ _OWN_PARTITION: tuple[Metric[PartitionState], ...] = (
         "batches-in-doubt",
         "batches that may or may not be in the log now",
         "{batch}",
-        lambda state: state.in_doubt,
+        lambda state: state.batches.in_doubt,
     ),
     _gauge(
         "batches-in-flight",
         "batches without an answer yet",
         "{batch}",
-        lambda state: state.outstanding,
+        lambda state: state.batches.outstanding,
     ),
     _gauge(
         "records-queued", "records that are not in a batch yet", "{record}", lambda s: s.queue.count
@@ -445,7 +445,7 @@ _OWN_PARTITION: tuple[Metric[PartitionState], ...] = (
         "window-span",
         "batches from the oldest without an outcome to the newest sent one, both included",
         "{batch}",
-        lambda state: state.span,
+        lambda state: state.batches.span,
     ),
     _gauge(
         "window-span-max", "largest span so far", "{batch}", lambda state: state.window.max_span

@@ -641,7 +641,7 @@ class Rig:
             assert not older, f"{part} is sent while {older} of an older identity are outstanding"
         state = self.state(part.topic, part.partition)
         if part.identity > newest and self.config.in_doubt == "fail":
-            assert not state.in_doubt
+            assert not state.batches.in_doubt
 
     def _check_span(self, part: Sent) -> None:
         line = (part.where, part.identity)
@@ -815,7 +815,7 @@ class Rig:
         `sequence` is the engine's counter, which is unbounded; on the wire it wraps to 0 at 2^31.
         """
         state = self.state(T, partition)
-        assert not state.unresolved
+        assert not state.batches.unresolved
         state.ledger.next = sequence
         self._bytes.clear()
         self._first_sends.clear()
@@ -940,7 +940,7 @@ class Rig:
         assert step.v2 is (self.transactions.version == 2)
         if step.commit:
             assert self.core.unsettled == 0
-            assert not any(state.in_doubt for state in self.core.partitions.values())
+            assert not any(state.batches.in_doubt for state in self.core.partitions.values())
 
     def _check_transactional(self, step: steps.SendProduce, transactions: Transactions) -> None:
         assert step.transactional_id == self.transactions.transactional_id
@@ -971,12 +971,12 @@ class Rig:
         assert core.budget.in_use == 0
         assert core.budget.waiting == 0
         for state in core.partitions.values():
-            assert not state.unresolved
+            assert not state.batches.unresolved
             assert state.queue.bytes == 0
             assert not state.queue.records
         assert not self.outstanding()
         for state in core.partitions.values():
-            assert state.outstanding == 0
+            assert state.batches.outstanding == 0
         for link in core.connections.links.values():
             assert link.window.outstanding == len(link.outstanding)
             assert link.bytes_in_flight == 0

@@ -160,7 +160,7 @@ class Bench:
         identity = state.ledger.identity
         base = 0 if identity is None else state.ledger.take(len(records))
         batch = Batch(
-            ordinal=state.next_ordinal,
+            ordinal=state.batches.next_ordinal,
             records=records,
             data=self.data(base, len(records), identity),
             identity=identity,

@@ -120,9 +120,9 @@ def test_batches_are_numbered_on_behind_the_parts_of_a_split() -> None:
     rig.fail(large, MESSAGE_TOO_LARGE)
     rig.send()
     rig.tick(1.0)
-    ordinals = [batch.ordinal for batch in rig.state().unresolved]
+    ordinals = [batch.ordinal for batch in rig.state().batches.unresolved]
     assert len(ordinals) > 2
-    assert ordinals == list(range(ordinals[0], rig.state().next_ordinal))
+    assert ordinals == list(range(ordinals[0], rig.state().batches.next_ordinal))
 
 
 def test_a_refusal_that_the_known_limit_explains_asks_nothing() -> None:

@@ -119,7 +119,7 @@ def test_a_followers_lie_is_never_a_verdict() -> None:
 def test_a_hint_across_the_wrap_is_compared_as_the_wire_has_it() -> None:
     rig = asked(told(0, 0), start=SEQUENCE_MODULUS - 2)
     assert rig.sequences == [0]
-    assert rig.state().unresolved[2].base == SEQUENCE_MODULUS
+    assert rig.state().batches.unresolved[2].base == SEQUENCE_MODULUS
 
 
 def test_a_denied_question_is_not_asked_again_on_that_connection() -> None:

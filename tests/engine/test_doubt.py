@@ -44,7 +44,7 @@ def doubted(count: int = 5, **options: object) -> Rig:
     rig, _ = pipelined(count, **options)
     rig.lose()
     rig.tick(2.0)
-    assert rig.state().in_doubt == count
+    assert rig.state().batches.in_doubt == count
     assert rig.sequences == [1]
     return rig
 
@@ -91,7 +91,7 @@ def test_an_ambiguous_code_puts_the_batch_in_doubt(code: int) -> None:
     """A code that may come after the append puts the batch in doubt."""
     rig, (only,) = pipelined(1)
     rig.fail(only, code)
-    assert rig.state().in_doubt == 1
+    assert rig.state().batches.in_doubt == 1
 
 
 @pytest.mark.parametrize(
@@ -104,17 +104,17 @@ def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(
     """
     rig, (only,) = pipelined(1)
     rig.fail(only, code, 10)
-    assert rig.state().in_doubt == 1
+    assert rig.state().batches.in_doubt == 1
     rig, (only,) = pipelined(1)
     rig.fail(only, code, -1)
-    assert rig.state().in_doubt == 0
+    assert rig.state().batches.in_doubt == 0
 
 
 def test_brokers_that_are_not_kafka_get_no_trust_in_their_base_offset() -> None:
     """With `trust_base_offset=False` NOT_LEADER leaves doubt without a base offset too."""
     rig, (only,) = pipelined(1, trust_base_offset=False)
     rig.fail(only, NOT_LEADER, -1)
-    assert rig.state().in_doubt == 1
+    assert rig.state().batches.in_doubt == 1
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_no_later_refusal_clears_doubt(refusal: int) -> None:
     rig.tick(1.0)
     rig.fail(rig.outstanding()[0], refusal)
     state = rig.state()
-    assert state.in_doubt == 1
+    assert state.batches.in_doubt == 1
     rig.tick(200.0)
     assert rig.outcomes[1].status is UNKNOWN
 
@@ -159,7 +159,7 @@ def test_while_the_gate_is_closed_nothing_is_sent_above_a_batch_in_doubt() -> No
     rig.send(3)
     (first,) = rig.outstanding()
     rig.fail(first, REQUEST_TIMED_OUT)
-    assert rig.state().in_doubt == 1
+    assert rig.state().batches.in_doubt == 1
     rig.tick(0.01)
     assert rig.outstanding() == []
     rig.tick(1.0)

@@ -53,7 +53,7 @@ class Alone:
         self.sent = requests
         self.now = rig.now
         self.state = rig.state()
-        route = self.state.route
+        route = self.state.leadership.route
         assert route is not None
         self.link = core.connections.links[route.link_id]
         effects = Effects(
@@ -107,7 +107,7 @@ class Alone:
 
     def first_probe(self) -> int:
         """Return the last sequence of the batch that is resent first."""
-        batch = self.state.recovery.next_probe(self.state.unresolved, self.now)
+        batch = self.state.recovery.next_probe(self.state.batches.unresolved, self.now)
         assert batch is not None
         return batch.wire_last
 
@@ -185,7 +185,7 @@ def test_the_operator_is_told_once() -> None:
 
 def test_who_permits_duplicates_is_not_told_and_nothing_is_read() -> None:
     alone = forgotten(in_doubt="resend")
-    assert alone.prepare(alone.state.retry_at) == []
+    assert alone.prepare(alone.state.setbacks.retry_at) == []
     assert alone.state.suspicion.suspect
     assert alone.lines() == []
 
@@ -252,18 +252,18 @@ def test_an_answer_names_the_newest_batch_of_this_producer() -> None:
 
 def test_the_log_is_read_after_the_last_acknowledged_offset() -> None:
     alone = forgotten()
-    assert alone.prepare(alone.state.retry_at - 0.001) == []
-    (step,) = alone.prepare(alone.state.retry_at)
+    assert alone.prepare(alone.state.setbacks.retry_at - 0.001) == []
+    (step,) = alone.prepare(alone.state.setbacks.retry_at)
     assert isinstance(step, ReadBack)
     assert (step.link_id, step.topic, step.partition) == (alone.link.link_id, T, 0)
     assert step.offset == alone.rig.outcomes[0].offset + 1
     assert alone.link.outstanding[step.token].kind is RequestKind.READ_BACK
-    assert alone.prepare(alone.state.retry_at) == []
+    assert alone.prepare(alone.state.setbacks.retry_at) == []
 
 
 def test_the_log_is_read_once_the_connection_admits() -> None:
     alone = forgotten()
-    alone.now = alone.state.retry_at
+    alone.now = alone.state.setbacks.retry_at
     alone.link.throttle(1_000, alone.now)
     assert alone.prepare(alone.now) == []
     (step,) = alone.prepare(alone.now + 1.0)
@@ -274,14 +274,14 @@ def test_the_log_is_read_once_the_connection_admits() -> None:
 def test_what_may_not_be_read_ends_unknown() -> None:
     alone = forgotten()
     alone.link.refuse_reading()
-    assert alone.prepare(alone.state.retry_at) == []
+    assert alone.prepare(alone.state.setbacks.retry_at) == []
     assert alone.statuses() == [UNKNOWN] * 2
 
 
 def reading(batches: int = 2) -> Alone:
     """Return a partition whose log is being read."""
     alone = forgotten(batches)
-    alone.now = alone.state.retry_at
+    alone.now = alone.state.setbacks.retry_at
     assert len(alone.prepare(alone.now)) == 1
     alone.lines()
     return alone
@@ -292,11 +292,11 @@ def test_a_passing_error_lets_the_log_be_read_again_after_a_pause() -> None:
     alone.page(code=NOT_LEADER, end=0, throttle=50)
     assert alone.rig.core.metadata.wanted
     assert alone.state.read_back.offset is None
-    assert alone.state.retry_at == alone.now + alone.rig.config.retry_backoff
+    assert alone.state.setbacks.retry_at == alone.now + alone.rig.config.retry_backoff
     assert not alone.link.admits(alone.now + 0.049), "the broker asks for a pause"
     assert alone.link.may_read
     assert alone.statuses() == [PENDING] * 2
-    assert alone.prepare(alone.state.retry_at) != []
+    assert alone.prepare(alone.state.setbacks.retry_at) != []
 
 
 def test_a_permanent_error_ends_the_doubt_of_this_partition_and_others_are_read() -> None:
@@ -317,11 +317,11 @@ def test_an_empty_page_below_the_high_watermark_is_asked_for_again_after_a_pause
     assert len(alone.read_on(alone.now)) == 1
     alone.page(end=4)
     assert alone.statuses() == [ACKED, PENDING, PENDING]
-    assert alone.state.retry_at == alone.now + alone.rig.config.retry_backoff
+    assert alone.state.setbacks.retry_at == alone.now + alone.rig.config.retry_backoff
     assert not alone.rig.core.metadata.wanted
-    assert alone.prepare(alone.state.retry_at) == [], "it does not begin anew"
-    assert alone.read_on(alone.state.retry_at - 0.001) == []
-    (step,) = alone.read_on(alone.state.retry_at)
+    assert alone.prepare(alone.state.setbacks.retry_at) == [], "it does not begin anew"
+    assert alone.read_on(alone.state.setbacks.retry_at - 0.001) == []
+    (step,) = alone.read_on(alone.state.setbacks.retry_at)
     assert isinstance(step, ReadBack)
     assert step.offset == 2
 
@@ -334,10 +334,10 @@ def test_what_comes_of_an_earlier_reading_counts_for_nothing(code: int) -> None:
     alone.state.end_read_back()
     alone.link.outstanding.clear()
     assert len(alone.prepare(alone.now)) == 1
-    before = alone.state.read_back.offset, alone.state.retry_at
+    before = alone.state.read_back.offset, alone.state.setbacks.retry_at
     alone.of.on_read_back(alone.link, earlier, ReadBackAnswer(code, 0, b"", 50), alone.now)
     assert not alone.link.admits(alone.now + 0.049), "the broker asks for a pause"
-    assert (alone.state.read_back.offset, alone.state.retry_at) == before
+    assert (alone.state.read_back.offset, alone.state.setbacks.retry_at) == before
     assert not alone.rig.core.metadata.wanted
     assert alone.statuses() == [PENDING] * 2
     alone.page(end=0)

@@ -51,7 +51,7 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     rig.ack(rig.outstanding()[0])
     second, *others = rig.outstanding()
     assert rig.sequences == [2, 3, 4]
-    deadline = rig.state().unresolved[0].deadline
+    deadline = rig.state().batches.unresolved[0].deadline
     while rig.now < deadline + 0.01:
         # Bytes still move on the connection, as with a broker that is slow and not dead.
         rig.core.on_progress(second.link.link_id, rig.now)
@@ -118,7 +118,9 @@ def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest
     wait_until(rig, lambda: bool(rig.outstanding()), 5.0)
     (request,) = rig.outstanding()
     assert request.only.batch.count == 2
-    assert rig.state().unresolved[0].deadline == pytest.approx(1001.0 + 10.0 + 20.0, abs=0.1)
+    assert rig.state().batches.unresolved[0].deadline == pytest.approx(
+        1001.0 + 10.0 + 20.0, abs=0.1
+    )
     rig.down = {1}
     rig.lose()
     rig.tick(12.0)

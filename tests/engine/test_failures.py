@@ -369,7 +369,7 @@ def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
     rig.poll()
     (request,) = rig.outstanding()
     assert rig.answer(request, [rig.entry(request, request.parts[0], NONE, 0)]) is None
-    assert rig.state(T, request.parts[1].partition).in_doubt == 1
+    assert rig.state(T, request.parts[1].partition).batches.in_doubt == 1
     rig.tick(1.0)
     rig.ack_all()
     assert rig.statuses == [ACKED] * 2
@@ -391,7 +391,7 @@ def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
     error = rig.answer(first, [entry, strange])
     assert isinstance(error, ProtocolError)
     assert rig.outcomes[1].offset == 7
-    assert rig.state().in_doubt == 1
+    assert rig.state().batches.in_doubt == 1
     rig.tick(1.0)
     rig.ack_all()
     assert rig.statuses == [ACKED] * 3
@@ -745,7 +745,7 @@ def test_batches_in_flight_count_as_copies_of_their_records() -> None:
     rig, requests = pipelined(4)
     rig.send(3)
     budget = rig.core.budget
-    sizes = [len(batch.data) for batch in rig.core.partitions["t", 0].unresolved]
+    sizes = [len(batch.data) for batch in rig.core.partitions["t", 0].batches.unresolved]
     assert budget.copies == sum(sizes) > 0
     rig.ack(requests[0], poll=False)
     assert budget.copies == sum(sizes[1:])

@@ -109,7 +109,7 @@ def test_without_idempotence_nothing_identifies_a_batch() -> None:
 def test_a_batch_that_was_resent_under_a_new_identity_says_so() -> None:
     """With in_doubt="resend" a copy with the first identity may be in the log as well."""
     rig, (only,) = pipelined(1, in_doubt="resend")
-    (batch,) = rig.state().unresolved
+    (batch,) = rig.state().batches.unresolved
     rig.fail(only, REQUEST_TIMED_OUT)
     batch.forsake()
     rig.state().adopt(ProducerIdentity(9, 0))

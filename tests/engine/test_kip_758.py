@@ -61,9 +61,9 @@ class RangeRig(Rig):
     def _check_span(self, part: Sent) -> None:
         """Check that unresolved records span no more sequences than the range, or are one batch."""
         state = self.state(part.topic, part.partition)
-        records = state.ledger.next - state.unresolved[0].base
+        records = state.ledger.next - state.batches.unresolved[0].base
         self.max_records = max(self.max_records, records)
-        assert len(state.unresolved) == 1 or records <= self.cap
+        assert len(state.batches.unresolved) == 1 or records <= self.cap
 
     @property
     def cap(self) -> int:
@@ -87,7 +87,7 @@ def doubted(count: int = 5, **options: Any) -> RangeRig:
     rig.send(count)
     rig.lose()
     rig.tick(2.0)
-    assert rig.state().in_doubt == count
+    assert rig.state().batches.in_doubt == count
     assert rig.sequences == [1]
     return rig
 
@@ -233,7 +233,7 @@ def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up
     """A batch that is always answered DUPLICATE is resent again and again, and not given up."""
     rig = doubted(2)
     refuse_until(rig, lambda: rig.polls > 200, DUPLICATE)
-    assert rig.state().in_doubt == 2
+    assert rig.state().batches.in_doubt == 2
     rig.settle_down()
     assert set(rig.statuses) == {ACKED}
     assert rig.core.counters.data_loss_events == 0
@@ -261,7 +261,7 @@ def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
     At a true gap in the log, plain retries would be refused for ever.
     """
     rig = doubted(3)
-    while rig.state().unresolved:
+    while rig.state().batches.unresolved:
         wait_until(rig, lambda: bool(rig.outstanding()))
         rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
         assert len(rig.everything) < 20
@@ -309,7 +309,7 @@ def test_the_span_of_unresolved_records_stays_below_its_cap() -> None:
     """No new batch is sent while the unresolved records together span 2^29 sequences."""
     rig, requests = pipelined(2, version=14)
     state = rig.state()
-    state.ledger.next = state.unresolved[0].base + 2**29
+    state.ledger.next = state.batches.unresolved[0].base + 2**29
     rig.send(2)
     assert len(rig.outstanding()) == 2
     for request in requests:

@@ -541,7 +541,7 @@ def test_an_old_batch_that_ended_unknown_may_be_what_the_leader_counts_from() ->
     for partition in (1, 0):
         rig.send(partition=partition)
         rig.ack(rig.outstanding()[0], 0)
-    route = rig.state().route
+    route = rig.state().leadership.route
     assert route is not None
     rig.core.connections.links[route.link_id].throttle(15_000, rig.now)
     rig.core.stamp_ms = rig.now_stamp()

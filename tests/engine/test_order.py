@@ -59,7 +59,7 @@ def test_a_silent_deposed_leader_does_not_hold_up_its_successor() -> None:
     wait_until(rig, lambda: any(r.link.host == "b2" for r in rig.outstanding()))
     assert 2.0 <= rig.now - began < 4.0
     assert rig.sequences == [1]
-    assert rig.state().in_doubt == 2
+    assert rig.state().batches.in_doubt == 2
     rig.ack_all()
     assert rig.statuses == [ACKED] * 3
 
@@ -206,7 +206,7 @@ def test_partial_success_is_judged_partition_by_partition() -> None:
         ],
     )
     assert rig.statuses == [ACKED, PENDING, PENDING]
-    assert [rig.state(T, p).in_doubt for p in range(3)] == [0, 0, 1]
+    assert [rig.state(T, p).batches.in_doubt for p in range(3)] == [0, 0, 1]
     rig.tick(2.0)
     rig.ack_all()
     assert rig.statuses == [ACKED] * 3

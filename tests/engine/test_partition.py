@@ -60,7 +60,7 @@ def test_a_partition_is_active_while_a_record_a_batch_or_an_answer_is_left() -> 
     bench.send(batch)
     assert active()
     state.abandon(KafkaError("closed"), bench.told)
-    assert state.unresolved == []
+    assert state.batches.unresolved == []
     assert active()
     bench.ack(batch, 5)
     assert not active()
@@ -69,7 +69,11 @@ def test_a_partition_is_active_while_a_record_a_batch_or_an_answer_is_left() -> 
 def test_a_new_partition_may_send_at_once() -> None:
     bench = Bench(idempotent=False)
     state = bench.state
-    assert (state.outstanding, state.in_doubt, state.retry_at) == (0, 0, 0.0)
+    assert (state.batches.outstanding, state.batches.in_doubt, state.setbacks.retry_at) == (
+        0,
+        0,
+        0.0,
+    )
     batch = bench.seal()
     assert batch.ordinal == 0
     assert state.next_resend(0.0) is batch
@@ -135,26 +139,26 @@ def test_doubt_is_as_old_as_the_first_lost_attempt_of_a_batch_in_doubt() -> None
     """Batches in flight are not in doubt, and the oldest batch need not be so for longest."""
     bench = Bench()
     first, second, third, _ = bench.pipelined(4)
-    since = [bench.state.doubted_since]
+    since = [bench.state.batches.doubted_since]
     for batch, at in [(second, 101.0), (third, 102.0), (first, 103.0)]:
         bench.now = at
         bench.lose(batch)
-        since.append(bench.state.doubted_since)
+        since.append(bench.state.batches.doubted_since)
     assert since == [None, 101.0, 101.0, 101.0]
-    assert bench.state.in_doubt == 3
+    assert bench.state.batches.in_doubt == 3
 
 
 def test_the_span_reaches_from_the_oldest_unresolved_to_the_newest_sent_batch() -> None:
     """The largest one is kept for statistics."""
     bench = Bench()
-    assert bench.state.span == 0
+    assert bench.state.batches.span == 0
     first, second, _ = [bench.send() for _ in range(3)]
-    assert bench.state.span == 3
+    assert bench.state.batches.span == 3
     bench.ack(first, 0)
-    assert bench.state.span == 2
+    assert bench.state.batches.span == 2
     bench.ack(second, 1)
     bench.send()
-    assert bench.state.span == 2
+    assert bench.state.batches.span == 2
     assert bench.state.window.max_span == 3
 
 
@@ -187,7 +191,7 @@ def test_a_gate_is_where_numbers_are_and_the_transaction_has_one(
 ) -> None:
     bench = Bench(idempotent=idempotent)
     bench.state.begin_transaction(1, gated=gated)
-    assert bench.state.gate_open is opened
+    assert bench.state.leadership.gate_open is opened
 
 
 def test_a_transaction_closes_the_gate_once() -> None:
@@ -195,9 +199,9 @@ def test_a_transaction_closes_the_gate_once() -> None:
     bench.state.begin_transaction(1, gated=True)
     bench.ack(bench.send(), 0)
     bench.state.begin_transaction(1, gated=True)
-    assert bench.state.gate_open
+    assert bench.state.leadership.gate_open
     bench.state.begin_transaction(2, gated=True)
-    assert not bench.state.gate_open
+    assert not bench.state.leadership.gate_open
 
 
 # -- the route
@@ -208,17 +212,17 @@ def test_the_same_route_changes_nothing() -> None:
     bench.pipelined(1, retained=20)
     assert bench.state.follow(HOME)
     assert bench.state.window.limit == 20
-    assert bench.state.gate_open
+    assert bench.state.leadership.gate_open
 
 
 def test_another_route_is_taken_when_nothing_is_outstanding() -> None:
     bench = Bench()
     (batch,) = bench.pipelined(1, retained=20)
     assert not bench.state.follow(RECONNECTED)
-    assert bench.state.route == HOME
+    assert bench.state.leadership.route == HOME
     bench.ack(batch, 1, retained=20)
     assert bench.state.follow(RECONNECTED)
-    assert bench.state.route == RECONNECTED
+    assert bench.state.leadership.route == RECONNECTED
 
 
 @pytest.mark.parametrize("route", [RECONNECTED, MOVED], ids=["reconnected", "moved"])
@@ -228,21 +232,21 @@ def test_on_another_route_all_that_was_learned_on_the_old_one_is_forgotten(route
     state = bench.state
     first, second = bench.pipelined(2, retained=20)
     bench.suspect()
-    state.note_leaderless(bench.now)
+    state.setbacks.leaderless(bench.now)
     bench.lose(second)
     bench.refuse(first, REQUEST_TIMED_OUT)
     bench.state.gate.question()
     assert state.begin_read_back() == 1
-    retry_at = state.retry_at
+    retry_at = state.setbacks.retry_at
     assert retry_at == 101.0
     assert state.follow(route)
     assert (state.window.limit, state.window.heard, state.window.said) == (5, False, 20)
-    assert not state.gate_open
+    assert not state.leadership.gate_open
     assert not state.gate.questioned
     assert state.read_back.offset is None
-    assert state.trouble is not None
-    assert state.trouble.leaderless_since is None
-    assert state.retry_at == (retry_at if route == RECONNECTED else 0.0)
+    assert state.setbacks.trouble is not None
+    assert state.setbacks.trouble.leaderless_since is None
+    assert state.setbacks.retry_at == (retry_at if route == RECONNECTED else 0.0)
     state.assess_memory(STAMP_MS, EXPIRATION)
     assert state.suspicion.suspect is (route == MOVED)
 
@@ -280,13 +284,13 @@ def test_the_back_off_grows_once_for_what_fails_together() -> None:
     for now in (100.0, 100.5, 101.0, 102.9, 103.0):
         bench.now = now
         bench.refuse(batch, NOT_ENOUGH_REPLICAS)
-        waits.append(bench.state.retry_at)
+        waits.append(bench.state.setbacks.retry_at)
         bench.send(batch)
     assert waits == [101.0, 101.0, 103.0, 103.0, 107.0]
     bench.ack(batch, 0)
-    assert bench.state.retry_at == 0.0
+    assert bench.state.setbacks.retry_at == 0.0
     bench.refuse(bench.send(), NOT_ENOUGH_REPLICAS)
-    assert bench.state.retry_at == 104.0
+    assert bench.state.setbacks.retry_at == 104.0
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -399,10 +403,10 @@ def test_the_log_is_not_read_again_before_its_time() -> None:
     bench.state.begin_read_back()
     bench.state.end_read_back(150.0)
     assert bench.state.read_back.offset is None
-    assert bench.state.retry_at == 150.0
+    assert bench.state.setbacks.retry_at == 150.0
     bench.state.begin_read_back()
     bench.state.end_read_back()
-    assert bench.state.retry_at == 150.0
+    assert bench.state.setbacks.retry_at == 150.0
 
 
 # -- what is sent new
@@ -501,7 +505,7 @@ def test_an_identity_is_adopted_once() -> None:
     bench.ack(bench.send(), 0)
     bench.state.adopt(FIRST)
     assert bench.state.ledger.next == 1
-    assert bench.state.gate_open
+    assert bench.state.leadership.gate_open
 
 
 def test_an_identity_is_not_adopted_while_a_batch_is_outstanding_or_in_doubt() -> None:
@@ -541,15 +545,15 @@ def test_under_a_new_identity_everything_begins_anew() -> None:
     assert state.ledger.disowned is None
     assert not state.suspicion.suspect
     assert not state.gate.questioned
-    assert not state.gate_open
+    assert not state.leadership.gate_open
     assert state.log.ordinal == -1
     assert state.log.offset == 0
-    assert [(b.identity, b.base, b.ordinal) for b in state.unresolved] == [
+    assert [(b.identity, b.base, b.ordinal) for b in state.batches.unresolved] == [
         (SECOND, 0, 0),
         (SECOND, 1, 1),
         (SECOND, 2, 2),
     ]
-    assert (state.ledger.next, state.next_ordinal) == (4, 3)
+    assert (state.ledger.next, state.batches.next_ordinal) == (4, 3)
     for batch in (second, third):
         (read,) = read_batches(batch.data)
         assert (read.producer_id, read.producer_epoch) == SECOND
@@ -580,7 +584,7 @@ def test_a_new_identity_ends_the_ladder(rung: Rung) -> None:
 def test_nothing_is_sent_without_a_route() -> None:
     bench = Bench()
     batch = bench.seal()
-    bench.state.route = None
+    bench.state.leadership.route = None
     with pytest.raises(InternalError, match="without a route"):
         bench.send(batch)
 
@@ -598,14 +602,14 @@ def test_an_attempt_keeps_where_it_went_and_what_was_stored_before() -> None:
     assert first.after == (0, FIRST, 0)
     assert first.earlier_link is None
     bench.lose(batch)
-    assert bench.state.outstanding == 0
+    assert bench.state.batches.outstanding == 0
     bench.state.follow(RECONNECTED)
     bench.now = 105.0
     bench.send(batch)
     second = batch.attempt
     assert second is not None
     assert (second.link_id, second.sent_at, second.earlier_link) == (2, 105.0, 1)
-    assert bench.state.outstanding == 1
+    assert bench.state.batches.outstanding == 1
     bench.lose(batch)
     bench.state.follow(MOVED)
     bench.send(batch)
@@ -623,7 +627,7 @@ def knows(bench: Bench) -> bool:
 def test_a_success_proves_what_is_before_it_if_the_leader_was_heard_when_it_was_sent() -> None:
     bench = Bench()
     assert not knows(bench)
-    bench.ack(bench.state.unresolved[0], 0)
+    bench.ack(bench.state.batches.unresolved[0], 0)
     assert knows(bench)
     bench.suspect()
     assert not knows(bench), "the leader may have forgotten the producer since"
@@ -672,7 +676,7 @@ def test_the_gate_of_a_suspect_partition_closes_if_nothing_came_for_a_second(
         bench.suspect()
     bench.now += wait
     bench.send()
-    assert bench.state.gate_open is opened
+    assert bench.state.leadership.gate_open is opened
 
 
 # -- when a partition is to be looked at

@@ -57,7 +57,7 @@ def test_a_success_settles_its_batch_with_what_the_answer_says() -> None:
     assert (batch.state, batch.persistence) == (BatchState.ACKED, Persistence.STORED)
     assert meters.acked == [-10.0]
     assert not meters.doubts
-    assert (bench.state.unresolved, bench.state.outstanding) == ([], 0)
+    assert (bench.state.batches.unresolved, bench.state.batches.outstanding) == ([], 0)
     assert (bench.state.log.offset, bench.state.log.ordinal) == (42, 0)
 
 
@@ -84,7 +84,7 @@ def test_without_sequences_a_success_says_nothing_about_other_batches() -> None:
     bench.told.take()
     bench.ack(third, 1)
     assert bench.statuses == [ACKED]
-    assert bench.state.unresolved == [first, second]
+    assert bench.state.batches.unresolved == [first, second]
     assert bench.told.take() == []
     assert bench.rung() is Rung.CLEAR
 
@@ -120,17 +120,17 @@ def test_a_success_opens_the_gate_and_ends_the_trouble() -> None:
     bench.refuse(first, NOT_ENOUGH_REPLICAS)
     bench.now = 100.5
     bench.refuse(second, NOT_LEADER)
-    trouble = bench.state.trouble
+    trouble = bench.state.setbacks.trouble
     assert trouble is not None
     assert (trouble.since, trouble.attempts, str(trouble.last)) == (
         100.0,
         2,
         str(error(NOT_LEADER)),
     )
-    assert not bench.state.gate_open
+    assert not bench.state.leadership.gate_open
     bench.ack(bench.send(first), 1)
-    assert bench.state.trouble is None
-    assert bench.state.gate_open
+    assert bench.state.setbacks.trouble is None
+    assert bench.state.leadership.gate_open
 
 
 def test_an_answer_to_a_batch_that_has_ended_still_tells_the_end_of_the_log() -> None:
@@ -147,7 +147,7 @@ def test_an_answer_to_a_batch_that_has_ended_still_tells_the_end_of_the_log() ->
     assert bench.told.names() == ["data loss"]
     assert bench.state.log.offset == 6
     assert len(bench.told.settlements) == settled
-    assert bench.state.outstanding == 0
+    assert bench.state.batches.outstanding == 0
 
 
 def test_the_refusal_of_a_batch_that_has_ended_changes_nothing_more() -> None:
@@ -157,9 +157,9 @@ def test_the_refusal_of_a_batch_that_has_ended_changes_nothing_more() -> None:
     bench.told.take()
     settled = len(bench.told.settlements)
     assert bench.refuse(first, INVALID_RECORD) is False
-    assert bench.state.gate_open
+    assert bench.state.leadership.gate_open
     bench.lose(second)
-    assert bench.state.outstanding == 0
+    assert bench.state.batches.outstanding == 0
     assert len(bench.told.settlements) == settled
     assert bench.told.take() == []
     assert first.state is second.state is BatchState.UNKNOWN
@@ -326,7 +326,7 @@ def lied_to(*, other: int | None = None, **options: Any) -> Bench:
 
 def test_a_leader_that_refuses_a_retry_within_what_it_retains_is_accused() -> None:
     bench = lied_to()
-    bench.refuse(bench.state.unresolved[4], OUT_OF_ORDER)
+    bench.refuse(bench.state.batches.unresolved[4], OUT_OF_ORDER)
     told = [event for event in bench.told.take() if event[0] == "disproof"]
     assert told == [("disproof", T, 0, RECONNECTED, Disproof(20, 3, 4), 100.0)]
 
@@ -334,7 +334,7 @@ def test_a_leader_that_refuses_a_retry_within_what_it_retains_is_accused() -> No
 @pytest.mark.parametrize("other", [NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, 0])
 def test_a_retry_that_ended_in_another_way_does_not_put_the_verdict_off(other: int) -> None:
     bench = lied_to(other=other)
-    bench.refuse(bench.state.unresolved[4], OUT_OF_ORDER)
+    bench.refuse(bench.state.batches.unresolved[4], OUT_OF_ORDER)
     assert "disproof" in bench.told.names()
 
 
@@ -342,7 +342,7 @@ def test_a_retry_that_ended_in_another_way_does_not_put_the_verdict_off(other: i
 def test_a_success_may_be_the_last_answer_before_the_verdict(ended: bool) -> None:
     """The verdict waits for the answers to all retries, also of batches that have ended."""
     bench = lied_to()
-    fourth, fifth = bench.state.unresolved[3:5]
+    fourth, fifth = bench.state.batches.unresolved[3:5]
     bench.refuse(bench.send(fourth), OUT_OF_ORDER)
     if ended:
         fifth.deadline = bench.now
@@ -364,7 +364,7 @@ def test_no_leader_is_accused_of_what_has_another_reason(innocent: str) -> None:
     elif innocent == "not heard":
         bench.state.window.heard = False
     code = NOT_ENOUGH_REPLICAS if innocent == "another code" else OUT_OF_ORDER
-    bench.refuse(bench.state.unresolved[4], code)
+    bench.refuse(bench.state.batches.unresolved[4], code)
     assert "disproof" not in bench.told.names()
 
 
@@ -416,8 +416,8 @@ def test_what_was_seen_before_a_batch_was_divided_does_not_count() -> None:
     bench = lied_to()
     whole = bench.send(records=2)
     bench.refuse(whole, MESSAGE_TOO_LARGE)
-    bench.state.replace(whole, [Bench().seal(), Bench().seal()])
-    bench.refuse(bench.state.unresolved[4], OUT_OF_ORDER)
+    bench.state.batches.replace(whole, [Bench().seal(), Bench().seal()])
+    bench.refuse(bench.state.batches.unresolved[4], OUT_OF_ORDER)
     assert "disproof" not in bench.told.names()
 
 
@@ -444,9 +444,9 @@ def test_a_retriable_code_leaves_its_batch_to_be_resent(
     assert batch.persistence is (Persistence.IN_DOUBT if in_doubt else Persistence.REJECTED)
     assert batch.doubted_at == (100.0 if in_doubt else None)
     assert bench.told.names() == told
-    assert bench.state.retry_at == 101.0
-    assert bench.state.outstanding == 0
-    assert not bench.state.gate_open
+    assert bench.state.setbacks.retry_at == 101.0
+    assert bench.state.batches.outstanding == 0
+    assert not bench.state.leadership.gate_open
 
 
 @pytest.mark.parametrize(
@@ -572,7 +572,7 @@ def test_in_a_transaction_a_lost_state_or_epoch_fails_the_transaction(code: int)
     bench.refuse(bench.send(batch), code)
     assert bench.told.names() == ["transaction", "bump"]
     assert (batch.state, batch.in_doubt) == (BatchState.WAITING, True)
-    assert bench.state.retry_at == 101.0
+    assert bench.state.setbacks.retry_at == 101.0
     assert bench.statuses == []
 
 
@@ -673,7 +673,7 @@ def test_duplicate_otherwise_leaves_the_batch_to_be_resent(why: str) -> None:
     bench.refuse(bench.send(batch), DUPLICATE)
     assert (batch.state, batch.appended) == (BatchState.WAITING, True)
     assert bench.rung() is Rung.CLEAR
-    assert bench.state.retry_at == 101.0
+    assert bench.state.setbacks.retry_at == 101.0
 
 
 def test_duplicate_for_a_batch_that_was_sent_once_leaves_it_in_doubt() -> None:
@@ -736,20 +736,20 @@ def test_the_parts_of_a_batch_take_its_place_and_its_numbers() -> None:
     whole = bench.send(records=4)
     last = bench.send()
     bench.refuse(whole, MESSAGE_TOO_LARGE)
-    bases = [batch.base for batch in bench.state.unresolved]
+    bases = [batch.base for batch in bench.state.batches.unresolved]
     parts = []
     for base, ordinal, count in [(1, 1, 1), (2, 2, 1), (3, 3, 2)]:
         part = Bench().seal(count)
         part.base, part.ordinal = base, ordinal
         parts.append(part)
-    bench.state.replace(whole, parts)
+    bench.state.batches.replace(whole, parts)
     assert whole.state is BatchState.SPLIT
-    assert bench.state.unresolved == [first, *parts, last]
-    assert [batch.ordinal for batch in bench.state.unresolved] == [0, 1, 2, 3, 4]
+    assert bench.state.batches.unresolved == [first, *parts, last]
+    assert [batch.ordinal for batch in bench.state.batches.unresolved] == [0, 1, 2, 3, 4]
     assert bases == [0, 1, 5]
     assert last.base == 5
-    assert bench.state.next_ordinal == 5
-    assert bench.state.span == 5
+    assert bench.state.batches.next_ordinal == 5
+    assert bench.state.batches.span == 5
 
 
 def test_records_that_are_to_blame_fail_and_the_others_are_sent_in_their_place() -> None:
@@ -762,7 +762,7 @@ def test_records_that_are_to_blame_fail_and_the_others_are_sent_in_their_place()
     assert list(settlement.records) == [batch.records[1]]
     assert (settlement.outcome.status, settlement.outcome.attempts) == (NOT_WRITTEN, 1)
     assert "no key" in str(settlement.outcome.error)
-    assert bench.state.unresolved == [innocent]
+    assert bench.state.batches.unresolved == [innocent]
     assert batch.state is BatchState.SPLIT
     assert bench.told.take() == [
         ("bump", f"{T}-0", FIRST, "single records were refused (KafkaError)")
@@ -787,7 +787,7 @@ def test_a_batch_that_may_be_stored_or_was_built_by_the_caller_ends_as_a_whole(w
         bench.send(batch)
     bench.refuse(batch, INVALID_RECORD, culprits={0: KafkaError("a")}, innocent=Bench().seal())
     assert bench.outcomes == [(UNKNOWN, -1, 2, 2) if why == "in doubt" else (NOT_WRITTEN, -1, 1, 2)]
-    assert bench.state.unresolved == []
+    assert bench.state.batches.unresolved == []
 
 
 # -- no answer
@@ -800,12 +800,12 @@ def test_a_written_attempt_without_an_answer_leaves_its_batch_in_doubt() -> None
     bench.lose(batch)
     assert (batch.state, batch.persistence) == (BatchState.WAITING, Persistence.IN_DOUBT)
     assert (batch.doubted_at, batch.astray) == (105.0, True)
-    assert bench.state.trouble is not None
-    assert bench.state.trouble.last == "an attempt got no answer"
-    assert bench.state.trouble.since == 105.0
-    assert bench.state.retry_at == 106.0
-    assert bench.state.outstanding == 0
-    assert not bench.state.gate_open
+    assert bench.state.setbacks.trouble is not None
+    assert bench.state.setbacks.trouble.last == "an attempt got no answer"
+    assert bench.state.setbacks.trouble.since == 105.0
+    assert bench.state.setbacks.retry_at == 106.0
+    assert bench.state.batches.outstanding == 0
+    assert not bench.state.leadership.gate_open
 
 
 def test_an_attempt_that_was_not_written_is_made_again_at_once() -> None:
@@ -814,11 +814,14 @@ def test_an_attempt_that_was_not_written_is_made_again_at_once() -> None:
     bench.lose(batch, written=False)
     assert (batch.state, batch.persistence) == (BatchState.WAITING, Persistence.NEVER_SENT)
     assert not batch.astray
-    assert bench.state.trouble is not None
-    assert bench.state.trouble.last == "a connection ended before all of an attempt was written"
-    assert bench.state.retry_at == 0.0
-    assert bench.state.outstanding == 0
-    assert not bench.state.gate_open
+    assert bench.state.setbacks.trouble is not None
+    assert (
+        bench.state.setbacks.trouble.last
+        == "a connection ended before all of an attempt was written"
+    )
+    assert bench.state.setbacks.retry_at == 0.0
+    assert bench.state.batches.outstanding == 0
+    assert not bench.state.leadership.gate_open
 
 
 def test_without_acknowledgements_a_written_batch_ends_unknown_without_an_error() -> None:
@@ -828,12 +831,12 @@ def test_without_acknowledgements_a_written_batch_ends_unknown_without_an_error(
     assert bench.outcomes == [(UNKNOWN, -1, 1, 2)]
     assert bench.told.settlements[0].outcome.error is None
     assert (batch.state, batch.persistence) == (BatchState.UNKNOWN, Persistence.IN_DOUBT)
-    assert (bench.state.unresolved, bench.state.outstanding) == ([], 0)
+    assert (bench.state.batches.unresolved, bench.state.batches.outstanding) == ([], 0)
     ended = bench.send()
     bench.state.abandon(KafkaError("closed"), bench.told)
     bench.state.on_unanswered(ended, bench.now, bench.told)
     assert len(bench.outcomes) == 2
-    assert bench.state.outstanding == 0
+    assert bench.state.batches.outstanding == 0
 
 
 # -- numbers that are given up

@@ -51,7 +51,7 @@ def refused(count: int = 2, **options: Any) -> tuple[Bench, list[Batch]]:
     """Return batches in doubt, of which the oldest was resent and answered OUT_OF_ORDER."""
     bench = Bench(**options)
     batches = bench.doubt(count)
-    bench.now = bench.state.retry_at
+    bench.now = bench.state.setbacks.retry_at
     bench.refuse(bench.send(batches[0]), OUT_OF_ORDER)
     assert bench.rung() is Rung.REFUSED
     bench.told.take()
@@ -168,7 +168,7 @@ def test_a_batch_without_doubt_that_is_out_of_order_is_a_loss() -> None:
         ("bump", f"{T}-0", FIRST, reason),
     ]
     assert bench.rung() is Rung.CLEAR
-    assert bench.state.retry_at == 101.0
+    assert bench.state.setbacks.retry_at == 101.0
     assert bench.statuses == []
 
 
@@ -179,7 +179,7 @@ def test_out_of_order_is_no_loss_while_numbers_are_given_up() -> None:
     bench.lose(doubtful)
     bench.refuse(failed, INVALID_RECORD)
     bench.told.take()
-    bench.now = bench.state.retry_at
+    bench.now = bench.state.setbacks.retry_at
     bench.refuse(bench.send(doubtful), OUT_OF_ORDER)
     bench.advance()
     assert bench.rung() is Rung.PROBING
@@ -215,7 +215,7 @@ def test_two_passes_of_refused_probes_are_a_loss(throttled: float) -> None:
     for settlement in bench.told.settlements:
         assert isinstance(settlement.outcome.error, OutOfOrderSequenceNumber)
     assert bench.rung() is Rung.CLEAR
-    assert bench.state.retry_at == bench.now + 2.0
+    assert bench.state.setbacks.retry_at == bench.now + 2.0
     assert bench.told.meters.doubts == {"unknown": 2}
 
 
@@ -318,7 +318,7 @@ def test_resend_mode_renumbers_what_a_suspect_leader_refuses() -> None:
     bench.advance()
     assert all(batch.forsaken for batch in batches)
     assert bench.told.names() == ["bump"]
-    assert bench.state.retry_at == 105.0
+    assert bench.state.setbacks.retry_at == 105.0
     assert bench.rung() is Rung.CLEAR
     assert bench.statuses == []
 
@@ -523,7 +523,7 @@ def test_a_batch_that_was_refused_is_not_looked_for() -> None:
     bench.state.begin_read_back()
     assert bench.state.on_read_back([written(doubtful, 1)], 1000, bench.told) is None
     assert bench.statuses == [ACKED]
-    assert bench.state.unresolved == [refused]
+    assert bench.state.batches.unresolved == [refused]
 
 
 def test_reading_goes_on_until_the_end_of_the_log() -> None:
@@ -546,7 +546,7 @@ def test_doubt_that_is_given_up_leaves_what_is_in_flight() -> None:
     bench.state.give_up_doubt(bench.told)
     assert bench.state.read_back.offset is None
     assert bench.statuses == [UNKNOWN]
-    assert bench.state.unresolved == [first]
+    assert bench.state.batches.unresolved == [first]
     assert second.state is BatchState.UNKNOWN
     assert isinstance(bench.told.settlements[0].outcome.error, UnknownProducerId)
 
@@ -624,7 +624,7 @@ def test_a_batch_in_flight_ends_at_its_deadline_though_the_leader_answers_others
     (batch,) = bench.pipelined(1)
     bench.expire(batch.deadline, answered_at=batch.deadline - 0.1)
     assert bench.statuses == [UNKNOWN]
-    assert bench.state.outstanding == 1
+    assert bench.state.batches.outstanding == 1
 
 
 def test_records_without_a_producer_id_say_that_they_wait_for_it() -> None:
@@ -640,8 +640,8 @@ def test_records_without_a_producer_id_say_that_they_wait_for_it() -> None:
 def test_a_partition_without_a_leader_says_since_when() -> None:
     bench = Bench()
     leaderless = LEADER._replace(name=None, leads=False)
-    bench.state.note_leaderless(90.0)
-    bench.state.note_leaderless(95.0)
+    bench.state.setbacks.leaderless(90.0)
+    bench.state.setbacks.leaderless(95.0)
     assert bench.state.obstacle(leaderless, 100.0) == "no leader for 10.0 s"
 
 
@@ -672,8 +672,8 @@ def test_the_end_of_the_producer_settles_everything() -> None:
         (UNKNOWN, -1, 1, 1),
         (NOT_WRITTEN, -1, 0, 2),
     ]
-    assert (bench.state.unresolved, bench.state.queue.count) == ([], 0)
-    assert bench.state.outstanding == 1
+    assert (bench.state.batches.unresolved, bench.state.queue.count) == ([], 0)
+    assert bench.state.batches.outstanding == 1
     assert bench.told.names() == ["bump"]
     assert batches["sealed"].state is BatchState.NOT_WRITTEN
     for settlement in bench.told.settlements:
@@ -697,7 +697,7 @@ def test_an_abort_settles_what_is_not_in_flight(doubt: DeliveryStatus | None) ->
         settled.append((doubt, -1, 1, 1))
     assert bench.outcomes == [*settled, (NOT_WRITTEN, -1, 0, 2)]
     left = [batches["flying"]] if doubt is not None else [batches["doubtful"], batches["flying"]]
-    assert bench.state.unresolved == left
+    assert bench.state.batches.unresolved == left
     assert bench.told.names() == ["bump"]
     assert bench.state.queue.count == 0
     assert bench.told.meters.doubts == ({"unknown": 1} if doubt is UNKNOWN else {})
@@ -715,14 +715,14 @@ def test_an_abort_gives_up_the_numbers_of_a_batch_that_it_leaves_in_doubt() -> N
     assert bench.told.take() == [
         ("bump", f"{T}-0", FIRST, "the transaction is aborted (KafkaError)")
     ]
-    assert bench.state.unresolved == [batch]
+    assert bench.state.batches.unresolved == [batch]
 
 
 def test_records_that_were_never_appended_are_taken_back_in_order() -> None:
     bench, batches = in_every_state()
-    taken = bench.state.reclaim()
+    taken = bench.state.batches.reclaim()
     assert taken == [*batches["refused"].records, *batches["sealed"].records]
-    assert bench.state.unresolved == [batches["doubtful"], batches["flying"]]
+    assert bench.state.batches.unresolved == [batches["doubtful"], batches["flying"]]
     assert batches["refused"].state is batches["sealed"].state is BatchState.SPLIT
     assert bench.outcomes == []
     assert bench.told.take() == []
@@ -741,7 +741,7 @@ def test_a_pass_that_has_ended_counts_after_a_reconnect_but_the_leader_is_asked_
     """A success on the new connection proves no earlier batch before the leader shows its state."""
     bench = Bench()
     older, newer = bench.doubt(2)
-    bench.now = bench.state.retry_at
+    bench.now = bench.state.setbacks.retry_at
     bench.refuse(bench.send(older), OUT_OF_ORDER)
     bench.advance()
     for batch in (newer, older):

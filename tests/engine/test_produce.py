@@ -182,7 +182,7 @@ def test_a_partition_that_the_answer_leaves_out_is_in_doubt() -> None:
     rig.answer(request, [rig.entry(request, first, NONE, 0)], poll=False)
     assert rig.statuses[first.partition] is ACKED
     assert rig.statuses[second.partition] is PENDING
-    assert rig.state(partition=second.partition).in_doubt
+    assert rig.state(partition=second.partition).batches.in_doubt
     assert (wanted, rig.core.metadata.wanted) == (False, True)
 
 
@@ -224,7 +224,7 @@ def test_an_answer_about_a_topic_that_was_not_sent_ends_the_connection() -> None
     (request,) = rig.outstanding()
     strange = PartitionAnswer(None, topic_id("another"), 0, NONE, 5)
     assert isinstance(rig.answer(request, [strange], poll=False), errors.ProtocolError)
-    assert rig.state().in_doubt
+    assert rig.state().batches.in_doubt
 
 
 def test_a_new_leader_is_followed_to_the_address_that_the_answer_names() -> None:

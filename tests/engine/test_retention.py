@@ -25,7 +25,7 @@ def cut_with_twenty(**options: object) -> Rig:
     rig, _ = pipelined(IN_DOUBT, **{**FORTY, **options})
     rig.lose()
     rig.tick(0.5)
-    assert rig.state().in_doubt == IN_DOUBT
+    assert rig.state().batches.in_doubt == IN_DOUBT
     return rig
 
 

@@ -211,7 +211,7 @@ def sealed_again() -> Rig:
     rig.fail(first, INVALID_RECORD, poll=False)
     rig.down = {1}
     rig.lose(unwritten=[second])
-    (batch,) = rig.state().unresolved
+    (batch,) = rig.state().batches.unresolved
     assert batch.state is BatchState.SEALED
     assert batch.wire_base == 0
     return rig

@@ -118,7 +118,7 @@ class Schedule:
                 self.rig.send(partition=partition)
                 self.serve_all()
                 state = self.rig.state(T, partition)
-                if not state.unresolved:
+                if not state.batches.unresolved:
                     jump = 2**31 - pick([1, 2, 3, 4])
                     self.rig.jump(jump, partition=partition)
                     for (index, _), known in self.broker.known.items():

@@ -131,7 +131,7 @@ def test_a_doubtful_batch_has_a_grace_while_its_leader_answers() -> None:
 def test_a_success_within_the_grace_still_acknowledges() -> None:
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, REQUEST_TIMED_OUT)
-    deadline = rig.state().unresolved[0].deadline
+    deadline = rig.state().batches.unresolved[0].deadline
     while rig.now < deadline + 1.0:
         for request in rig.outstanding():
             rig.fail(request, REQUEST_TIMED_OUT)
@@ -167,7 +167,7 @@ def test_records_behind_a_batch_in_its_grace_expire_on_time() -> None:
     """
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, REQUEST_TIMED_OUT)
-    deadline = rig.state().unresolved[0].deadline
+    deadline = rig.state().batches.unresolved[0].deadline
     rig.tick(1.0)
     late = rig.send(2)
     appended = rig.now
@@ -452,7 +452,7 @@ def test_requests_lost_before_they_were_written_are_not_in_doubt() -> None:
     rig, requests = pipelined(3)
     rig.lose(unwritten=requests[1:])
     state = rig.state()
-    assert state.in_doubt == 1
+    assert state.batches.in_doubt == 1
     rig.tick(1.0)
     rig.ack_all()
     assert rig.statuses == [ACKED] * 4
@@ -473,7 +473,7 @@ def test_a_silent_connection_is_closed_at_the_request_timeout() -> None:
     end = rig.produce_link()
     wait_until(rig, lambda: end.closed)
     assert rig.now - began == pytest.approx(5.0, abs=0.01)
-    assert rig.state().in_doubt == 3
+    assert rig.state().batches.in_doubt == 3
     rig.tick(1.0)
     rig.ack_all()
     assert rig.statuses == [ACKED] * 4

@@ -65,15 +65,18 @@ class Lookout:
         """Add a busy partition, which has waiting records unless `active` says otherwise."""
         if leader is not None:
             self.leaders[number] = leader
-        usual = {"active": True, "route": None, "trouble": None, "doubted_since": None}
+        usual = {"active": True, "trouble": None, "doubted_since": None, "in_doubt": 1}
+        told = usual | facts
         state = SimpleNamespace(
             topic="t",
             partition=number,
             where=f"t-{number}",
-            in_doubt=1,
+            active=told["active"],
+            batches=SimpleNamespace(in_doubt=told["in_doubt"], doubted_since=told["doubted_since"]),
+            setbacks=SimpleNamespace(trouble=told["trouble"]),
+            leadership=SimpleNamespace(route=None),
             obstacle=lambda status, now: f"waits at {now} with {status}",
         )
-        vars(state).update(usual | facts)
         self.busy.append(state)
         return state
 
@@ -389,7 +392,7 @@ def test_a_leader_that_was_told_of_counts_until_there_is_another_one(
     lookout.leaders.clear()
     if leader is not None:
         lookout.leaders[3] = leader
-    state.route = None if last_leader is None else SimpleNamespace(leader_id=last_leader)
+    state.leadership.route = None if last_leader is None else SimpleNamespace(leader_id=last_leader)
     held = [(LogLine.LEADER_UNREACHABLE, CONTINUES)] if told_before and goes_on else []
     assert lookout.lines(70.0) == held
     ended = [(LogLine.LEADER_UNREACHABLE, ENDS)] if told_before and not goes_on else []

@@ -115,7 +115,7 @@ def test_an_unanswered_batch_holds_the_window_although_later_ones_are_acknowledg
     for request in requests[1:]:
         rig.ack(request)
     assert [o.status for o in rig.outcomes[1:7]] == [PENDING, *[ACKED] * 4, PENDING]
-    assert rig.state().span == 5
+    assert rig.state().batches.span == 5
     assert rig.sequences == [1]
     rig.ack(requests[0])
     assert rig.sequences == [6, 7]

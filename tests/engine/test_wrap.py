@@ -62,7 +62,7 @@ def twenty(start: int) -> tuple[Rig, Broker, list[Request]]:
         rig.poll()
     requests = rig.outstanding()
     assert rig.sequences == [(start + 2 * n) % WRAP for n in range(20)]
-    assert rig.state().span == 20
+    assert rig.state().batches.span == 20
     return rig, broker, requests
 
 

@@ -188,7 +188,7 @@ _Way = Callable[[_Walk, Any], Any]
 # The fields that the canonical form leaves out, by class.
 _LEFT_OUT = {
     # Nothing but messages and statistics depends on these.
-    "PartitionState": "trouble _retry",  # every delay of a back-off is the same in a space
+    "Setbacks": "trouble _retry",  # every delay of a back-off is the same in a space
     "Batch": "attempts compression",
     "PartitionWindow": "max_span",
     "Node": "last_error down_since",

@@ -209,7 +209,7 @@ class Alarms:
         for state in core._partitions:
             if state in core._partitions.retired:
                 continue  # no record waits in a topic that was deleted, only answers may
-            if state.queue.records or state.unresolved or state.outstanding:
+            if state.queue.records or state.batches.unresolved or state.batches.outstanding:
                 self._find(state, found)
         head = next((each for each in core.budget._waiters if not each.abandoned), None)
         if head is not self._first[0]:
@@ -228,14 +228,22 @@ class Alarms:
         """Add what holds for a partition with records that wait."""
         view = self._core.cluster.leader_of(state.topic, state.partition)
         leader = -1 if view is None else view.leader_id
-        trouble = state.trouble
+        trouble = state.setbacks.trouble
         if leader == -1 and trouble is not None and trouble.leaderless_since is not None:
             found.setdefault(_L.LEADER_MISSING, []).append(trouble.leaderless_since)
-        if leader == -1 and _L.LEADER_UNREACHABLE in self._begun and state.route is not None:
-            leader = state.route.leader_id
+        if (
+            leader == -1
+            and _L.LEADER_UNREACHABLE in self._begun
+            and state.leadership.route is not None
+        ):
+            leader = state.leadership.route.leader_id
         node = self._core.connections.nodes.get(leader)
         if node is not None and node.down_since is not None:
             found.setdefault(_L.LEADER_UNREACHABLE, []).append(node.down_since)
-        doubts = [b.doubted_at for b in state.unresolved if b.in_doubt and b.doubted_at is not None]
+        doubts = [
+            b.doubted_at
+            for b in state.batches.unresolved
+            if b.in_doubt and b.doubted_at is not None
+        ]
         if doubts:
             found.setdefault(_L.IN_DOUBT, []).append(min(doubts))

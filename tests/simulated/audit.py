@@ -52,7 +52,7 @@ def _memory(core: ProducerCore) -> Iterator[str]:
     held = 0
     for state in inside._partitions:
         held += sum(item.charge() for item in state.queue.records)
-        for batch in state.unresolved:
+        for batch in state.batches.unresolved:
             records = Settlement(_NO_OUTCOME, batch.records)
             held += records.size() + records.overhead()
     if core.budget.in_use < held:
@@ -60,20 +60,22 @@ def _memory(core: ProducerCore) -> Iterator[str]:
 
 
 def _partition(state: PartitionState) -> Iterator[str]:
-    queue, unresolved = state.queue, state.unresolved
+    queue, batches = state.queue, state.batches
+    unresolved = batches.unresolved
     nbytes = sum(item.size for item in queue.records)
     if queue.bytes != nbytes:
         yield f"{state.where} has {nbytes} bytes in its queue, not {queue.bytes}"
     if not queue.records and (queue.blocked or queue.flushing):
         yield f"{state.where} has an empty queue, which waits to be sent"
     in_flight = sum(batch.state is BatchState.IN_FLIGHT for batch in unresolved)
-    if state.outstanding < in_flight:
-        yield f"{state.where} has {in_flight} batches in flight, not {state.outstanding}"
+    if batches.outstanding < in_flight:
+        yield f"{state.where} has {in_flight} batches in flight, not {batches.outstanding}"
     for earlier, later in pairwise(unresolved):
         if earlier.ordinal >= later.ordinal:
             yield f"{state.where} has batch {later.ordinal} after {earlier.ordinal}"
-    if unresolved and state.next_ordinal <= unresolved[-1].ordinal:
-        yield f"{state.where} has batch {unresolved[-1].ordinal}, and {state.next_ordinal} is next"
+    if unresolved and batches.next_ordinal <= unresolved[-1].ordinal:
+        last, following = unresolved[-1].ordinal, batches.next_ordinal
+        yield f"{state.where} has batch {last}, and {following} is next"
 
 
 def _idle(link: Link, core: ProducerCore) -> Iterator[str]:

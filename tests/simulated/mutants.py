@@ -50,6 +50,7 @@ from aioidem._engine.doubt import DoubtResolution
 from aioidem._engine.effects import Effects
 from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
+from aioidem._engine.leadership import Leadership
 from aioidem._engine.links import Link
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.metadata_merge import MetadataMerge
@@ -134,7 +135,7 @@ def doubt_carried_to_another_cluster(patch: Patch) -> None:
     def everything(states: Iterable[PartitionState]) -> list[PendingRecord]:
         states = list(states)
         for state in states:
-            for batch in [b for b in state.unresolved if b.due]:
+            for batch in [b for b in state.batches.unresolved if b.due]:
                 batch.persistence = Persistence.NEVER_SENT
         return carried(states)
 
@@ -160,16 +161,20 @@ def epoch_raised_when_fenced(patch: Patch) -> None:
 def count_instead_of_span(patch: Patch) -> None:
     def naive(self: PartitionState, *_args: Any) -> bool:
         # The mutant counts only the batches in flight, and not those that wait to be resent.
-        if not self.unresolved:
+        if not self.batches.unresolved:
             return not self.ledger.bump_wanted
         return (
-            self.gate_open
+            self.leadership.gate_open
             and not self.ledger.bump_wanted
-            and self.window.admits(self.outstanding + 1)
+            and self.window.admits(self.batches.outstanding + 1)
         )
 
     def late(self: PartitionState, now: float) -> Batch | None:
-        return None if now < self.retry_at + 1.0 and self.retry_at else following(self, now)
+        return (
+            None
+            if now < self.setbacks.retry_at + 1.0 and self.setbacks.retry_at
+            else following(self, now)
+        )
 
     following = PartitionState.next_resend
     patch(PartitionState, "next_resend", late)
@@ -178,7 +183,7 @@ def count_instead_of_span(patch: Patch) -> None:
 
 @mutant("one batch in flight until the first NONE (KAFKA-15591)")
 def no_first_ack_gate(patch: Patch) -> None:
-    patch(PartitionState, "gate_open", property(lambda _self: True))
+    patch(Leadership, "gate_open", property(lambda _self: True))
 
 
 @mutant("the gate closes when the leader changes")
@@ -241,7 +246,7 @@ def absent_field_keeps_twenty(patch: Patch) -> None:
 @mutant("a resend is not bound by the span")
 def span_rule_applied_to_resends(patch: Patch) -> None:
     def within(self: PartitionState, _batch: Batch) -> bool:
-        return self.window.admits(self.span)
+        return self.window.admits(self.batches.span)
 
     patch(PartitionState, "_within_window", within)
 
@@ -379,11 +384,16 @@ def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
 
     def naive(self: PartitionState, batch: Batch, *, written: bool, now: float) -> None:
         attempt = batch.attempt
-        if written and attempt is not None and self.route is not None and not batch.settled:
-            link = self.route.link_id == attempt.link_id
-            if link and batch.persistence is Persistence.NEVER_SENT and self.gate_open:
+        if (
+            written
+            and attempt is not None
+            and self.leadership.route is not None
+            and not batch.settled
+        ):
+            link = self.leadership.route.link_id == attempt.link_id
+            if link and batch.persistence is Persistence.NEVER_SENT and self.leadership.gate_open:
                 # The mutant treats the batch as refused, although its attempt was not answered.
-                self.outstanding -= 1
+                self.batches.outstanding -= 1
                 self.gate.close()
                 batch.learn(Evidence.REFUSED, now)
                 self._retry_later(batch, now)
@@ -409,8 +419,8 @@ def in_doubt_batch_is_renumbered(patch: Patch) -> None:
     adopt = PartitionState.adopt
 
     def naive(self: PartitionState, identity: ProducerIdentity, *args: Any) -> None:
-        if self.ledger.identity != identity and not self.outstanding:
-            for batch in self.unresolved:
+        if self.ledger.identity != identity and not self.batches.outstanding:
+            for batch in self.batches.unresolved:
                 if batch.in_doubt and batch.state is BatchState.WAITING:
                     batch.persistence = Persistence.REJECTED
         adopt(self, identity, *args)
@@ -436,7 +446,7 @@ def no_implicit_ack(patch: Patch) -> None:
 @mutant("OUT_OF_ORDER on a batch in doubt is probed, not taken for a loss")
 def out_of_order_ends_doubt(patch: Patch) -> None:
     def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
-        if not self.outstanding and self.recovery.rung is Rung.REFUSED:
+        if not self.batches.outstanding and self.recovery.rung is Rung.REFUSED:
             self._lose("taken at its word", now, out)
 
     patch(PartitionState, "advance", naive)
@@ -445,8 +455,8 @@ def out_of_order_ends_doubt(patch: Patch) -> None:
 @mutant("OUT_OF_ORDER on a batch in doubt is no rejection: Java bumps and resends it")
 def out_of_order_bumps_and_resends(patch: Patch) -> None:
     def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
-        if not self.outstanding and self.recovery.rung is Rung.REFUSED:
-            for batch in self.unresolved:
+        if not self.batches.outstanding and self.recovery.rung is Rung.REFUSED:
+            for batch in self.batches.unresolved:
                 batch.persistence = Persistence.REJECTED
             self._lose("taken at its word", now, out)
 
@@ -456,7 +466,7 @@ def out_of_order_bumps_and_resends(patch: Patch) -> None:
 @mutant("the oldest is not asked again and again (KAFKA-9199): what is newer may answer for it")
 def oldest_asked_for_ever(patch: Patch) -> None:
     def naive(self: PartitionState, _now: float, _out: Any, **_options: Any) -> None:
-        if not self.outstanding and self.recovery.rung is Rung.REFUSED:
+        if not self.batches.outstanding and self.recovery.rung is Rung.REFUSED:
             self.recovery.move(RecoveryEvent.RESOLVED)
 
     patch(PartitionState, "advance", naive)
@@ -533,7 +543,9 @@ def innocent_records_are_dropped(patch: Patch) -> None:
         out: Any,
     ) -> None:
         on_culprits(self, batch, culprits, innocent, error, out)
-        self.unresolved = [b for b in self.unresolved if not set(b.records) < set(batch.records)]
+        self.batches.unresolved = [
+            b for b in self.batches.unresolved if not set(b.records) < set(batch.records)
+        ]
 
     patch(PartitionState, "_on_culprits", naive)
 
@@ -551,7 +563,7 @@ def innocent_records_go_last(patch: Patch) -> None:
         out: Any,
     ) -> None:
         on_culprits(self, batch, culprits, innocent, error, out)
-        self.unresolved.sort(key=lambda b: set(b.records) < set(batch.records))
+        self.batches.unresolved.sort(key=lambda b: set(b.records) < set(batch.records))
 
     patch(PartitionState, "_on_culprits", naive)
 
@@ -580,8 +592,10 @@ def acked_from_describe_producers_alone(patch: Patch) -> None:
     ) -> None:
         if state.ledger.identity is not None:
             known = answer.last_sequences.get(state.ledger.identity.producer_id)
-            stored = known is not None and any(b.wire_last == known[1] for b in state.unresolved)
-            for batch in list(state.unresolved) if stored and known is not None else []:
+            stored = known is not None and any(
+                b.wire_last == known[1] for b in state.batches.unresolved
+            )
+            for batch in list(state.batches.unresolved) if stored and known is not None else []:
                 if batch.in_doubt and batch.due:
                     state._settle_ack(batch, -1, self._effects, None)
                 if batch.wire_last == known[1]:
@@ -600,7 +614,7 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
     ) -> None:
         if state.ledger.identity is not None and not answer.error_code:
             last = answer.last_sequences.get(state.ledger.identity.producer_id, (0, -1))[1]
-            for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
+            for batch in [b for b in state.batches.unresolved if b.in_doubt and b.due]:
                 if batch.wire_base > last:
                     batch.persistence = Persistence.REJECTED
                     state._fail(batch, _timeout(), self._effects)
@@ -621,7 +635,7 @@ def epoch_of_describe_producers_ignored(patch: Patch) -> None:
             known = answer.last_sequences.get(state.ledger.identity.producer_id)
             if known is not None and known[0] != state.ledger.identity.epoch:
                 # The mutant concludes: "the broker's last sequence is higher, so it has the batch".
-                for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
+                for batch in [b for b in state.batches.unresolved if b.in_doubt and b.due]:
                     if batch.wire_last <= known[1]:
                         state._settle_ack(batch, -1, self._effects, None)
         told(self, link, state, answer, now)
@@ -642,7 +656,7 @@ def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
     give_up_numbers = PartitionState._give_up_numbers
 
     def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
-        if batch is self.unresolved[-1] and not self.ledger.bump_wanted:
+        if batch is self.batches.unresolved[-1] and not self.ledger.bump_wanted:
             patch_out: Any = _Keep(out)
             give_up(self, batch, error, patch_out)
             self.ledger.bump_wanted = False
@@ -675,7 +689,7 @@ def no_bump_after_giving_up(patch: Patch) -> None:
 @mutant("a new epoch is adopted only when nothing is outstanding (KAFKA-12152)")
 def epoch_adopted_while_outstanding(patch: Patch) -> None:
     def naive(self: PartitionState, identity: ProducerIdentity, *_args: Any) -> None:
-        if self.ledger.identity != identity and not self.in_doubt:
+        if self.ledger.identity != identity and not self.batches.in_doubt:
             # Whether or not batches are in flight under the old epoch, the next sealed batch has
             # the new one.
             self.ledger.adopt(identity)
@@ -725,16 +739,20 @@ def new_batches_pass_what_waits(patch: Patch) -> None:
         # New batches go first; a batch that waits is resent only when the window is full.
         new = (
             self.queue.records
-            and self.gate_open
+            and self.leadership.gate_open
             and not self.ledger.bump_wanted
             and self.idempotent
         )
-        return None if new and self.window.admits(self.span + 1) else following(self, now)
+        return None if new and self.window.admits(self.batches.span + 1) else following(self, now)
 
     def may(self: PartitionState) -> bool:
-        if not self.unresolved:
+        if not self.batches.unresolved:
             return not self.ledger.bump_wanted
-        return self.gate_open and not self.ledger.bump_wanted and self.window.admits(self.span + 1)
+        return (
+            self.leadership.gate_open
+            and not self.ledger.bump_wanted
+            and self.window.admits(self.batches.span + 1)
+        )
 
     patch(PartitionState, "next_resend", late)
     patch(PartitionState, "may_send_new", may)
@@ -748,10 +766,10 @@ def new_leader_not_kept_waiting(patch: Patch) -> None:
     follow = PartitionState.follow
 
     def naive(self: PartitionState, route: Route) -> bool:
-        if self.outstanding and route != self.route:
-            outstanding, self.outstanding = self.outstanding, 0
+        if self.batches.outstanding and route != self.leadership.route:
+            outstanding, self.batches.outstanding = self.batches.outstanding, 0
             followed = follow(self, route)
-            self.outstanding = outstanding
+            self.batches.outstanding = outstanding
             return followed
         return follow(self, route)
 
@@ -979,7 +997,7 @@ def doubt_given_up_at_half_the_deadline(patch: Patch) -> None:
             queued = batch.records[0].queued_at
             return batch.in_doubt and batch.due and now > (queued + batch.deadline) / 2
 
-        return [batch for batch in state.unresolved if due(batch)]
+        return [batch for batch in state.batches.unresolved if due(batch)]
 
     def naive(self: PartitionState, now: float, *rest: Any) -> None:
         for batch in half(self, now):

@@ -113,7 +113,11 @@ class SimCore(ProducerCore):
 
     def _link_of(self, place: tuple[str, int]) -> int | None:
         state = self.partitions.get(place)
-        return None if state is None or state.route is None else state.route.link_id
+        return (
+            None
+            if state is None or state.leadership.route is None
+            else state.leadership.route.link_id
+        )
 
     def _awaits(self, link_id: int, token: int) -> bool:
         link = self.connections.links.get(link_id)

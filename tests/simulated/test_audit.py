@@ -36,15 +36,15 @@ def _spoil_flush(core: ProducerCore) -> None:
 
 
 def _spoil_outstanding(core: ProducerCore) -> None:
-    _only(core).outstanding = 0
+    _only(core).batches.outstanding = 0
 
 
 def _spoil_order(core: ProducerCore) -> None:
-    _only(core).unresolved *= 2
+    _only(core).batches.unresolved *= 2
 
 
 def _spoil_ordinal(core: ProducerCore) -> None:
-    _only(core).next_ordinal = 0
+    _only(core).batches.next_ordinal = 0
 
 
 def _spoil_requests(core: ProducerCore) -> None:

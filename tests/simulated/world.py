@@ -1000,8 +1000,10 @@ class World:
                 "buffer_waiters": core.budget.waiting,
                 "records_queued": core.unsettled,
                 "connections": len(core.connections.links),
-                "batches outstanding": sum(s.outstanding for s in core.partitions.values()),
-                "batches unresolved": sum(len(s.unresolved) for s in core.partitions.values()),
+                "batches outstanding": sum(s.batches.outstanding for s in core.partitions.values()),
+                "batches unresolved": sum(
+                    len(s.batches.unresolved) for s in core.partitions.values()
+                ),
             }
         )
         for row in rows:
@@ -1096,7 +1098,7 @@ class World:
         """Note an incident: the records in flight are about to be in doubt."""
         self.healed_at = None
         for state in self.core.partitions.values():
-            for batch in state.unresolved:
+            for batch in state.batches.unresolved:
                 for record in batch.records:
                     if isinstance(record, SimRecord):
                         self._sent_at_incident.add(record.row.value)

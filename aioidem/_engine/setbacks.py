@@ -1,0 +1,66 @@
+"""Setbacks: what has failed at a partition since its last success, and until when it waits."""
+
+from __future__ import annotations
+
+from aioidem._engine.backoff import Backoff
+from aioidem._engine.overdue import Trouble
+from aioidem.errors import KafkaError
+
+__all__ = ["Setbacks"]
+
+
+class Setbacks:
+    """The failures of one partition since its last acknowledgement, and the back-off after them."""
+
+    __slots__ = ("_retry", "retry_at", "trouble")
+
+    def __init__(self, retry: Backoff) -> None:
+        self._retry = retry
+        # Before this time nothing is sent, in seconds.
+        self.retry_at = 0.0
+        # What has failed since the last acknowledgement, for messages; None after a success.
+        self.trouble: Trouble | None = None
+
+    def failed(self, reason: KafkaError | str, now: float) -> None:
+        """Note that an attempt has failed."""
+        self._trouble_since(now).add(reason)
+
+    def leaderless(self, now: float) -> None:
+        """Note that metadata names no leader of the partition."""
+        trouble = self._trouble_since(now)
+        if trouble.leaderless_since is None:
+            trouble.leaderless_since = now
+
+    def _trouble_since(self, now: float) -> Trouble:
+        """Return what has failed since the last acknowledgement; it begins now if nothing has."""
+        if self.trouble is None:
+            self.trouble = Trouble(now)
+        return self.trouble
+
+    def led(self, *, anew: bool) -> None:
+        """Note that the partition has a leader.
+
+        Args:
+            anew: whether it is another one than before, to which the back-off does not apply.
+        """
+        if anew:
+            self.retry_at = 0.0
+        if self.trouble is not None:
+            self.trouble.leaderless_since = None
+
+    def back_off(self, now: float) -> None:
+        """Wait for longer than after the last failure, unless the partition waits already."""
+        # Batches that fail together are one failure: the delay doubles once for all of them, not
+        # once for each.
+        if now >= self.retry_at:
+            self.retry_at = now + self._retry.next_delay()
+
+    def wait_until(self, at: float) -> None:
+        """Send nothing before a time, in seconds."""
+        self.retry_at = at
+
+    def end(self) -> None:
+        """Forget the failures: a batch was acknowledged."""
+        self._retry.reset()
+        self.retry_at = 0.0
+        self.trouble = None
