@@ -12,29 +12,13 @@ Invariants
 - A new producer id or epoch is adopted only when no batch is outstanding or in doubt (perhaps
   appended): the first append under epoch e+1 fences epoch e, so resending could not resolve the
   doubt any more.
-
-When does a batch fail?
-
-It ends NOT_WRITTEN if no attempt was appended (each was refused before the append, or no byte of it
-was written), and
-- the last refusal is permanent,
-- or the batch is past its deadline,
-- or a later batch was accepted, so that the order cannot be kept any more.
-
-It ends UNKNOWN if it is in doubt (an attempt may have been appended), and
-- it is past its deadline and the grace time that follows,
-- or it is not in the leader's log,
-- or its producer id or epoch was refused,
-- or it was permanently refused, and nothing proves that the leader holds the producer's state.
-
-In every other case it is retried.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from aioidem import errors
@@ -42,11 +26,11 @@ from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Attempt, Batch, BatchEvent, BatchState, Evidence, Persistence
 from aioidem._engine.classify import Action, Disposition
 from aioidem._engine.effects import Effects
+from aioidem._engine.endings import ENDED_NOT_WRITTEN, Endings
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
 from aioidem._engine.leadership import Leadership
 from aioidem._engine.log_position import LogPosition
-from aioidem._engine.outcome_error import outcome_error
 from aioidem._engine.overdue import (
     LeaderStatus,
     batch_progress,
@@ -56,7 +40,7 @@ from aioidem._engine.overdue import (
 )
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
-from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.record import Outcome
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import RetentionEvidence, earlier_link
 from aioidem._engine.route import Route
@@ -69,13 +53,8 @@ from aioidem._protocol.produce import PartitionAnswer
 from aioidem._records import restamp
 from aioidem.structs import DeliveryStatus, TopicPartition
 
-if TYPE_CHECKING:
-    from aioidem.incident import Incident
-
 __all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
 
-_ACKED = DeliveryStatus.ACKED  # a member's name is looked up slowly in Python 3.11, see `Named`
-_ENDED_NOT_WRITTEN = "a batch ended NOT_WRITTEN"
 _UNANSWERED = "an attempt got no answer"
 _UNWRITTEN = "a connection ended before all of an attempt was written"
 _STATE_GONE = "the leader refused the producer id or its epoch"
@@ -113,9 +92,9 @@ class PartitionState:
     __slots__ = (
         "_pause",
         "_resend",
-        "_topic_partition",
         "_transactional",
         "batches",
+        "endings",
         "gate",
         "idempotent",
         "leadership",
@@ -149,7 +128,7 @@ class PartitionState:
         self.topic = topic
         self.partition = partition
         self.where = f"{topic}-{partition}"
-        self._topic_partition = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         self.topic_id = topic_id
         self.idempotent = idempotent
         self._resend = resend
@@ -170,13 +149,25 @@ class PartitionState:
         self.read_back = ReadBack()
         self.setbacks = Setbacks(retry)
         self.leadership = Leadership(
-            self._topic_partition,
+            topic_partition,
             self.ledger,
             self.window,
             self.gate,
             evidence,
             self.suspicion,
             self.log,
+        )
+        self.endings = Endings(
+            topic_partition,
+            topic_id,
+            self.where,
+            idempotent=idempotent,
+            queue=self.queue,
+            batches=self.batches,
+            ledger=self.ledger,
+            log=self.log,
+            suspicion=self.suspicion,
+            recovery=self.recovery,
         )
 
     # -- what may be sent --------------------------------------------------------------------------
@@ -479,7 +470,7 @@ class PartitionState:
         below = [] if unresolved[0] is batch else unresolved[: unresolved.index(batch)]
         if below:
             self._check_room(batch, below, answer.base_offset, out)
-        self._settle_ack(batch, answer.base_offset, out, answer)
+        self.endings.settle_ack(batch, answer.base_offset, out, answer)
         if self.gate.opened_for is None and self.gate.applies and attempt is not None:
             out.waited_at_gate(attempt.sent_at, now)
         if self.idempotent and (below or self.ledger.skipped is not None):
@@ -530,7 +521,7 @@ class PartitionState:
             return
         elif attempt is not None and attempt.knows_us and not self.suspicion.suspect:
             for batch in doubtful:
-                self._settle_ack(batch, -1, out, None)
+                self.endings.settle_ack(batch, -1, out, None)
         else:
             # The leader may have forgotten the producer before it accepted this batch, so earlier
             # batches may be missing in the log. The leader holds state again now, but the success
@@ -553,19 +544,12 @@ class PartitionState:
                 f"the leader appended sequence {acked.wire_base}, although it had refused an "
                 "earlier batch: it lost this producer's state in between",
             )
-        self._fail_overtaken(rejected, "was refused, and a later one was appended", out)
+        self.endings.fail_overtaken(rejected, "was refused, and a later one was appended", out)
         self.ledger.skipped = None  # so that the loss is reported once
-        self._give_up_numbers(out, "a batch was appended after an earlier one had been refused")
+        self.endings.give_up_numbers(
+            out, "a batch was appended after an earlier one had been refused"
+        )
         return True
-
-    def _fail_overtaken(self, batches: Iterable[Batch], why: str, out: Effects) -> None:
-        """End batches as NOT_WRITTEN: a later batch is in the log, or may be."""
-        for batch in batches:
-            error = errors.OutOfOrderSequenceNumber(
-                f"{self.where}: the batch of sequence {batch.wire_base} {why}, so it could be "
-                "appended only out of order"
-            )
-            self._fail(batch, error, out)
 
     def on_error(
         self,
@@ -625,7 +609,7 @@ class PartitionState:
             case Action.NO_STATE | Action.FENCED:
                 self._on_state_gone(batch, error, now, out)
             case Action.FATAL:
-                self._end(batch, error, out, answered=True)
+                self.endings.end(batch, error, out, answered=True)
                 out.fatal(error)
             case _:
                 self._retry_later(batch, now)
@@ -661,7 +645,9 @@ class PartitionState:
             )
             out.data_loss(self.where, reason)
             batch.learn(Evidence.AMBIGUOUS, now)
-            self._give_up(batch, errors.DuplicateSequenceNumber(f"{self.where}: {reason}"), out)
+            self.endings.give_up(
+                batch, errors.DuplicateSequenceNumber(f"{self.where}: {reason}"), out
+            )
             return
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.find_appended()
@@ -688,7 +674,7 @@ class PartitionState:
                 f"{self.where}: the leader lost this producer's state, and does not know the batch "
                 f"of sequence {batch.wire_base}"
             )
-            self._give_up(batch, lost, out)
+            self.endings.give_up(batch, lost, out)
             self.recovery.salvaged_one()
             return
         batch.move(BatchEvent.RETRY)
@@ -706,8 +692,8 @@ class PartitionState:
 
     def _on_permanent(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if not batch.in_doubt:
-            self._fail(batch, error, out)
-            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
+            self.endings.fail(batch, error, out)
+            self.endings.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
         elif (
             self.leadership.knows(batch)
             and not batch.absent_here
@@ -720,15 +706,15 @@ class PartitionState:
         else:
             if batch.absent_here:
                 self.ledger.skip(batch.base)
-            self._give_up(batch, error, out)
+            self.endings.give_up(batch, error, out)
 
     def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if batch.in_doubt:
             self._on_permanent(batch, error, out)
             return
         if batch.count == 1:
-            self._fail(batch, error, out)
-            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
+            self.endings.fail(batch, error, out)
+            self.endings.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
             return
         # The batch is split when it is its turn to be sent (`UnresolvedBatches.replace`): the
         # topic's limit may be known by then.
@@ -749,17 +735,17 @@ class PartitionState:
         it fails as a whole, because its one outcome must be true of each record.
         """
         if innocent is None:
-            self._fail(batch, error, out)
+            self.endings.fail(batch, error, out)
         else:
             self.batches.replace(batch, [innocent])
             for place, reason in culprits.items():
                 guilty = [batch.records[place]]
-                self.settle_records(
+                self.endings.settle_records(
                     guilty, DeliveryStatus.NOT_WRITTEN, reason, out, attempts=batch.attempts
                 )
         # The sequence numbers of the failed records are used by no record any more. A leader would
         # refuse the gap, so all later batches are renumbered.
-        self._give_up_numbers(out, "single records were refused", error)
+        self.endings.give_up_numbers(out, "single records were refused", error)
 
     def _on_state_gone(
         self, batch: Batch, error: errors.KafkaError, now: float, out: Effects
@@ -767,23 +753,13 @@ class PartitionState:
         if self._transactional:
             self._retry_later(batch, now)
             out.fail_transaction(self.where, error)
-            self._give_up_numbers(out, _STATE_GONE, error)
+            self.endings.give_up_numbers(out, _STATE_GONE, error)
             return
         if batch.in_doubt:
-            self._give_up(batch, error, out)
+            self.endings.give_up(batch, error, out)
             return
         self._retry_later(batch, now)
-        self._give_up_numbers(out, _STATE_GONE, error)
-
-    def disown(self, error: errors.KafkaError, out: Effects) -> None:
-        """Stop sending under a producer id that another client uses too.
-
-        Batches in doubt end UNKNOWN: the answer to a resend might be about the other client's
-        batch.
-        """
-        self.ledger.disown(error)
-        for batch in [b for b in self.batches.unresolved if b.in_doubt]:
-            self._give_up(batch, error, out)
+        self.endings.give_up_numbers(out, _STATE_GONE, error)
 
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
         """Handle the end of an attempt that got no answer.
@@ -838,7 +814,7 @@ class PartitionState:
             may_ask: whether DescribeProducers is worth sending to the leader.
         """
         if self.ledger.disowned is not None:
-            self.disown(
+            self.endings.disown(
                 self.ledger.disowned, out
             )  # again, because more batches may be in doubt by now
         if self.batches.outstanding or self.recovery.rung is Rung.CLEAR:
@@ -895,8 +871,8 @@ class PartitionState:
                 batch.forsake()
             else:
                 lost = errors.OutOfOrderSequenceNumber(f"{self.where}: {reason}")
-                self._give_up(batch, refusal or lost, out)
-        self._give_up_numbers(out, reason)
+                self.endings.give_up(batch, refusal or lost, out)
+        self.endings.give_up_numbers(out, reason)
         self.recovery.move(RecoveryEvent.RESOLVED)
 
     def _resend_renumbered(self, now: float, out: Effects) -> None:
@@ -908,7 +884,9 @@ class PartitionState:
         self.setbacks.back_off(now)
         for batch in [b for b in self.batches.unresolved if b.in_doubt]:
             batch.forsake()
-        self._give_up_numbers(out, "the leader refuses a batch in doubt, and may forget its state")
+        self.endings.give_up_numbers(
+            out, "the leader refuses a batch in doubt, and may forget its state"
+        )
         self.recovery.move(RecoveryEvent.RESOLVED)
 
     # -- asking the leader, instead of resending ---------------------------------------------------
@@ -980,7 +958,7 @@ class PartitionState:
         for batch, written in found:
             below = self.batches.unresolved[: self.batches.unresolved.index(batch)]
             self.suspicion.found(batch.max_timestamp_ms)
-            self._settle_ack(batch, written.base_offset, out, None, read_back=True)
+            self.endings.settle_ack(batch, written.base_offset, out, None, read_back=True)
             self._was_accepted_over_a_hole(batch, below, out)
         following = self.read_back.following(page, high_watermark)
         if following is None or len(found) == len(doubtful):
@@ -1012,13 +990,13 @@ class PartitionState:
             return
         below = self.batches.unresolved[: self.batches.unresolved.index(doubtful[-1])]
         refused = [batch for batch in below if batch.due and not batch.in_doubt]
-        self._fail_overtaken(refused, "was not appended, and a later one may be", out)
+        self.endings.fail_overtaken(refused, "was not appended, and a later one may be", out)
         for batch in doubtful:
             error = errors.UnknownProducerId(
                 f"{self.where}: the brokers may have forgotten this producer (KIP-854), so the "
                 "batch is not resent; it was not found in the log, or the log could not be read"
             )
-            self._give_up(batch, error, out)
+            self.endings.give_up(batch, error, out)
 
     def expire(
         self,
@@ -1070,14 +1048,16 @@ class PartitionState:
 
         if expired:
             overtaken = error(progress, count, in_doubt=False)
-            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, overtaken, out)
+            self.endings.settle_records(expired, DeliveryStatus.NOT_WRITTEN, overtaken, out)
         for batch in failed:
             reason = error(batch_progress(batch, now), count, in_doubt=False)
-            self._fail(batch, reason, out)
-            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, reason)
+            self.endings.fail(batch, reason, out)
+            self.endings.give_up_numbers(out, ENDED_NOT_WRITTEN, reason)
         doubtful = sum(batch.count for batch in unknown)
         for batch in unknown:
-            self._give_up(batch, error(batch_progress(batch, now), doubtful, in_doubt=True), out)
+            self.endings.give_up(
+                batch, error(batch_progress(batch, now), doubtful, in_doubt=True), out
+            )
 
     def obstacle(self, leader: LeaderStatus, now: float) -> str:
         """Return what the partition's records wait for, and since when, in words."""
@@ -1106,159 +1086,6 @@ class PartitionState:
         return first
 
     # -- outcomes ----------------------------------------------------------------------------------
-
-    def _settle_ack(
-        self,
-        batch: Batch,
-        base_offset: int,
-        out: Effects,
-        answer: PartitionAnswer | None,
-        *,
-        read_back: bool = False,
-    ) -> None:
-        meters = out.meters
-        meters.acked.append(meters.now - batch.deadline)
-        if batch.doubted_at is not None:
-            out.doubt_ended("read back" if read_back else self.recovery.proof)
-        batch.learn(Evidence.PROVED, 0.0)
-        batch.move(BatchEvent.ACK)
-        self.batches.unresolved.remove(batch)
-        self.log.reach(batch, base_offset)
-        outcome = Outcome(
-            self.topic,
-            self.partition,
-            _ACKED,
-            base_offset=base_offset,
-            log_append_time_ms=-1 if answer is None else answer.log_append_time_ms,
-            log_start_offset=-1 if answer is None else answer.log_start_offset,
-            attempts=batch.attempts,
-            topic_partition=self._topic_partition,
-        )
-        out.settle(Settlement(outcome, batch.records))
-
-    def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """End a batch as NOT_WRITTEN: it was never sent, or no attempt got as far as the append."""
-        batch.move(BatchEvent.REJECT)
-        self.batches.unresolved.remove(batch)
-        self.ledger.skip(batch.base)
-        self.settle_records(
-            batch.records, DeliveryStatus.NOT_WRITTEN, error, out, attempts=batch.attempts
-        )
-
-    def drop(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """End a batch that cannot be built, and so was never sent, as NOT_WRITTEN."""
-        self._fail(batch, error, out)
-        self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
-
-    def _give_up(
-        self,
-        batch: Batch,
-        error: errors.KafkaError,
-        out: Effects,
-        status: DeliveryStatus = DeliveryStatus.UNKNOWN,
-    ) -> None:
-        """End a batch as UNKNOWN, or with the status that the end of its transaction decided.
-
-        The batch's sequence numbers are never used again under this identity.
-        """
-        if status is DeliveryStatus.UNKNOWN:
-            out.doubt_ended("unknown")
-            self.suspicion.given_up(batch.max_timestamp_ms)
-        if batch.absent_here and batch.state is not BatchState.IN_FLIGHT:
-            self.ledger.skip(batch.base)
-        batch.move(BatchEvent.GIVE_UP)
-        self.batches.unresolved.remove(batch)
-        incident = None
-        if status is DeliveryStatus.UNKNOWN:
-            # Imported here, because most producers never need it.
-            from aioidem._engine.incident_of import incident_of
-
-            incident = incident_of(batch, self._topic_partition, self.topic_id)
-        self.settle_records(batch.records, status, error, out, incident, attempts=batch.attempts)
-        self._give_up_numbers(out, "a batch in doubt was given up", error)
-
-    def _end(
-        self, batch: Batch, error: errors.KafkaError, out: Effects, *, answered: bool = False
-    ) -> None:
-        if batch.in_doubt or (batch.state is BatchState.IN_FLIGHT and not answered):
-            self._give_up(batch, error, out)
-        else:
-            self._fail(batch, error, out)
-            self._give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
-
-    def _give_up_numbers(
-        self, out: Effects, what: str, error: errors.KafkaError | None = None
-    ) -> None:
-        """Request another epoch, under which the partition's sequences begin again at 0.
-
-        The usual reason is a batch that ended NOT_WRITTEN or UNKNOWN: its sequence numbers are not
-        used again, and a leader would refuse the gap.
-
-        Args:
-            out: gets the request for the new epoch.
-            what: what happened to the batch, for messages.
-            error: the error that ended the batch, if there is one.
-        """
-        if self.idempotent and not self.ledger.bump_wanted:
-            self.ledger.bump_wanted = True
-            # The reason names only the error's class; the failed records have the whole error.
-            reason = what if error is None else f"{what} ({type(error).__name__})"
-            out.bump(self.where, self.ledger.identity, reason)
-
-    def abandon(self, error: errors.KafkaError, out: Effects) -> None:
-        """Settle all records and batches now: the producer ends, or the topic was recreated."""
-        queued = self.queue.empty()
-        if queued:
-            self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
-        for batch in list(self.batches.unresolved):
-            self._end(batch, error, out)
-
-    def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:
-        """Settle queued records and batches not in flight: the transaction is or will be aborted.
-
-        Args:
-            error: the error that the records get.
-            doubt: the outcome of batches in doubt; None leaves them unsettled until the end of the
-            transaction decides their outcome.
-            out: receives the outcomes.
-        """
-        queued = self.queue.empty()
-        if queued:
-            self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
-        for batch in [each for each in self.batches.unresolved if each.due]:
-            if not batch.in_doubt:
-                self._fail(batch, error, out)
-            elif doubt is not None:
-                self._give_up(batch, error, out, doubt)
-            # The sequence numbers are given up now, even if the batch is settled later. That makes
-            # the producer request another epoch before the next transaction. Without a new epoch, a
-            # late copy of the batch would become part of that transaction (in transactions v1).
-            self._give_up_numbers(out, "the transaction is aborted", error)
-
-    def settle_records(
-        self,
-        records: Sequence[PendingRecord],
-        status: DeliveryStatus,
-        error: errors.KafkaError,
-        out: Effects,
-        incident: Incident | None = None,
-        *,
-        attempts: int = 0,
-    ) -> None:
-        """Report the outcome of records that were not acknowledged, with a copy of the error.
-
-        Args:
-            records: the records.
-            status: their outcome.
-            error: the error, which the copy is made of.
-            out: receives the outcome.
-            incident: the batch in which the records may be in the log; None if they cannot be, or
-                if nothing identifies their batch.
-            attempts: how often the records' batch was sent; 0 if they were in none.
-        """
-        own = outcome_error(error, self.where, status, incident)
-        outcome = Outcome(self.topic, self.partition, status, attempts=attempts, error=own)
-        out.settle(Settlement.of_items(outcome, records))
 
     def __repr__(self) -> str:
         return (

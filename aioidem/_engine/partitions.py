@@ -244,7 +244,7 @@ class Partitions:
     def abandon(self, error: errors.KafkaError) -> None:
         """Settle all records and batches of all partitions with the given error."""
         for state in self._unfinished():
-            state.abandon(error, self._effects)
+            state.endings.abandon(error, self._effects)
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
         """Settle queued records and batches not in flight: the transaction is or will be aborted.
@@ -256,7 +256,7 @@ class Partitions:
         """
         for state in self._unfinished():
             if state.active:
-                state.abort(error, doubt, self._effects)
+                state.endings.abort(error, doubt, self._effects)
 
     def assume_sequence_range(self) -> None:
         """Limit how many sequences unresolved batches may span, if `broker_dedup` is "range".
@@ -297,7 +297,7 @@ class Partitions:
         for state in self:
             held = state.ledger.identity
             if held is not None and held.producer_id == shared.producer_id:
-                state.disown(told, self._effects)
+                state.endings.disown(told, self._effects)
         current = identity.current
         if current is None or current.producer_id != shared.producer_id:
             return None
@@ -326,7 +326,7 @@ class Partitions:
         self.targets.clear()
         del self.live[old.topic, old.partition]
         self.busy.pop(old, None)
-        old.abandon(error, self._effects)
+        old.endings.abandon(error, self._effects)
         if old.batches.outstanding:
             self.retired.append(old)
 

@@ -490,10 +490,10 @@ class RecordAccumulator:
             if not isinstance(owner, Batch):
                 self._sealer.learn(state.topic, result)
         elif isinstance(owner, Batch):
-            state.drop(owner, result, self._effects)
+            state.endings.drop(owner, result, self._effects)
         else:
             records = state.queue.cut_draft(draft)
-            state.settle_records(records, DeliveryStatus.NOT_WRITTEN, result, self._effects)
+            state.endings.settle_records(records, DeliveryStatus.NOT_WRITTEN, result, self._effects)
 
     def encode_by(
         self, encode: Callable[[Sequence[PendingRecord], Codec, int | None], BatchBody]

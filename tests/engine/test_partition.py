@@ -59,7 +59,7 @@ def test_a_partition_is_active_while_a_record_a_batch_or_an_answer_is_left() -> 
     assert active()
     bench.send(batch)
     assert active()
-    state.abandon(KafkaError("closed"), bench.told)
+    state.endings.abandon(KafkaError("closed"), bench.told)
     assert state.batches.unresolved == []
     assert active()
     bench.ack(batch, 5)
@@ -118,7 +118,7 @@ def test_a_partition_is_untroubled_without_ladder_suspicion_and_stranger() -> No
     suspect.suspect()
     assert not suspect.state.untroubled()
     shared = Bench()
-    shared.state.disown(KafkaError("shared"), shared.told)
+    shared.state.endings.disown(KafkaError("shared"), shared.told)
     assert not shared.state.untroubled()
 
 
@@ -415,7 +415,7 @@ def test_the_log_is_not_read_again_before_its_time() -> None:
 def test_a_new_batch_waits_for_the_renumbering() -> None:
     bench = Bench()
     assert bench.state.may_send_new()
-    bench.state.drop(bench.seal(), KafkaError("cannot be built"), bench.told)
+    bench.state.endings.drop(bench.seal(), KafkaError("cannot be built"), bench.told)
     assert not bench.state.may_send_new()
     bench.state.adopt(SECOND)
     assert bench.state.may_send_new()
@@ -538,7 +538,7 @@ def test_under_a_new_identity_everything_begins_anew() -> None:
     part.build(b"")
     bench.suspect()
     state.gate.question()
-    state.disown(KafkaError("shared"), bench.told)
+    state.endings.disown(KafkaError("shared"), bench.told)
     state.adopt(SECOND)
     assert state.ledger.identity == SECOND
     assert not state.ledger.bump_wanted

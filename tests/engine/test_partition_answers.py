@@ -137,7 +137,7 @@ def test_an_answer_to_a_batch_that_has_ended_still_tells_the_end_of_the_log() ->
     """It settles nothing, and a lower offset after it shows a loss, which is reported once."""
     bench = Bench()
     first, second, third = bench.pipelined(3)
-    bench.state.abandon(KafkaError("closed"), bench.told)
+    bench.state.endings.abandon(KafkaError("closed"), bench.told)
     bench.told.take()
     settled = len(bench.told.settlements)
     bench.ack(first, 7)
@@ -153,7 +153,7 @@ def test_an_answer_to_a_batch_that_has_ended_still_tells_the_end_of_the_log() ->
 def test_the_refusal_of_a_batch_that_has_ended_changes_nothing_more() -> None:
     bench = Bench()
     first, second = bench.pipelined(2)
-    bench.state.abandon(KafkaError("closed"), bench.told)
+    bench.state.endings.abandon(KafkaError("closed"), bench.told)
     bench.told.take()
     settled = len(bench.told.settlements)
     assert bench.refuse(first, INVALID_RECORD) is False
@@ -403,7 +403,7 @@ def test_what_was_seen_under_another_identity_does_not_count() -> None:
     """There the fifth batch is another one."""
     bench = Bench()
     refused_early(bench)
-    bench.state.abandon(KafkaError("closed"), bench.told)
+    bench.state.endings.abandon(KafkaError("closed"), bench.told)
     bench.state.adopt(SECOND)
     batches = [bench.seal() for _ in range(10)]
     bench.told.take()
@@ -545,7 +545,7 @@ def test_an_old_epoch_shows_another_client_and_leaves_what_is_in_doubt_to_it(
     assert bench.refuse(batch, INVALID_PRODUCER_EPOCH) is True
     assert batch.state is (BatchState.IN_FLIGHT if in_doubt else BatchState.WAITING)
     assert bench.statuses == []
-    bench.state.disown(KafkaError("shared"), bench.told)
+    bench.state.endings.disown(KafkaError("shared"), bench.told)
     assert bench.statuses == ([UNKNOWN] if in_doubt else [])
     assert bench.state.ledger.bump_wanted
     assert "bump" not in bench.told.names(), "the producer gets another id, not another epoch"
@@ -833,7 +833,7 @@ def test_without_acknowledgements_a_written_batch_ends_unknown_without_an_error(
     assert (batch.state, batch.persistence) == (BatchState.UNKNOWN, Persistence.IN_DOUBT)
     assert (bench.state.batches.unresolved, bench.state.batches.outstanding) == ([], 0)
     ended = bench.send()
-    bench.state.abandon(KafkaError("closed"), bench.told)
+    bench.state.endings.abandon(KafkaError("closed"), bench.told)
     bench.state.on_unanswered(ended, bench.now, bench.told)
     assert len(bench.outcomes) == 2
     assert bench.state.batches.outstanding == 0
@@ -864,7 +864,7 @@ def test_without_sequences_no_numbers_are_given_up() -> None:
 def test_a_batch_that_cannot_be_built_fails_and_gives_up_its_numbers() -> None:
     bench = Bench()
     batch = bench.seal(2)
-    bench.state.drop(batch, KafkaError("compression failed"), bench.told)
+    bench.state.endings.drop(batch, KafkaError("compression failed"), bench.told)
     assert bench.outcomes == [(NOT_WRITTEN, -1, 0, 2)]
     assert batch.state is BatchState.NOT_WRITTEN
     assert bench.told.names() == ["bump"]

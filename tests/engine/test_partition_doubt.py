@@ -275,7 +275,7 @@ def test_the_ladder_ends_when_no_doubt_is_left() -> None:
         bench, batches = refused()
         bench.advance(may_ask=may_ask)
         assert bench.rung() is (Rung.ASKING if may_ask else Rung.PROBING)
-        bench.state.abandon(KafkaError("closed"), bench.told)
+        bench.state.endings.abandon(KafkaError("closed"), bench.told)
         assert not batches[0].in_doubt or batches[0].settled
         bench.told.take()
         bench.advance(may_ask=may_ask)
@@ -350,7 +350,7 @@ def test_what_comes_into_doubt_under_a_shared_id_ends_unknown_too() -> None:
     first, second = bench.pipelined(2)
     bench.lose(first)
     shared = KafkaError("shared")
-    bench.state.disown(shared, bench.told)
+    bench.state.endings.disown(shared, bench.told)
     assert bench.statuses == [UNKNOWN]
     bench.lose(second)
     bench.advance()
@@ -664,7 +664,7 @@ def test_the_end_of_the_producer_settles_everything() -> None:
     """What may have been appended ends UNKNOWN, also what is in flight."""
     bench, batches = in_every_state()
     reason = KafkaError("closed")
-    bench.state.abandon(reason, bench.told)
+    bench.state.endings.abandon(reason, bench.told)
     assert bench.outcomes == [
         (NOT_WRITTEN, -1, 0, 1),
         (NOT_WRITTEN, -1, 1, 1),
@@ -691,7 +691,7 @@ def test_an_abort_settles_what_is_not_in_flight(doubt: DeliveryStatus | None) ->
     """
     bench, batches = in_every_state(transactional=True)
     reason = KafkaError("aborted")
-    bench.state.abort(reason, doubt, bench.told)
+    bench.state.endings.abort(reason, doubt, bench.told)
     settled = [(NOT_WRITTEN, -1, 0, 1), (NOT_WRITTEN, -1, 1, 1)]
     if doubt is not None:
         settled.append((doubt, -1, 1, 1))
@@ -711,7 +711,7 @@ def test_an_abort_gives_up_the_numbers_of_a_batch_that_it_leaves_in_doubt() -> N
     """A late copy of it must not become part of the next transaction."""
     bench = Bench(transactional=True)
     (batch,) = bench.doubt(1)
-    bench.state.abort(KafkaError("aborted"), None, bench.told)
+    bench.state.endings.abort(KafkaError("aborted"), None, bench.told)
     assert bench.told.take() == [
         ("bump", f"{T}-0", FIRST, "the transaction is aborted (KafkaError)")
     ]
@@ -731,7 +731,7 @@ def test_records_that_were_never_appended_are_taken_back_in_order() -> None:
 
 def test_a_new_route_is_taken_by_what_is_left_of_an_abandoned_partition() -> None:
     bench, batches = in_every_state()
-    bench.state.abandon(KafkaError("closed"), bench.told)
+    bench.state.endings.abandon(KafkaError("closed"), bench.told)
     assert not bench.state.follow(RECONNECTED)
     bench.lose(batches["flying"])
     assert bench.state.follow(RECONNECTED)

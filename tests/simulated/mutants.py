@@ -48,6 +48,7 @@ from aioidem._engine.connections import Connections
 from aioidem._engine.discovery import Discovery, DiscoveryState
 from aioidem._engine.doubt import DoubtResolution
 from aioidem._engine.effects import Effects
+from aioidem._engine.endings import Endings
 from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
 from aioidem._engine.leadership import Leadership
@@ -433,7 +434,7 @@ def implicit_ack_over_a_rejected_predecessor(patch: Patch) -> None:
     def naive(self: PartitionState, _acked: Batch, below: Any, _attempt: Any, out: Any) -> None:
         for batch in [b for b in below if b.state is not BatchState.IN_FLIGHT]:
             batch.persistence = Persistence.IN_DOUBT
-            self._settle_ack(batch, -1, out, None)
+            self.endings.settle_ack(batch, -1, out, None)
 
     patch(PartitionState, "_imply", naive)
 
@@ -485,16 +486,16 @@ def one_refused_pass_is_enough(patch: Patch) -> None:
 
 @mutant("NOT_WRITTEN is never said of what was in doubt")
 def expired_doubt_said_to_be_not_written(patch: Patch) -> None:
-    def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
+    def naive(self: Endings, batch: Batch, error: Any, out: Any) -> None:
         batch.persistence = Persistence.REJECTED
         if batch.state is BatchState.WAITING:
-            self._fail(batch, error, out)
-            self._give_up_numbers(out, "mutant")
+            self.fail(batch, error, out)
+            self.give_up_numbers(out, "mutant")
         else:
             give_up(self, batch, error, out)
 
-    give_up = PartitionState._give_up
-    patch(PartitionState, "_give_up", naive)
+    give_up = Endings.give_up
+    patch(Endings, "give_up", naive)
 
 
 # -- sizes and single records -------------------------------------------------------------------
@@ -597,7 +598,7 @@ def acked_from_describe_producers_alone(patch: Patch) -> None:
             )
             for batch in list(state.batches.unresolved) if stored and known is not None else []:
                 if batch.in_doubt and batch.due:
-                    state._settle_ack(batch, -1, self._effects, None)
+                    state.endings.settle_ack(batch, -1, self._effects, None)
                 if batch.wire_last == known[1]:
                     break
         told(self, link, state, answer, now)
@@ -617,8 +618,8 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
             for batch in [b for b in state.batches.unresolved if b.in_doubt and b.due]:
                 if batch.wire_base > last:
                     batch.persistence = Persistence.REJECTED
-                    state._fail(batch, _timeout(), self._effects)
-                    state._give_up_numbers(self._effects, "mutant")
+                    state.endings.fail(batch, _timeout(), self._effects)
+                    state.endings.give_up_numbers(self._effects, "mutant")
         told(self, link, state, answer, now)
 
     patch(DoubtResolution, "on_producers", naive)
@@ -637,7 +638,7 @@ def epoch_of_describe_producers_ignored(patch: Patch) -> None:
                 # The mutant concludes: "the broker's last sequence is higher, so it has the batch".
                 for batch in [b for b in state.batches.unresolved if b.in_doubt and b.due]:
                     if batch.wire_last <= known[1]:
-                        state._settle_ack(batch, -1, self._effects, None)
+                        state.endings.settle_ack(batch, -1, self._effects, None)
         told(self, link, state, answer, now)
 
     patch(DoubtResolution, "on_producers", naive)
@@ -652,20 +653,21 @@ def _timeout() -> KafkaError:
 
 @mutant("numbers once written belong to those bytes for ever (franz-go #1217)")
 def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
-    give_up = PartitionState._give_up
-    give_up_numbers = PartitionState._give_up_numbers
+    give_up = Endings.give_up
+    give_up_numbers = Endings.give_up_numbers
 
-    def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
-        if batch is self.batches.unresolved[-1] and not self.ledger.bump_wanted:
+    def naive(self: Endings, batch: Batch, error: Any, out: Any) -> None:
+        ledger = self._ledger
+        if batch is self._batches.unresolved[-1] and not ledger.bump_wanted:
             patch_out: Any = _Keep(out)
             give_up(self, batch, error, patch_out)
-            self.ledger.bump_wanted = False
-            self.ledger.next = batch.base
+            ledger.bump_wanted = False
+            ledger.next = batch.base
         else:
             give_up(self, batch, error, out)
 
-    patch(PartitionState, "_give_up", naive)
-    patch(PartitionState, "_give_up_numbers", give_up_numbers)
+    patch(Endings, "give_up", naive)
+    patch(Endings, "give_up_numbers", give_up_numbers)
 
 
 class _Keep:
@@ -683,7 +685,7 @@ class _Keep:
 
 @mutant("giving up numbers bumps the epoch")
 def no_bump_after_giving_up(patch: Patch) -> None:
-    patch(PartitionState, "_give_up_numbers", lambda *_: None)
+    patch(Endings, "give_up_numbers", lambda *_: None)
 
 
 @mutant("a new epoch is adopted only when nothing is outstanding (KAFKA-12152)")
@@ -953,7 +955,7 @@ def sent_batches_never_expire(patch: Patch) -> None:
     def naive(self: PartitionState, now: float, *rest: Any) -> None:
         expired, out = self.queue.expire(now), rest[-1]
         if expired:
-            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
+            self.endings.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
 
     patch(PartitionState, "expire", naive)
 
@@ -1001,7 +1003,7 @@ def doubt_given_up_at_half_the_deadline(patch: Patch) -> None:
 
     def naive(self: PartitionState, now: float, *rest: Any) -> None:
         for batch in half(self, now):
-            self._give_up(batch, _timeout(), rest[-1])
+            self.endings.give_up(batch, _timeout(), rest[-1])
         expire(self, now, *rest)
 
     patch(PartitionState, "expire", naive)
@@ -1012,15 +1014,15 @@ def doubt_given_up_at_half_the_deadline(patch: Patch) -> None:
 
 @mutant("a batch whose attempts were all refused before the append is NOT_WRITTEN")
 def refused_batches_said_to_be_unknown(patch: Patch) -> None:
-    fail = PartitionState._fail
+    fail = Endings.fail
 
-    def naive(self: PartitionState, batch: Batch, error: KafkaError, out: Any) -> None:
+    def naive(self: Endings, batch: Batch, error: KafkaError, out: Any) -> None:
         if batch.persistence is Persistence.REJECTED:
-            self._give_up(batch, error, out)
+            self.give_up(batch, error, out)
         else:
             fail(self, batch, error, out)
 
-    patch(PartitionState, "_fail", naive)
+    patch(Endings, "fail", naive)
 
 
 @mutant("a connection that says nothing is given up after one request timeout")

@@ -15,7 +15,7 @@ from aioidem._broker.batch import StoredBatch, parse_single_batch
 from aioidem._broker.markers import end_marker
 from aioidem._broker.virtual import PlainRecord
 from aioidem._engine import coordinator
-from aioidem._engine.partition import PartitionState
+from aioidem._engine.endings import Endings
 from aioidem._records import build_batch
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Anomaly, LogRecord, Outcome, Row, ValueId, make_value
@@ -344,10 +344,10 @@ def test_a_call_that_fails_for_a_code_that_passes_is_noticed(
 def test_a_record_that_was_never_sent_and_ends_unknown_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settle = PartitionState.settle_records
+    settle = Endings.settle_records
     unknown = DeliveryStatus.UNKNOWN
     monkeypatch.setattr(
-        PartitionState,
+        Endings,
         "settle_records",
         lambda self, records, _, *more, **named: settle(self, records, unknown, *more, **named),
     )
