@@ -188,6 +188,14 @@ class Endings:
         self.settle_records(batch.records, status, error, out, incident, attempts=batch.attempts)
         self.give_up_numbers(out, "a batch in doubt was given up", error)
 
+    def leave_unknown(self, batch: Batch, out: Effects) -> None:
+        """End a batch under acks=0 as UNKNOWN, without an error."""
+        batch.move(BatchEvent.GIVE_UP)
+        self._batches.unresolved.remove(batch)
+        topic, partition = self._topic_partition
+        outcome = Outcome(topic, partition, DeliveryStatus.UNKNOWN, attempts=batch.attempts)
+        out.settle(Settlement(outcome, batch.records))
+
     def end(
         self, batch: Batch, error: errors.KafkaError, out: Effects, *, answered: bool = False
     ) -> None:

@@ -17,16 +17,16 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 from uuid import UUID
 
 from aioidem import errors
+from aioidem._engine.acknowledgements import Acknowledgements
 from aioidem._engine.backoff import Backoff
-from aioidem._engine.batch import Attempt, Batch, BatchEvent, BatchState, Evidence, Persistence
-from aioidem._engine.classify import Action, Disposition
+from aioidem._engine.batch import Attempt, Batch
 from aioidem._engine.effects import Effects
 from aioidem._engine.endings import ENDED_NOT_WRITTEN, Endings
+from aioidem._engine.failed_attempts import FailedAttempts
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
 from aioidem._engine.leadership import Leadership
@@ -40,24 +40,18 @@ from aioidem._engine.overdue import (
 )
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
-from aioidem._engine.record import Outcome
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import RetentionEvidence, earlier_link
 from aioidem._engine.route import Route
 from aioidem._engine.setbacks import Setbacks
-from aioidem._engine.settlement import Settlement
 from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.unresolved import UnresolvedBatches
-from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
-from aioidem._protocol.produce import PartitionAnswer
+from aioidem._engine.windows import PartitionWindow
 from aioidem._records import restamp
 from aioidem.structs import DeliveryStatus, TopicPartition
 
-__all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
+__all__ = ["SEQUENCE_CAP", "PartitionState"]
 
-_UNANSWERED = "an attempt got no answer"
-_UNWRITTEN = "a connection ended before all of an attempt was written"
-_STATE_GONE = "the leader refused the producer id or its epoch"
 
 SEQUENCE_CAP = 1 << 30
 """The most sequences (records) that unresolved batches may take together.
@@ -65,19 +59,6 @@ SEQUENCE_CAP = 1 << 30
 Sequences wrap around at 2^31. Which of two sequences is the later one is certain only if they are
 less than 2^30 apart (KIP-758).
 """
-
-
-class Refusal(NamedTuple):
-    """The meaning of an answer with an error code, for the batch that it answers."""
-
-    disposition: Disposition
-    error: errors.KafkaError
-    culprits: Mapping[int, errors.KafkaError]
-    """The errors of the records for which the leader refused the batch, by index in the batch
-    (KIP-467).
-    """
-    innocent: Batch | None
-    """The batch without the `culprits`; None if every record is a culprit, or none is."""
 
 
 class PartitionState:
@@ -93,8 +74,10 @@ class PartitionState:
         "_pause",
         "_resend",
         "_transactional",
+        "acknowledgements",
         "batches",
         "endings",
+        "failures",
         "gate",
         "idempotent",
         "leadership",
@@ -168,6 +151,28 @@ class PartitionState:
             log=self.log,
             suspicion=self.suspicion,
             recovery=self.recovery,
+        )
+        self.acknowledgements = Acknowledgements(
+            self.where,
+            idempotent=idempotent,
+            batches=self.batches,
+            ledger=self.ledger,
+            log=self.log,
+            suspicion=self.suspicion,
+            leadership=self.leadership,
+            recovery=self.recovery,
+            setbacks=self.setbacks,
+            endings=self.endings,
+        )
+        self.failures = FailedAttempts(
+            self.where,
+            transactional=transactional,
+            batches=self.batches,
+            ledger=self.ledger,
+            leadership=self.leadership,
+            recovery=self.recovery,
+            setbacks=self.setbacks,
+            endings=self.endings,
         )
 
     # -- what may be sent --------------------------------------------------------------------------
@@ -429,375 +434,6 @@ class PartitionState:
         if probing:
             self.recovery.probed(batch, now)
 
-    # -- answers -----------------------------------------------------------------------------------
-
-    def on_ack(
-        self, batch: Batch, answer: PartitionAnswer, now: float, *, current: bool, out: Effects
-    ) -> None:
-        """Handle error NONE: acknowledge the batch, and each earlier one that its success proves.
-
-        Args:
-            batch: the batch that was answered.
-            answer: the partition's part of the answer.
-            now: seconds.
-            current: whether the leader epoch that the batch was sent under is still the newest
-            known.
-            out: receives what concerns the whole producer, and the outcomes of records.
-        """
-        self.batches.outstanding -= 1
-        attempt = batch.attempt
-        if self.log.contradicts(batch, answer.base_offset):
-            out.data_loss(
-                self.where,
-                f"a batch was appended at offset {answer.base_offset}, although offset "
-                f"{self.log.offset} was acknowledged before: the log was truncated or replaced",
-            )
-            self.log.accept_loss(batch, answer.base_offset)
-            if attempt is not None:
-                # The log may have lost earlier batches in doubt as well, so the success of this
-                # attempt does not prove that they are stored.
-                attempt.disbelieve()
-        if current:
-            # A batch that has ended already, for instance because a later success proved it, may be
-            # the first one in whose answer the leader names another window.
-            self.leadership.learn_window(answer.retained, self.where, out)
-        if batch.settled:
-            self.leadership.recognised(batch, now, out)
-            self.log.reach(batch, answer.base_offset)
-            return  # the batch has ended UNKNOWN; its offset still serves to check later answers
-        self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
-        unresolved = self.batches.unresolved
-        below = [] if unresolved[0] is batch else unresolved[: unresolved.index(batch)]
-        if below:
-            self._check_room(batch, below, answer.base_offset, out)
-        self.endings.settle_ack(batch, answer.base_offset, out, answer)
-        if self.gate.opened_for is None and self.gate.applies and attempt is not None:
-            out.waited_at_gate(attempt.sent_at, now)
-        if self.idempotent and (below or self.ledger.skipped is not None):
-            self._imply(batch, below, attempt, out)
-        self.setbacks.end()
-        self.leadership.hear_none(batch, attempt, now)
-        self.leadership.recognised(batch, now, out)
-        if self.recovery.rung is not Rung.CLEAR:
-            if self.recovery.rung is Rung.SALVAGE:
-                self.recovery.salvaged_one()
-            else:
-                self.recovery.move(RecoveryEvent.PROVED)
-
-    def _check_room(
-        self, acked: Batch, below: Sequence[Batch], base_offset: int, out: Effects
-    ) -> None:
-        """Disbelieve a success whose offset leaves no room for the batches that it would prove.
-
-        Then the leader forgot the producer, although no timestamp is old enough for that, and has
-        accepted a batch without those before it.
-        """
-        attempt = acked.attempt
-        if attempt is None or not attempt.knows_us:
-            return
-        doubtful = [batch for batch in below if batch.in_doubt]
-        if self.log.leaves_room(acked, base_offset, doubtful):
-            return
-        attempt.disbelieve()
-        if not self.log.is_explained(acked):
-            self.log.note_loss(acked)
-            out.data_loss(
-                self.where,
-                f"a batch is stored at offset {base_offset}, where the log has no room for each "
-                "earlier batch in doubt: the leader lost this producer's state in between",
-            )
-
-    def _imply(
-        self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
-    ) -> None:
-        """Acknowledge the batches in doubt before `acked`, if its success proves them stored.
-
-        If the success proves nothing about them, they are salvaged: each is resent by itself.
-        """
-        doubtful = [b for b in below if b.in_doubt]
-        if self._was_accepted_over_a_hole(acked, below, out):
-            self.recovery.salvage(doubtful)
-        elif not doubtful or self.recovery.rung is Rung.SALVAGE:
-            return
-        elif attempt is not None and attempt.knows_us and not self.suspicion.suspect:
-            for batch in doubtful:
-                self.endings.settle_ack(batch, -1, out, None)
-        else:
-            # The leader may have forgotten the producer before it accepted this batch, so earlier
-            # batches may be missing in the log. The leader holds state again now, but the success
-            # of a later batch would not prove that they are stored either.
-            self.recovery.salvage(doubtful)
-
-    def _was_accepted_over_a_hole(self, acked: Batch, below: Sequence[Batch], out: Effects) -> bool:
-        """Return whether the leader accepted a batch although it had refused an earlier one.
-
-        If so, the leader had lost the producer's state in between. The refused batches could now be
-        appended only after the accepted one, so this method ends them as NOT_WRITTEN.
-        """
-        rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
-        hole = rejected or any(b.absent_here and b.state is not BatchState.IN_FLIGHT for b in below)
-        if not hole and (self.ledger.skipped is None or self.ledger.skipped >= acked.base):
-            return False
-        if not self.log.is_explained(rejected[-1] if rejected else acked):
-            out.data_loss(
-                self.where,
-                f"the leader appended sequence {acked.wire_base}, although it had refused an "
-                "earlier batch: it lost this producer's state in between",
-            )
-        self.endings.fail_overtaken(rejected, "was refused, and a later one was appended", out)
-        self.ledger.skipped = None  # so that the loss is reported once
-        self.endings.give_up_numbers(
-            out, "a batch was appended after an earlier one had been refused"
-        )
-        return True
-
-    def on_error(
-        self,
-        batch: Batch,
-        refusal: Refusal,
-        now: float,
-        out: Effects,
-    ) -> bool:
-        """Handle an error code: retry, split or settle the batch, or begin the recovery ladder.
-
-        The ladder (`recovery`) is the sequence of steps that resolves batches in doubt.
-
-        Args:
-            batch: the batch that was answered.
-            refusal: what the error code means for the batch.
-            now: seconds.
-            out: receives what concerns the whole producer, and the outcomes of records.
-
-        Returns:
-            Whether the answer shows that another client uses the same producer id.
-        """
-        self.batches.outstanding -= 1
-        disposition, error, culprits = refusal.disposition, refusal.error, refusal.culprits
-        self.setbacks.failed(error, now)
-        out_of_order = disposition.action is Action.OUT_OF_ORDER
-        self.leadership.refused(batch, now, out, out_of_order=out_of_order)
-        if disposition.refresh_metadata:
-            out.refresh_metadata()
-        if batch.settled:
-            return False  # the answer to a resend of a batch that has its outcome already
-        self.gate.close()
-        if disposition.action is Action.DUPLICATE:
-            self.gate.hear_of_state()
-            self._on_duplicate(batch, now, out)
-            return False
-        batch.learn(Evidence.REFUSED if disposition.precedes_append else Evidence.AMBIGUOUS, now)
-        if disposition.action is Action.FAIL and not disposition.precedes_append:
-            self._question_leader()
-        elif not disposition.precedes_append:
-            batch.go_astray()
-        match disposition.action:
-            case Action.OUT_OF_ORDER:
-                self.gate.hear_of_state()  # only a leader with the producer's state sends this code
-                self._on_out_of_order(batch, error, out)
-            case Action.SPLIT:
-                self._on_too_large(batch, error, out)
-            case Action.FAIL if culprits and not batch.in_doubt and batch.records[0].group is None:
-                self._on_culprits(batch, culprits, refusal.innocent, error, out)
-            case Action.FAIL:
-                self._on_permanent(batch, error, out)
-            case Action.FENCED if not self._transactional:
-                # The epoch was raised, and not by this producer. No one else may raise the epoch of
-                # its producer id, so another client must be using the same id.
-                if not batch.in_doubt:
-                    self._retry_later(batch, now)
-                return True
-            case Action.NO_STATE | Action.FENCED:
-                self._on_state_gone(batch, error, now, out)
-            case Action.FATAL:
-                self.endings.end(batch, error, out, answered=True)
-                out.fatal(error)
-            case _:
-                self._retry_later(batch, now)
-        return False
-
-    def _question_leader(self) -> None:
-        """Stop taking a success as proof about earlier batches: an unknown error code has come.
-
-        A code that is not in the table of `classify` may mean that the leader lost the producer's
-        state. Then the success of a batch that is in flight now proves nothing about earlier ones.
-        """
-        self.gate.question()
-        for batch in self.batches.unresolved:
-            if batch.attempt is not None:
-                batch.attempt.disbelieve()
-
-    def _retry_later(self, batch: Batch, now: float) -> None:
-        batch.move(BatchEvent.RETRY)
-        self.setbacks.back_off(now)
-        self.recovery.interrupt()
-
-    def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
-        """Note that the leader has a batch in its log, perhaps not replicated yet (KIP-758).
-
-        Error NONE, for this batch or for a later one, will acknowledge the batch.
-        """
-        if batch.persistence is Persistence.REJECTED:
-            # The leader takes the batch for a duplicate although it refused every attempt at it. So
-            # the leader must have lost the producer's state and then accepted a later batch.
-            reason = (
-                f"DUPLICATE_SEQUENCE_NUMBER for the batch of sequence {batch.wire_base}, although "
-                "every attempt at it had been refused: the leader lost this producer's state"
-            )
-            out.data_loss(self.where, reason)
-            batch.learn(Evidence.AMBIGUOUS, now)
-            self.endings.give_up(
-                batch, errors.DuplicateSequenceNumber(f"{self.where}: {reason}"), out
-            )
-            return
-        batch.learn(Evidence.AMBIGUOUS, now)
-        batch.find_appended()
-        self._retry_later(batch, now)
-        if self._transactional:
-            return
-        if (
-            self.recovery.rung is Rung.CLEAR
-            and batch is self.batches.head
-            and self.batches.in_doubt > 1
-        ):
-            # The leader holds the producer's state, but knows only the offsets of its newest
-            # batches. So the batches in doubt are resent next, beginning with the newest (probing).
-            self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-
-    def _on_out_of_order(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        if self._transactional:
-            batch.move(BatchEvent.RETRY)
-            if batch is self.batches.head or batch in self.recovery.salvaged:
-                out.fail_transaction(self.where, error)
-            return
-        if batch in self.recovery.salvaged:
-            lost = errors.OutOfOrderSequenceNumber(
-                f"{self.where}: the leader lost this producer's state, and does not know the batch "
-                f"of sequence {batch.wire_base}"
-            )
-            self.endings.give_up(batch, lost, out)
-            self.recovery.salvaged_one()
-            return
-        batch.move(BatchEvent.RETRY)
-        # Only OUT_OF_ORDER for the oldest batch begins the recovery ladder, the sequence of steps
-        # that resolves batches in doubt. For a later batch that code is expected, because an
-        # earlier batch failed or gave up its sequence numbers.
-        if batch is self.batches.head and self.recovery.rung is Rung.CLEAR:
-            self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # If this batch is among the newest batches that the leader says it retains, the leader
-            # should have recognised it, so it may retain fewer. To find out how many, also probe
-            # batches older than the one that DescribeProducers names.
-            distance = self.batches.next_ordinal - batch.ordinal
-            within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
-            self.recovery.search(wanted=within)
-
-    def _on_permanent(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        if not batch.in_doubt:
-            self.endings.fail(batch, error, out)
-            self.endings.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
-        elif (
-            self.leadership.knows(batch)
-            and not batch.absent_here
-            and batch not in self.recovery.salvaged
-        ):
-            # The refusal does not say whether an earlier attempt was appended. But this leader
-            # would recognise another copy, so the doubt can be resolved as after OUT_OF_ORDER.
-            self._on_out_of_order(batch, error, out)
-            self.recovery.refused_for_good(error)
-        else:
-            if batch.absent_here:
-                self.ledger.skip(batch.base)
-            self.endings.give_up(batch, error, out)
-
-    def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        if batch.in_doubt:
-            self._on_permanent(batch, error, out)
-            return
-        if batch.count == 1:
-            self.endings.fail(batch, error, out)
-            self.endings.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
-            return
-        # The batch is split when it is its turn to be sent (`UnresolvedBatches.replace`): the
-        # topic's limit may be known by then.
-        batch.refuse_size()
-
-    def _on_culprits(
-        self,
-        batch: Batch,
-        culprits: Mapping[int, errors.KafkaError],
-        innocent: Batch | None,
-        error: errors.KafkaError,
-        out: Effects,
-    ) -> None:
-        """Fail the records that the leader named as the reason for refusing a batch (KIP-467).
-
-        The batch's remaining records were not written either; they are sent in a new batch
-        (`innocent`), which takes the batch's place. A batch that a caller built does not come here:
-        it fails as a whole, because its one outcome must be true of each record.
-        """
-        if innocent is None:
-            self.endings.fail(batch, error, out)
-        else:
-            self.batches.replace(batch, [innocent])
-            for place, reason in culprits.items():
-                guilty = [batch.records[place]]
-                self.endings.settle_records(
-                    guilty, DeliveryStatus.NOT_WRITTEN, reason, out, attempts=batch.attempts
-                )
-        # The sequence numbers of the failed records are used by no record any more. A leader would
-        # refuse the gap, so all later batches are renumbered.
-        self.endings.give_up_numbers(out, "single records were refused", error)
-
-    def _on_state_gone(
-        self, batch: Batch, error: errors.KafkaError, now: float, out: Effects
-    ) -> None:
-        if self._transactional:
-            self._retry_later(batch, now)
-            out.fail_transaction(self.where, error)
-            self.endings.give_up_numbers(out, _STATE_GONE, error)
-            return
-        if batch.in_doubt:
-            self.endings.give_up(batch, error, out)
-            return
-        self._retry_later(batch, now)
-        self.endings.give_up_numbers(out, _STATE_GONE, error)
-
-    def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
-        """Handle the end of an attempt that got no answer.
-
-        The connection was lost or timed out, or the answer left the partition out.
-
-        Args:
-            batch: the batch of the attempt.
-            written: whether the broker may have received it.
-            now: seconds.
-        """
-        self.batches.outstanding -= 1
-        self.gate.close()
-        self.leadership.evidence.ended(batch)
-        if batch.settled:
-            return
-        batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)
-        self.setbacks.failed(_UNANSWERED if written else _UNWRITTEN, now)
-        if written:
-            batch.go_astray()
-            self._retry_later(batch, now)
-        else:
-            batch.move(BatchEvent.RETRY)
-            self.recovery.interrupt()
-
-    def on_unanswered(self, batch: Batch, now: float, out: Effects) -> None:
-        """Settle a batch under acks=0 as UNKNOWN, without an error: no answer will come."""
-        self.batches.outstanding -= 1
-        if batch.settled:
-            return
-        batch.learn(Evidence.AMBIGUOUS, now)
-        batch.move(BatchEvent.GIVE_UP)
-        self.batches.unresolved.remove(batch)
-        outcome = Outcome(
-            self.topic, self.partition, DeliveryStatus.UNKNOWN, attempts=batch.attempts
-        )
-        out.settle(Settlement(outcome, batch.records))
-
     # -- time --------------------------------------------------------------------------------------
 
     def advance(
@@ -959,7 +595,7 @@ class PartitionState:
             below = self.batches.unresolved[: self.batches.unresolved.index(batch)]
             self.suspicion.found(batch.max_timestamp_ms)
             self.endings.settle_ack(batch, written.base_offset, out, None, read_back=True)
-            self._was_accepted_over_a_hole(batch, below, out)
+            self.acknowledgements.was_accepted_over_a_hole(batch, below, out)
         following = self.read_back.following(page, high_watermark)
         if following is None or len(found) == len(doubtful):
             self.give_up_doubt(out)

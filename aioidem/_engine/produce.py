@@ -25,10 +25,11 @@ from aioidem._engine.cluster import NO_LEADER, ClusterView
 from aioidem._engine.connections import Connections
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.effects import Effects
+from aioidem._engine.failed_attempts import Refusal
 from aioidem._engine.idempotence import IdentityLedger
 from aioidem._engine.links import Link
 from aioidem._engine.outcomes import Outcomes
-from aioidem._engine.partition import PartitionState, Refusal
+from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.refusals import culprits, refusal_error, too_large
@@ -292,7 +293,7 @@ class ProduceRequests:
         for state, batch in left.values():
             self.refused = True
             self._transactions.on_produced(None)
-            state.on_lost(batch, written=True, now=now)
+            state.failures.on_lost(batch, written=True, now=now)
             self._effects.refresh_metadata()
         if not odd:
             return None
@@ -329,13 +330,15 @@ class ProduceRequests:
                 link.limits.of(state.topic).accept(len(batch.data))
             if link.memory.limit is not None:
                 part = part._replace(retained=link.memory.believed(part.retained, now))
-            state.on_ack(batch, part, now, current=self._is_current(state), out=self._effects)
+            state.acknowledgements.on_ack(
+                batch, part, now, current=self._is_current(state), out=self._effects
+            )
             return
         self.refused = True
         refusal = self._refusal(entry, link, request, part, now)
         if self._partitions.holds(state):
             self._cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)
-        if state.on_error(batch, refusal, now, self._effects):
+        if state.failures.on_error(batch, refusal, now, self._effects):
             event = self._partitions.disown(state, refusal.error, self._identity)
             if event is not None:
                 self._outcomes.event(LogLine.PRODUCER_ID_SHARED, event)
@@ -399,7 +402,7 @@ class ProduceRequests:
         withdrawn = self._requests.withdrawn(link_id, token)
         if withdrawn is not None:
             for state, batch in withdrawn[1].entries.values():
-                state.on_unanswered(batch, now, self._effects)
+                state.failures.on_unanswered(batch, now, self._effects)
 
     def on_lost(self, request: Outstanding, *, written: bool, now: float) -> None:
         """Handle a request that gets no answer: if it was written, its batches are in doubt.
@@ -412,7 +415,7 @@ class ProduceRequests:
         if written:
             self._transactions.on_produced(None)
         for state, batch in request.entries.values():
-            state.on_lost(batch, written=written, now=now)
+            state.failures.on_lost(batch, written=written, now=now)
 
 
 def _any_waits(states: list[PartitionState]) -> bool:

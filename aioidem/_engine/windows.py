@@ -13,9 +13,10 @@ leader may be an older broker. The value is a tagged field of the answer, which 
 it equals its default. So an answer without the field means the default, even after a larger value
 was seen.
 
-`PartitionState` enforces the window in `may_send_new` and `next_resend`, learns it in `on_ack` and
-resets it in `follow`. `limit` and `heard` are also read by `window_reason`, which puts the window
-into words for users; `said` and `heard` also by the check of what a broker retains (`retention`).
+`PartitionState` enforces the window in `may_send_new` and `next_resend`; `Leadership` learns it
+from a success, and resets it with each route. `limit` and `heard` are also read by `window_reason`,
+which puts the window into words for users; `said` and `heard` also by the check of what a broker
+retains (`retention`).
 
 Rejected: remembering the largest value seen per topic. Brokers can have different values, and a
 window that is too large by one turns a retry into OUT_OF_ORDER_SEQUENCE_NUMBER.

@@ -15,10 +15,11 @@ from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Batch
 from aioidem._engine.classify import classify
 from aioidem._engine.effects import Effects
+from aioidem._engine.failed_attempts import Refusal
 from aioidem._engine.idempotence import ProducerIdentity, wire_sequence
 from aioidem._engine.meters import Meters
 from aioidem._engine.overdue import LeaderStatus
-from aioidem._engine.partition import PartitionState, Refusal
+from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import PendingRecord, RecordGroup
 from aioidem._engine.recovery import Rung
 from aioidem._engine.retention import Disproof
@@ -199,7 +200,7 @@ class Bench:
     def ack(self, batch: Batch, offset: int = -1, *, current: bool = True, **fields: Any) -> None:
         """Answer a batch with error NONE."""
         answer = PartitionAnswer(T, None, 0, 0, offset, **fields)
-        self.state.on_ack(batch, answer, self.now, current=current, out=self.told)
+        self.state.acknowledgements.on_ack(batch, answer, self.now, current=current, out=self.told)
 
     def refuse(
         self,
@@ -212,12 +213,12 @@ class Bench:
     ) -> bool:
         """Answer a batch with an error code; its error is `error(code)`."""
         refusal = Refusal(classify(code, offset), error(code), culprits or {}, innocent)
-        return self.state.on_error(batch, refusal, self.now, self.told)
+        return self.state.failures.on_error(batch, refusal, self.now, self.told)
 
     def lose(self, *batches: Batch, written: bool = True) -> None:
         """End attempts without an answer."""
         for batch in batches:
-            self.state.on_lost(batch, written=written, now=self.now)
+            self.state.failures.on_lost(batch, written=written, now=self.now)
 
     def doubt(self, count: int, *, retained: int | None = None) -> list[Batch]:
         """Return so many batches in doubt, behind one that was acknowledged."""

@@ -827,14 +827,14 @@ def test_an_attempt_that_was_not_written_is_made_again_at_once() -> None:
 def test_without_acknowledgements_a_written_batch_ends_unknown_without_an_error() -> None:
     bench = Bench(idempotent=False)
     batch = bench.send(records=2)
-    bench.state.on_unanswered(batch, bench.now, bench.told)
+    bench.state.failures.on_unanswered(batch, bench.now, bench.told)
     assert bench.outcomes == [(UNKNOWN, -1, 1, 2)]
     assert bench.told.settlements[0].outcome.error is None
     assert (batch.state, batch.persistence) == (BatchState.UNKNOWN, Persistence.IN_DOUBT)
     assert (bench.state.batches.unresolved, bench.state.batches.outstanding) == ([], 0)
     ended = bench.send()
     bench.state.endings.abandon(KafkaError("closed"), bench.told)
-    bench.state.on_unanswered(ended, bench.now, bench.told)
+    bench.state.failures.on_unanswered(ended, bench.now, bench.told)
     assert len(bench.outcomes) == 2
     assert bench.state.batches.outstanding == 0
 

@@ -39,7 +39,7 @@ hot/queueing: take_fitting; idempotence: take; builder: build_body, add_header;
 partition: enlist, send; produce: _write;
 producer/sender: _perform, _send_produce; connection: write;
 producer/sender: _on_frame, _answered; core: on_answer; produce: on_answer, _on_partition;
-partition: on_ack; endings: settle_ack; outcomes: settle;
+acknowledgements: on_ack; endings: settle_ack; outcomes: settle;
 producer/sender: deliver; producer/settled_records: tell; hot/settling: settle_each;
 hot/record: settle
 """

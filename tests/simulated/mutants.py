@@ -34,6 +34,7 @@ from aioidem._engine import partition as partition_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import record_accumulator as accumulator_module
 from aioidem._engine import spreading as spreading_module
+from aioidem._engine.acknowledgements import Acknowledgements
 from aioidem._engine.batch import (
     PERSISTENCE_TRANSITIONS,
     Batch,
@@ -49,13 +50,14 @@ from aioidem._engine.discovery import Discovery, DiscoveryState
 from aioidem._engine.doubt import DoubtResolution
 from aioidem._engine.effects import Effects
 from aioidem._engine.endings import Endings
+from aioidem._engine.failed_attempts import FailedAttempts, Refusal
 from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
 from aioidem._engine.leadership import Leadership
 from aioidem._engine.links import Link
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.metadata_merge import MetadataMerge
-from aioidem._engine.partition import PartitionState, Refusal
+from aioidem._engine.partition import PartitionState
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.record import Outcome, PendingRecord
@@ -203,21 +205,21 @@ def gate_not_reset_on_leader_change(patch: Patch) -> None:
 
 @mutant("the gate closes after an error")
 def gate_not_reset_after_an_error(patch: Patch) -> None:
-    on_error, on_lost = PartitionState.on_error, PartitionState.on_lost
+    on_error, on_lost = FailedAttempts.on_error, FailedAttempts.on_lost
 
-    def error_kept(self: PartitionState, *args: Any) -> bool:
-        gate = self.gate.opened_for
+    def error_kept(self: FailedAttempts, *args: Any) -> bool:
+        gate = self._gate.opened_for
         disowned = on_error(self, *args)
-        self.gate.opened_for = gate
+        self._gate.opened_for = gate
         return disowned
 
-    def lost_kept(self: PartitionState, *args: Any, **options: Any) -> None:
-        gate = self.gate.opened_for
+    def lost_kept(self: FailedAttempts, *args: Any, **options: Any) -> None:
+        gate = self._gate.opened_for
         on_lost(self, *args, **options)
-        self.gate.opened_for = gate
+        self._gate.opened_for = gate
 
-    patch(PartitionState, "on_error", error_kept)
-    patch(PartitionState, "on_lost", lost_kept)
+    patch(FailedAttempts, "on_error", error_kept)
+    patch(FailedAttempts, "on_lost", lost_kept)
 
 
 @mutant("the window is 5 again after a leader change; no largest value is remembered")
@@ -370,49 +372,49 @@ def unknown_code_taken_for_a_rejection(patch: Patch) -> None:
 
 @mutant("what a lost connection owed is in doubt")
 def lost_request_taken_for_unwritten(patch: Patch) -> None:
-    on_lost = PartitionState.on_lost
+    on_lost = FailedAttempts.on_lost
 
-    def naive(self: PartitionState, batch: Batch, *, written: bool, now: float) -> None:
+    def naive(self: FailedAttempts, batch: Batch, *, written: bool, now: float) -> None:
         del written
         on_lost(self, batch, written=False, now=now)
 
-    patch(PartitionState, "on_lost", naive)
+    patch(FailedAttempts, "on_lost", naive)
 
 
 @mutant("a partition the answer omits is in doubt")
 def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
-    lose = PartitionState.on_lost
+    lose = FailedAttempts.on_lost
 
-    def naive(self: PartitionState, batch: Batch, *, written: bool, now: float) -> None:
+    def naive(self: FailedAttempts, batch: Batch, *, written: bool, now: float) -> None:
         attempt = batch.attempt
         if (
             written
             and attempt is not None
-            and self.leadership.route is not None
+            and self._leadership.route is not None
             and not batch.settled
         ):
-            link = self.leadership.route.link_id == attempt.link_id
-            if link and batch.persistence is Persistence.NEVER_SENT and self.leadership.gate_open:
+            link = self._leadership.route.link_id == attempt.link_id
+            if link and batch.persistence is Persistence.NEVER_SENT and self._leadership.gate_open:
                 # The mutant treats the batch as refused, although its attempt was not answered.
-                self.batches.outstanding -= 1
-                self.gate.close()
+                self._batches.outstanding -= 1
+                self._gate.close()
                 batch.learn(Evidence.REFUSED, now)
                 self._retry_later(batch, now)
                 return
         lose(self, batch, written=written, now=now)
 
-    patch(PartitionState, "on_lost", naive)
+    patch(FailedAttempts, "on_lost", naive)
 
 
 @mutant("a batch in doubt is never split")
 def in_doubt_batch_is_split(patch: Patch) -> None:
-    too_large = PartitionState._on_too_large
+    too_large = FailedAttempts._on_too_large
 
-    def naive(self: PartitionState, batch: Batch, *args: Any) -> None:
+    def naive(self: FailedAttempts, batch: Batch, *args: Any) -> None:
         batch.persistence = Persistence.REJECTED
         too_large(self, batch, *args)
 
-    patch(PartitionState, "_on_too_large", naive)
+    patch(FailedAttempts, "_on_too_large", naive)
 
 
 @mutant("a batch in doubt is never renumbered (librdkafka #4953, KAFKA-14034)")
@@ -431,17 +433,17 @@ def in_doubt_batch_is_renumbered(patch: Patch) -> None:
 
 @mutant("a NONE over a rejected batch proves nothing below it")
 def implicit_ack_over_a_rejected_predecessor(patch: Patch) -> None:
-    def naive(self: PartitionState, _acked: Batch, below: Any, _attempt: Any, out: Any) -> None:
+    def naive(self: Acknowledgements, _acked: Batch, below: Any, _attempt: Any, out: Any) -> None:
         for batch in [b for b in below if b.state is not BatchState.IN_FLIGHT]:
             batch.persistence = Persistence.IN_DOUBT
-            self.endings.settle_ack(batch, -1, out, None)
+            self._endings.settle_ack(batch, -1, out, None)
 
-    patch(PartitionState, "_imply", naive)
+    patch(Acknowledgements, "_imply", naive)
 
 
 @mutant("implicit acknowledgement at all (librdkafka 0090): without it the ladder runs dry")
 def no_implicit_ack(patch: Patch) -> None:
-    patch(PartitionState, "_imply", lambda _self, *_args: None)
+    patch(Acknowledgements, "_imply", lambda _self, *_args: None)
 
 
 @mutant("OUT_OF_ORDER on a batch in doubt is probed, not taken for a loss")
@@ -519,7 +521,7 @@ def larger_batches_are_tried(patch: Patch) -> None:
 @mutant("what is beside a bad record is delivered (KIP-467)")
 def innocent_records_fail_with_the_culprits(patch: Patch) -> None:
     def naive(
-        self: PartitionState,
+        self: FailedAttempts,
         batch: Batch,
         _culprits: Any,
         _innocent: Any,
@@ -528,15 +530,15 @@ def innocent_records_fail_with_the_culprits(patch: Patch) -> None:
     ) -> None:
         self._on_permanent(batch, error, out)
 
-    patch(PartitionState, "_on_culprits", naive)
+    patch(FailedAttempts, "_on_culprits", naive)
 
 
 @mutant("what is beside a bad record has an outcome (KIP-467)")
 def innocent_records_are_dropped(patch: Patch) -> None:
-    on_culprits = PartitionState._on_culprits
+    on_culprits = FailedAttempts._on_culprits
 
     def naive(
-        self: PartitionState,
+        self: FailedAttempts,
         batch: Batch,
         culprits: Any,
         innocent: Any,
@@ -544,19 +546,19 @@ def innocent_records_are_dropped(patch: Patch) -> None:
         out: Any,
     ) -> None:
         on_culprits(self, batch, culprits, innocent, error, out)
-        self.batches.unresolved = [
-            b for b in self.batches.unresolved if not set(b.records) < set(batch.records)
+        self._batches.unresolved = [
+            b for b in self._batches.unresolved if not set(b.records) < set(batch.records)
         ]
 
-    patch(PartitionState, "_on_culprits", naive)
+    patch(FailedAttempts, "_on_culprits", naive)
 
 
 @mutant("what is beside a bad record stays in front of what follows (KIP-467)")
 def innocent_records_go_last(patch: Patch) -> None:
-    on_culprits = PartitionState._on_culprits
+    on_culprits = FailedAttempts._on_culprits
 
     def naive(
-        self: PartitionState,
+        self: FailedAttempts,
         batch: Batch,
         culprits: Any,
         innocent: Any,
@@ -564,21 +566,21 @@ def innocent_records_go_last(patch: Patch) -> None:
         out: Any,
     ) -> None:
         on_culprits(self, batch, culprits, innocent, error, out)
-        self.batches.unresolved.sort(key=lambda b: set(b.records) < set(batch.records))
+        self._batches.unresolved.sort(key=lambda b: set(b.records) < set(batch.records))
 
-    patch(PartitionState, "_on_culprits", naive)
+    patch(FailedAttempts, "_on_culprits", naive)
 
 
 @mutant("a batch in doubt is not torn apart, whatever its copy is refused for (KIP-467)")
 def culprits_of_a_batch_in_doubt_are_failed(patch: Patch) -> None:
-    on_error = PartitionState.on_error
+    on_error = FailedAttempts.on_error
 
-    def naive(self: PartitionState, batch: Batch, refusal: Refusal, now: float, out: Any) -> bool:
+    def naive(self: FailedAttempts, batch: Batch, refusal: Refusal, now: float, out: Any) -> bool:
         if refusal.culprits and not batch.settled:
             batch.persistence = Persistence.REJECTED
         return on_error(self, batch, refusal, now, out)
 
-    patch(PartitionState, "on_error", naive)
+    patch(FailedAttempts, "on_error", naive)
 
 
 # -- DescribeProducers --------------------------------------------------------------------------
@@ -841,16 +843,16 @@ def newest_stamp_instead_of_the_last(patch: Patch) -> None:
 
 @mutant("the gate also closes when nothing is outstanding, where suspect")
 def implicit_ack_where_suspect(patch: Patch) -> None:
-    imply = PartitionState._imply
+    imply = Acknowledgements._imply
 
-    def naive(self: PartitionState, acked: Batch, below: Any, attempt: Any, out: Any) -> None:
-        suspect, self.suspicion.suspect = self.suspicion.suspect, False
+    def naive(self: Acknowledgements, acked: Batch, below: Any, attempt: Any, out: Any) -> None:
+        suspect, self._suspicion.suspect = self._suspicion.suspect, False
         if attempt is not None:
             attempt.knows_us = True
         imply(self, acked, below, attempt, out)
-        self.suspicion.suspect = suspect
+        self._suspicion.suspect = suspect
 
-    patch(PartitionState, "_imply", naive)
+    patch(Acknowledgements, "_imply", naive)
 
 
 # -- data-loss events ---------------------------------------------------------------------------
