@@ -114,7 +114,7 @@ class DoubtResolution:
             return
         route = state.leadership.route
         link = None if route is None else self._links.get(route.link_id)
-        state.advance(
+        state.ladder.advance(
             now,
             self._effects,
             throttled=0.0 if link is None else link.last_throttle,
@@ -131,14 +131,14 @@ class DoubtResolution:
 
     def _ask_leader(self, state: PartitionState, link: Link, now: float) -> None:
         """Send a partition's leader DescribeProducers or Fetch, if the partition needs it."""
-        if state.wants_producers and link.admits(now):
+        if state.ladder.wants_producers and link.admits(now):
             state.recovery.ask()
             token = self._requests.register(link, RequestKind.DESCRIBE_PRODUCERS, now, state)
             self._requests.add(AskProducers(link.link_id, token, state.topic, state.partition))
-        elif state.wants_read_back and link.admits(now) and now >= state.setbacks.retry_at:
-            offset = state.begin_read_back() if link.may_read else None
+        elif state.lookup.wanted and link.admits(now) and now >= state.setbacks.retry_at:
+            offset = state.lookup.begin() if link.may_read else None
             if offset is None:
-                state.give_up_doubt(self._effects)
+                state.lookup.give_up_doubt(self._effects)
             else:
                 self._read(state, link, offset, now)
 
@@ -157,7 +157,7 @@ class DoubtResolution:
             if state.read_back.offset != offset:
                 continue  # the reading has ended since
             if link.closed:
-                state.end_read_back()
+                state.lookup.end()
             elif link.admits(now) and now >= state.setbacks.retry_at:
                 self._read(state, link, offset, now)
             else:
@@ -187,12 +187,12 @@ class DoubtResolution:
         if answer.error_code:
             if answer.error_code in RETRIABLE_FETCH_ERRORS:
                 self._effects.refresh_metadata()
-                state.end_read_back(now + self._config.retry_backoff)
+                state.lookup.end(now + self._config.retry_backoff)
             else:
-                state.give_up_doubt(self._effects)
+                state.lookup.give_up_doubt(self._effects)
             return
         if self._wall_ahead is None or not state.suspicion.forbids_resend:
-            state.end_read_back()
+            state.lookup.end()
             return
         page = written_batches(answer.records)
         owed = None if page else state.read_back.owed(answer.high_watermark)
@@ -202,7 +202,7 @@ class DoubtResolution:
             state.setbacks.wait_until(now + self._config.retry_backoff)
             self._next_pages.append((state, link, owed))
             return
-        following = state.on_read_back(page, answer.high_watermark, self._effects)
+        following = state.lookup.take_page(page, answer.high_watermark, self._effects)
         if following is not None:
             self._next_pages.append((state, link, following))
 
@@ -223,11 +223,11 @@ class DoubtResolution:
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:
             link.note_producers(worth_asking=answer.error_code in RETRIABLE_TOPIC_ERRORS)
-            state.on_producers(None)
+            state.ladder.on_producers(None)
             return
         identity = state.ledger.identity
         known = None if identity is None else answer.last_sequences.get(identity.producer_id)
-        state.on_producers(known)
+        state.ladder.on_producers(known)
 
     # -- old leaders
 

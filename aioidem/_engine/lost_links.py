@@ -107,11 +107,11 @@ class LostLinks:
                 self._identity_request.failed(now)
             case RequestKind.DESCRIBE_PRODUCERS:
                 if request.subject is not None:
-                    request.subject.on_producers(None)
+                    request.subject.ladder.on_producers(None)
             case RequestKind.READ_BACK:
                 state = request.subject
                 if state is not None and state.read_back.takes(request.token):
-                    state.end_read_back()
+                    state.lookup.end()
             case RequestKind.COORDINATION:
                 self._transactions.on_lost(now, written=written)
             case _:

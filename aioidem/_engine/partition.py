@@ -17,7 +17,6 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from uuid import UUID
 
 from aioidem import errors
@@ -29,7 +28,9 @@ from aioidem._engine.endings import ENDED_NOT_WRITTEN, Endings
 from aioidem._engine.failed_attempts import FailedAttempts
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
+from aioidem._engine.ladder import Ladder
 from aioidem._engine.leadership import Leadership
+from aioidem._engine.log_lookup import LogLookup
 from aioidem._engine.log_position import LogPosition
 from aioidem._engine.overdue import (
     LeaderStatus,
@@ -39,7 +40,7 @@ from aioidem._engine.overdue import (
     queue_progress,
 )
 from aioidem._engine.partition_queue import PartitionQueue
-from aioidem._engine.read_back import ReadBack, WrittenBatch
+from aioidem._engine.read_back import ReadBack
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import RetentionEvidence, earlier_link
 from aioidem._engine.route import Route
@@ -71,7 +72,6 @@ class PartitionState:
     """
 
     __slots__ = (
-        "_pause",
         "_resend",
         "_transactional",
         "acknowledgements",
@@ -80,9 +80,11 @@ class PartitionState:
         "failures",
         "gate",
         "idempotent",
+        "ladder",
         "leadership",
         "ledger",
         "log",
+        "lookup",
         "partition",
         "queue",
         "read_back",
@@ -119,7 +121,6 @@ class PartitionState:
         # (resent newest first, `recovery`) nor resent under other sequences. Where this would be
         # necessary, the transaction becomes abortable instead.
         self._transactional = transactional
-        self._pause = pause
         evidence = RetentionEvidence()
         self.queue = PartitionQueue()
         self.ledger = SequenceLedger()
@@ -172,6 +173,27 @@ class PartitionState:
             leadership=self.leadership,
             recovery=self.recovery,
             setbacks=self.setbacks,
+            endings=self.endings,
+        )
+        self.ladder = Ladder(
+            self.where,
+            pause=pause,
+            resend=resend,
+            batches=self.batches,
+            ledger=self.ledger,
+            suspicion=self.suspicion,
+            recovery=self.recovery,
+            setbacks=self.setbacks,
+            endings=self.endings,
+        )
+        self.lookup = LogLookup(
+            self.where,
+            batches=self.batches,
+            log=self.log,
+            read_back=self.read_back,
+            suspicion=self.suspicion,
+            setbacks=self.setbacks,
+            acknowledgements=self.acknowledgements,
             endings=self.endings,
         )
 
@@ -296,7 +318,7 @@ class PartitionState:
                 return self.recovery.next_probe(self.batches.unresolved, now)
             case Rung.SALVAGE:
                 blocked = self.batches.outstanding or self.suspicion.forbids_resend
-                return None if blocked else self._next_salvage()
+                return None if blocked else self.recovery.next_salvage(oldest=self._resend)
 
     def _next_in_order(self) -> Batch | None:
         for position, batch in enumerate(self.batches.unresolved):
@@ -316,9 +338,6 @@ class PartitionState:
                 return None
             return batch
         return None
-
-    def _next_salvage(self) -> Batch | None:
-        return self.recovery.next_salvage(oldest=self._resend)
 
     def _within_window(self, batch: Batch) -> bool:
         # The window limits the distance from the oldest unresolved batch to this batch, not to the
@@ -436,204 +455,6 @@ class PartitionState:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def advance(
-        self, now: float, out: Effects, *, throttled: float = 0.0, may_ask: bool = False
-    ) -> None:
-        """Take the next step of the recovery ladder, once no batch is outstanding.
-
-        The ladder (`recovery`) is the sequence of steps that resolves batches in doubt.
-
-        Args:
-            now: seconds.
-            out: receives what concerns the whole producer, and the outcomes of records.
-            throttled: the last throttle time of the leader's connection, in seconds.
-            may_ask: whether DescribeProducers is worth sending to the leader.
-        """
-        if self.ledger.disowned is not None:
-            self.endings.disown(
-                self.ledger.disowned, out
-            )  # again, because more batches may be in doubt by now
-        if self.batches.outstanding or self.recovery.rung is Rung.CLEAR:
-            return
-        doubt = any(batch.keeps_numbers for batch in self.batches.unresolved)
-        match self.recovery.rung:
-            case Rung.REFUSED if not doubt:
-                self._lose("the leader refuses the sequence after those it acknowledged", now, out)
-            case Rung.REFUSED if self.suspicion.suspect and self._resend:
-                self._resend_renumbered(now, out)
-            case Rung.REFUSED | Rung.ASKING | Rung.PROBING if self.suspicion.suspect:
-                self.recovery.move(RecoveryEvent.RESTART)
-            case Rung.REFUSED:
-                self.recovery.move(RecoveryEvent.ASK if may_ask else RecoveryEvent.DOUBT_REMAINS)
-            case Rung.ASKING | Rung.PROBING if not doubt:
-                self.recovery.move(RecoveryEvent.RESOLVED)
-            case Rung.PROBING:
-                self._end_pass_if_over(now, throttled, out)
-            case Rung.SALVAGE if self._next_salvage() is None:
-                self.recovery.move(RecoveryEvent.RESOLVED)
-
-    def _end_pass_if_over(self, now: float, throttled: float, out: Effects) -> None:
-        if now < self.recovery.pass_not_before:
-            return
-        if self.recovery.next_probe(self.batches.unresolved, now) is not None:
-            return
-        if any(batch.appended for batch in self.batches.unresolved):
-            # DUPLICATE has shown that a batch is in the log, though perhaps not replicated yet. So
-            # nothing is lost, and the batches are resent again, oldest first.
-            self.recovery.move(RecoveryEvent.RESTART)
-        elif self.recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
-            self._lose("the batches in doubt are not in the leader's log", now, out)
-
-    @property
-    def _refused_for_good(self) -> bool:
-        """Whether another pass of probes (resends of batches in doubt) would show nothing new.
-
-        That is so if the leader refused a probe for its content, and no copy of a batch in doubt
-        can be appended later.
-        """
-        astray = any(batch.astray for batch in self.batches.unresolved if batch.in_doubt)
-        return self.recovery.refusal is not None and not astray
-
-    def _lose(self, reason: str, now: float, out: Effects) -> None:
-        refusal = self.recovery.refusal
-        if refusal is None and not self.ledger.bump_wanted:
-            # If sequence numbers were given up already (an epoch bump is pending), OUT_OF_ORDER is
-            # the expected answer and no data loss. The same is true under a producer id that
-            # another client uses: that client's batches may have caused the answer.
-            out.data_loss(self.where, reason)
-        self.setbacks.back_off(now)
-        for batch in [b for b in self.batches.unresolved if b.in_doubt]:
-            if self._resend:
-                batch.forsake()
-            else:
-                lost = errors.OutOfOrderSequenceNumber(f"{self.where}: {reason}")
-                self.endings.give_up(batch, refusal or lost, out)
-        self.endings.give_up_numbers(out, reason)
-        self.recovery.move(RecoveryEvent.RESOLVED)
-
-    def _resend_renumbered(self, now: float, out: Effects) -> None:
-        """Have the batches in doubt resent under another epoch (`in_doubt="resend"`).
-
-        The leader has refused the oldest one by OUT_OF_ORDER, and would refuse it again. Probes
-        would prove nothing, because the leader may forget the producer between them (KIP-854).
-        """
-        self.setbacks.back_off(now)
-        for batch in [b for b in self.batches.unresolved if b.in_doubt]:
-            batch.forsake()
-        self.endings.give_up_numbers(
-            out, "the leader refuses a batch in doubt, and may forget its state"
-        )
-        self.recovery.move(RecoveryEvent.RESOLVED)
-
-    # -- asking the leader, instead of resending ---------------------------------------------------
-
-    @property
-    def wants_producers(self) -> bool:
-        """Whether the next step of the recovery ladder is to send DescribeProducers."""
-        return self.recovery.rung is Rung.ASKING and not self.recovery.asked
-
-    def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
-        """Begin to probe with the batch that DescribeProducers names as the newest in the log.
-
-        To probe is to resend batches in doubt, the newest first. If one succeeds, the earlier ones
-        are stored.
-
-        Args:
-            last_sequence: the producer epoch and last sequence that the leader has for the producer
-            id; None if not known.
-        """
-        if self.recovery.rung is not Rung.ASKING:
-            return
-        hinted = None
-        identity = self.ledger.identity
-        if last_sequence is not None and identity is not None:
-            epoch, last = last_sequence
-            if epoch == identity.epoch:
-                hinted = next(
-                    (b for b in self.batches.unresolved if b.in_doubt and b.wire_last == last), None
-                )
-        self.recovery.hint(hinted)
-
-    @property
-    def wants_read_back(self) -> bool:
-        """Whether the log must be read to resolve doubt, because a resend could be a duplicate."""
-        return (
-            self.suspicion.forbids_resend
-            and not self.batches.outstanding
-            and self.read_back.offset is None
-            and bool(self.batches.doubts())
-        )
-
-    def begin_read_back(self) -> int | None:
-        """Begin to read the log where the first batch in doubt may be.
-
-        It lies after all records that were known to be stored when it was first sent. Batches that
-        were acknowledged since may lie after it.
-
-        Returns:
-            The first offset to read; None if no acknowledged offset is known.
-        """
-        known = self.log.offset
-        for batch in self.batches.doubts():
-            if batch.first_attempt is not None:
-                stored = batch.first_attempt.after
-                if stored is not None and stored[0] < known:
-                    known = stored[0]
-        return self.read_back.begin(known)
-
-    def on_read_back(
-        self, page: Sequence[WrittenBatch], high_watermark: int, out: Effects
-    ) -> int | None:
-        """Handle a page of the log, and return the offset of the next page; None after the last.
-
-        A batch in doubt that is found in the log is acknowledged. After the last page the batches
-        not found end UNKNOWN, because their absence proves nothing.
-        """
-        doubtful = self.batches.doubts()
-        found = self.read_back.found(page, doubtful)
-        for batch, written in found:
-            below = self.batches.unresolved[: self.batches.unresolved.index(batch)]
-            self.suspicion.found(batch.max_timestamp_ms)
-            self.endings.settle_ack(batch, written.base_offset, out, None, read_back=True)
-            self.acknowledgements.was_accepted_over_a_hole(batch, below, out)
-        following = self.read_back.following(page, high_watermark)
-        if following is None or len(found) == len(doubtful):
-            self.give_up_doubt(out)
-            return None
-        return following
-
-    def end_read_back(self, retry_at: float | None = None) -> None:
-        """Stop reading the log for a reason that may pass; the reading may begin again later.
-
-        Args:
-            retry_at: the earliest time at which the reading may begin again, in seconds; None: at
-            once.
-        """
-        self.read_back.end()
-        if retry_at is not None:
-            self.setbacks.wait_until(retry_at)
-
-    def give_up_doubt(self, out: Effects) -> None:
-        """End the batches in doubt as UNKNOWN: neither a resend nor the log can resolve them.
-
-        Such a batch may be in the log, and a leader that had forgotten the producer took it without
-        the batches before it. So refused batches before it end as NOT_WRITTEN: sent again, they
-        would come after it.
-        """
-        self.read_back.end()
-        doubtful = self.batches.doubts()
-        if not doubtful:
-            return
-        below = self.batches.unresolved[: self.batches.unresolved.index(doubtful[-1])]
-        refused = [batch for batch in below if batch.due and not batch.in_doubt]
-        self.endings.fail_overtaken(refused, "was not appended, and a later one may be", out)
-        for batch in doubtful:
-            error = errors.UnknownProducerId(
-                f"{self.where}: the brokers may have forgotten this producer (KIP-854), so the "
-                "batch is not resent; it was not found in the log, or the log could not be read"
-            )
-            self.endings.give_up(batch, error, out)
-
     def expire(
         self,
         now: float,
@@ -720,8 +541,6 @@ class PartitionState:
         if self.recovery.rung is Rung.PROBING and now < self.recovery.pass_not_before < first:
             first = self.recovery.pass_not_before
         return first
-
-    # -- outcomes ----------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return (

@@ -231,7 +231,7 @@ class Bench:
         self.state.expire(now, GRACE, TIMEOUT, answered_at, LEADER, self.told)
 
     def advance(self, **options: Any) -> None:
-        self.state.advance(self.now, self.told, **options)
+        self.state.ladder.advance(self.now, self.told, **options)
 
     def suspect(self) -> None:
         """Let the records be so old that the leader may have forgotten the producer."""

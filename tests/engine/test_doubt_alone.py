@@ -331,7 +331,7 @@ def test_what_comes_of_an_earlier_reading_counts_for_nothing(code: int) -> None:
     """The partition moved to another leader since, or its connection was lost, and is read anew."""
     alone = reading()
     earlier = alone.asked()
-    alone.state.end_read_back()
+    alone.state.lookup.end()
     alone.link.outstanding.clear()
     assert len(alone.prepare(alone.now)) == 1
     before = alone.state.read_back.offset, alone.state.setbacks.retry_at
@@ -357,7 +357,7 @@ def test_a_next_page_waits_until_the_connection_admits() -> None:
 def test_a_next_page_is_not_read_if_the_reading_has_ended() -> None:
     alone = reading(3)
     alone.page((alone.sent[0], 1), end=20)
-    alone.state.end_read_back()
+    alone.state.lookup.end()
     assert alone.read_on(alone.now) == []
     assert not alone.of.reads_on()
 

@@ -236,7 +236,7 @@ def test_on_another_route_all_that_was_learned_on_the_old_one_is_forgotten(route
     bench.lose(second)
     bench.refuse(first, REQUEST_TIMED_OUT)
     bench.state.gate.question()
-    assert state.begin_read_back() == 1
+    assert state.lookup.begin() == 1
     retry_at = state.setbacks.retry_at
     assert retry_at == 101.0
     assert state.follow(route)
@@ -371,7 +371,7 @@ def test_a_suspect_partition_looks_into_the_doubt_before_it_resends_what_was_ref
     assert bench.state.next_resend(200.0) is None, "the second one is in flight"
     bench.refuse(second, REQUEST_TIMED_OUT)
     assert bench.state.next_resend(200.0) is (first if resend else None)
-    assert bench.state.wants_read_back is not resend
+    assert bench.state.lookup.wanted is not resend
     if resend:
         bench.send(first)
         bench.ack(first, 1)
@@ -390,9 +390,9 @@ def test_while_the_log_is_read_nothing_is_resent() -> None:
     bench = Bench()
     (batch,) = bench.doubt(1)
     assert bench.state.next_resend(200.0) is batch
-    assert bench.state.begin_read_back() == 1
+    assert bench.state.lookup.begin() == 1
     assert bench.state.next_resend(200.0) is None
-    bench.state.end_read_back()
+    bench.state.lookup.end()
     assert bench.state.next_resend(200.0) is batch
 
 
@@ -400,12 +400,12 @@ def test_the_log_is_not_read_again_before_its_time() -> None:
     """Without a time, it may be read again at once."""
     bench = Bench()
     bench.doubt(1)
-    bench.state.begin_read_back()
-    bench.state.end_read_back(150.0)
+    bench.state.lookup.begin()
+    bench.state.lookup.end(150.0)
     assert bench.state.read_back.offset is None
     assert bench.state.setbacks.retry_at == 150.0
-    bench.state.begin_read_back()
-    bench.state.end_read_back()
+    bench.state.lookup.begin()
+    bench.state.lookup.end()
     assert bench.state.setbacks.retry_at == 150.0
 
 

@@ -90,7 +90,7 @@ def test_a_leader_that_can_tell_is_asked_once_before_batches_are_probed() -> Non
     state = bench.state
 
     def wants() -> bool:
-        return state.wants_producers
+        return state.ladder.wants_producers
 
     assert not wants()
     bench.advance(may_ask=True)
@@ -99,7 +99,7 @@ def test_a_leader_that_can_tell_is_asked_once_before_batches_are_probed() -> Non
     assert state.next_resend(200.0) is None
     state.recovery.ask()
     assert not wants()
-    state.on_producers((FIRST.epoch, first.wire_last))
+    state.ladder.on_producers((FIRST.epoch, first.wire_last))
     assert bench.rung() is Rung.PROBING
     assert state.next_resend(200.0) is first
     bench.ack(bench.send(first), 1)
@@ -110,7 +110,7 @@ def test_a_leader_that_can_tell_is_asked_once_before_batches_are_probed() -> Non
 
 def test_an_answer_about_producers_that_nobody_waits_for_changes_nothing() -> None:
     bench, _ = refused()
-    bench.state.on_producers((FIRST.epoch, 1))
+    bench.state.ladder.on_producers((FIRST.epoch, 1))
     assert bench.rung() is Rung.REFUSED
 
 
@@ -462,16 +462,16 @@ def written(batch: Batch, offset: int) -> WrittenBatch:
 def test_the_log_is_read_for_doubt_that_no_resend_may_resolve() -> None:
 
     def wants(bench: Bench) -> bool:
-        return bench.state.wants_read_back
+        return bench.state.lookup.wanted
 
     bench = Bench()
     (batch,) = bench.doubt(1)
     assert not wants(bench), "the leader is not suspect"
     bench.suspect()
     assert wants(bench)
-    assert bench.state.begin_read_back() == 1
+    assert bench.state.lookup.begin() == 1
     assert not wants(bench), "it is being read"
-    bench.state.end_read_back()
+    bench.state.lookup.end()
     other = bench.send()
     assert not wants(bench), "a batch is in flight"
     bench.ack(other, 5)
@@ -494,7 +494,7 @@ def test_the_log_is_read_for_doubt_that_no_resend_may_resolve() -> None:
 def test_without_an_acknowledged_offset_the_log_is_not_read() -> None:
     bench = Bench()
     bench.lose(bench.send())
-    assert bench.state.begin_read_back() is None
+    assert bench.state.lookup.begin() is None
 
 
 def test_reading_ends_when_all_batches_in_doubt_are_found() -> None:
@@ -503,11 +503,11 @@ def test_reading_ends_when_all_batches_in_doubt_are_found() -> None:
     refused, first, second = bench.pipelined(3)
     bench.lose(first, second)
     bench.suspect()
-    bench.state.begin_read_back()
+    bench.state.lookup.begin()
     page = [written(first, 3), written(second, 4)]
     bench.refuse(refused, NOT_ENOUGH_REPLICAS)
     bench.told.take()
-    assert bench.state.on_read_back(page, 1000, bench.told) is None
+    assert bench.state.lookup.take_page(page, 1000, bench.told) is None
     assert bench.state.read_back.offset is None
     assert bench.outcomes == [(ACKED, 3, 1, 1), (NOT_WRITTEN, -1, 1, 1), (ACKED, 4, 1, 1)]
     assert bench.told.names() == ["data loss", "bump"]
@@ -520,8 +520,8 @@ def test_a_batch_that_was_refused_is_not_looked_for() -> None:
     doubtful, refused = bench.pipelined(2)
     bench.refuse(refused, NOT_ENOUGH_REPLICAS)
     bench.lose(doubtful)
-    bench.state.begin_read_back()
-    assert bench.state.on_read_back([written(doubtful, 1)], 1000, bench.told) is None
+    bench.state.lookup.begin()
+    assert bench.state.lookup.take_page([written(doubtful, 1)], 1000, bench.told) is None
     assert bench.statuses == [ACKED]
     assert bench.state.batches.unresolved == [refused]
 
@@ -529,10 +529,10 @@ def test_a_batch_that_was_refused_is_not_looked_for() -> None:
 def test_reading_goes_on_until_the_end_of_the_log() -> None:
     """What is not found by then ends UNKNOWN."""
     bench, (first, second) = suspect()
-    bench.state.begin_read_back()
+    bench.state.lookup.begin()
     offsets = []
     for page in ([written(second, 5)], []):
-        following = bench.state.on_read_back(page, 7, bench.told)
+        following = bench.state.lookup.take_page(page, 7, bench.told)
         assert following == bench.state.read_back.offset
         offsets.append((following, bench.statuses))
     assert offsets == [(6, [ACKED]), (None, [ACKED, UNKNOWN])]
@@ -542,8 +542,8 @@ def test_reading_goes_on_until_the_end_of_the_log() -> None:
 def test_doubt_that_is_given_up_leaves_what_is_in_flight() -> None:
     bench, (first, second) = suspect()
     bench.send(first)
-    bench.state.begin_read_back()
-    bench.state.give_up_doubt(bench.told)
+    bench.state.lookup.begin()
+    bench.state.lookup.give_up_doubt(bench.told)
     assert bench.state.read_back.offset is None
     assert bench.statuses == [UNKNOWN]
     assert bench.state.batches.unresolved == [first]

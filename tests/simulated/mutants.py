@@ -53,6 +53,7 @@ from aioidem._engine.endings import Endings
 from aioidem._engine.failed_attempts import FailedAttempts, Refusal
 from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
+from aioidem._engine.ladder import Ladder
 from aioidem._engine.leadership import Leadership
 from aioidem._engine.links import Link
 from aioidem._engine.metadata import MetadataRefresher
@@ -448,31 +449,31 @@ def no_implicit_ack(patch: Patch) -> None:
 
 @mutant("OUT_OF_ORDER on a batch in doubt is probed, not taken for a loss")
 def out_of_order_ends_doubt(patch: Patch) -> None:
-    def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
-        if not self.batches.outstanding and self.recovery.rung is Rung.REFUSED:
+    def naive(self: Ladder, now: float, out: Any, **_options: Any) -> None:
+        if not self._batches.outstanding and self._recovery.rung is Rung.REFUSED:
             self._lose("taken at its word", now, out)
 
-    patch(PartitionState, "advance", naive)
+    patch(Ladder, "advance", naive)
 
 
 @mutant("OUT_OF_ORDER on a batch in doubt is no rejection: Java bumps and resends it")
 def out_of_order_bumps_and_resends(patch: Patch) -> None:
-    def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
-        if not self.batches.outstanding and self.recovery.rung is Rung.REFUSED:
-            for batch in self.batches.unresolved:
+    def naive(self: Ladder, now: float, out: Any, **_options: Any) -> None:
+        if not self._batches.outstanding and self._recovery.rung is Rung.REFUSED:
+            for batch in self._batches.unresolved:
                 batch.persistence = Persistence.REJECTED
             self._lose("taken at its word", now, out)
 
-    patch(PartitionState, "advance", naive)
+    patch(Ladder, "advance", naive)
 
 
 @mutant("the oldest is not asked again and again (KAFKA-9199): what is newer may answer for it")
 def oldest_asked_for_ever(patch: Patch) -> None:
-    def naive(self: PartitionState, _now: float, _out: Any, **_options: Any) -> None:
-        if not self.batches.outstanding and self.recovery.rung is Rung.REFUSED:
-            self.recovery.move(RecoveryEvent.RESOLVED)
+    def naive(self: Ladder, _now: float, _out: Any, **_options: Any) -> None:
+        if not self._batches.outstanding and self._recovery.rung is Rung.REFUSED:
+            self._recovery.move(RecoveryEvent.RESOLVED)
 
-    patch(PartitionState, "advance", naive)
+    patch(Ladder, "advance", naive)
 
 
 @mutant("two refused passes, the second not before the pause")
@@ -865,13 +866,13 @@ def no_data_loss_event(patch: Patch) -> None:
 
 @mutant("a batch next to acknowledged ones that is OUT_OF_ORDER shows a gap, and a gap is reported")
 def gap_not_reported(patch: Patch) -> None:
-    lose = PartitionState._lose
+    lose = Ladder._lose
 
-    def naive(self: PartitionState, reason: str, now: float, out: Any) -> None:
+    def naive(self: Ladder, reason: str, now: float, out: Any) -> None:
         silent: Any = _Silent(out)
         lose(self, reason, now, silent)
 
-    patch(PartitionState, "_lose", naive)
+    patch(Ladder, "_lose", naive)
 
 
 @mutant("what is refused for good when it is asked about may never have been there: no event")

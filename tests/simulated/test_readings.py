@@ -13,7 +13,7 @@ from aioidem._engine import doubt
 from aioidem._engine.classify import RETRIABLE_FETCH_ERRORS, RETRIABLE_TOPIC_ERRORS
 from aioidem._engine.doubt import DoubtResolution
 from aioidem._engine.links import Link
-from aioidem._engine.partition import PartitionState
+from aioidem._engine.log_lookup import LogLookup
 from aioidem._engine.read_back import ReadBack
 from aioidem._engine.requests import Outstanding
 from aioidem._engine.steps import ReadBack as Page
@@ -122,10 +122,10 @@ def test_a_topic_that_may_not_be_read_stays_so_on_its_connection() -> None:
 def _from_behind(patch: pytest.MonkeyPatch) -> None:
     """Read from the newest acknowledged offset on, which may be behind the batch."""
 
-    def naive(self: PartitionState) -> int | None:
-        return self.read_back.begin(self.log.offset)
+    def naive(self: LogLookup) -> int | None:
+        return self._read_back.begin(self._log.offset)
 
-    patch.setattr(PartitionState, "begin_read_back", naive)
+    patch.setattr(LogLookup, "begin", naive)
 
 
 def _any_page(patch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ import pytest
 from aioidem._engine import ProducerCore
 from aioidem._engine.effects import Effects
 from aioidem._engine.idempotence import ProducerIdentity
+from aioidem._engine.ladder import Ladder
 from aioidem._engine.metadata_requests import MetadataRequests
-from aioidem._engine.partition import PartitionState
 from aioidem.testing import Anomaly
 
 from . import mutants
@@ -245,8 +245,8 @@ def test_planted_event_where_nothing_was_lost(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_planted_question_about_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    wants = property(lambda state: state.idempotent and not state.recovery.asked)
-    monkeypatch.setattr(PartitionState, "wants_producers", wants)
+    wants = property(lambda ladder: ladder._ledger.identity and not ladder._recovery.asked)
+    monkeypatch.setattr(Ladder, "wants_producers", wants)
     found = (violation.anomaly for seed in range(40) for violation in run(draw(seed)).violations)
     assert Anomaly.CONDUCT in found
 
