@@ -336,7 +336,7 @@ class ProducerCore:
             return False
         grace, linger = config.request_timeout, config.linger
         for state in active:
-            if state.next_wake(now, grace, linger) < wake_at or not state.untroubled():
+            if state.deadlines.next_wake(now, grace, linger) < wake_at or not state.untroubled():
                 return False
         idle_after = config.connections_max_idle or math.inf
         for link in self.connections.links.values():
@@ -344,7 +344,7 @@ class ProducerCore:
                 return False
             if not link.outstanding and link.last_progress + idle_after < wake_at:
                 return False
-        for step in todo:  # noqa: SIM110 - as in `PartitionState.past_deadline`
+        for step in todo:  # noqa: SIM110 - as in `Deadlines.past`
             if type(step) is not steps.SendProduce:
                 return False
         return True
@@ -362,11 +362,11 @@ class ProducerCore:
         grace, linger = self.config.request_timeout, self.config.linger
         for state in self._partitions.retired:
             # Nothing waits for what the leader of a deleted topic owes.
-            at = state.next_wake(now, grace, linger)
+            at = state.deadlines.next_wake(now, grace, linger)
             if at < first:
                 first = at
         for state in active:
-            at = state.next_wake(now, grace, linger)
+            at = state.deadlines.next_wake(now, grace, linger)
             if at < first:
                 first = at
             if state.batches.outstanding:

@@ -1,8 +1,10 @@
 """PartitionState: the queue and unresolved batches of one partition, and which batch is sent next.
 
+What an answer means, how doubt is resolved and how a batch ends is decided by the parts that are
+made here. Each of them has its own file, and is given the others that it needs; none knows this
+class.
+
 Invariants
-- `unresolved` holds the batches without an outcome in the order in which they were cut from the
-  queue. That is the order of their sequences, so the list is never sorted.
 - At most one route (connection, leader epoch) has outstanding batches of this partition at a time:
   nothing is sent to a new leader while the old one still has to answer, because the two could
   append in either order.
@@ -23,8 +25,8 @@ from aioidem import errors
 from aioidem._engine.acknowledgements import Acknowledgements
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Attempt, Batch
-from aioidem._engine.effects import Effects
-from aioidem._engine.endings import ENDED_NOT_WRITTEN, Endings
+from aioidem._engine.deadlines import Deadlines
+from aioidem._engine.endings import Endings
 from aioidem._engine.failed_attempts import FailedAttempts
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
@@ -32,13 +34,6 @@ from aioidem._engine.ladder import Ladder
 from aioidem._engine.leadership import Leadership
 from aioidem._engine.log_lookup import LogLookup
 from aioidem._engine.log_position import LogPosition
-from aioidem._engine.overdue import (
-    LeaderStatus,
-    batch_progress,
-    obstacle,
-    overdue,
-    queue_progress,
-)
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
@@ -49,10 +44,9 @@ from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.unresolved import UnresolvedBatches
 from aioidem._engine.windows import PartitionWindow
 from aioidem._records import restamp
-from aioidem.structs import DeliveryStatus, TopicPartition
+from aioidem.structs import TopicPartition
 
 __all__ = ["SEQUENCE_CAP", "PartitionState"]
-
 
 SEQUENCE_CAP = 1 << 30
 """The most sequences (records) that unresolved batches may take together.
@@ -63,7 +57,7 @@ less than 2^30 apart (KIP-758).
 
 
 class PartitionState:
-    """The queue, the unresolved batches and the route of one partition of one topic id.
+    """One partition of one topic id: its parts, and what may be sent.
 
     A batch is unresolved until it has an outcome. It is in doubt if an attempt to send it has ended
     and the leader may have appended it. The route is the connection to the partition's leader, with
@@ -76,6 +70,7 @@ class PartitionState:
         "_transactional",
         "acknowledgements",
         "batches",
+        "deadlines",
         "endings",
         "failures",
         "gate",
@@ -117,9 +112,6 @@ class PartitionState:
         self.topic_id = topic_id
         self.idempotent = idempotent
         self._resend = resend
-        # Whether the batches belong to transactions. If so, batches in doubt are neither probed
-        # (resent newest first, `recovery`) nor resent under other sequences. Where this would be
-        # necessary, the transaction becomes abortable instead.
         self._transactional = transactional
         evidence = RetentionEvidence()
         self.queue = PartitionQueue()
@@ -152,6 +144,16 @@ class PartitionState:
             log=self.log,
             suspicion=self.suspicion,
             recovery=self.recovery,
+        )
+        self.deadlines = Deadlines(
+            self.where,
+            idempotent=idempotent,
+            queue=self.queue,
+            batches=self.batches,
+            ledger=self.ledger,
+            recovery=self.recovery,
+            setbacks=self.setbacks,
+            endings=self.endings,
         )
         self.acknowledgements = Acknowledgements(
             self.where,
@@ -221,7 +223,7 @@ class PartitionState:
         """Return whether a record or a batch of the partition waits to be sent."""
         if self.queue.records:
             return True
-        for batch in self.batches.unresolved:  # noqa: SIM110 - as in `past_deadline`
+        for batch in self.batches.unresolved:  # noqa: SIM110 - as in `Deadlines.past`
             if batch.due:
                 return True
         return False
@@ -237,16 +239,6 @@ class PartitionState:
             and not self.suspicion.suspect
             and self.ledger.disowned is None
         )
-
-    def past_deadline(self, now: float) -> bool:
-        """Return whether the deadline of a queued record or of a batch has passed."""
-        records = self.queue.records
-        if records and records[0].deadline <= now:
-            return True
-        for batch in self.batches.unresolved:  # noqa: SIM110 - each poll asks, and `any` takes 3 times as long
-            if batch.deadline <= now:
-                return True
-        return False
 
     def begin_transaction(self, number: int, *, gated: bool) -> None:
         """Close the first-ack gate, unless it was closed for this transaction before.
@@ -453,111 +445,8 @@ class PartitionState:
         if probing:
             self.recovery.probed(batch, now)
 
-    # -- time --------------------------------------------------------------------------------------
-
-    def expire(
-        self,
-        now: float,
-        grace: float,
-        timeout: float,
-        answered_at: float | None,
-        leader: LeaderStatus,
-        out: Effects,
-    ) -> None:
-        """Settle records and batches that are past their deadline.
-
-        A batch in doubt has `grace` more seconds if, at its deadline, its leader has answered a
-        request since the doubt arose. It keeps them if the leader changes then. Otherwise the doubt
-        cannot be resolved soon, and the deadline applies.
-
-        Args:
-            now: seconds.
-            grace: the additional time for a batch in doubt, in seconds.
-            timeout: delivery_timeout in seconds, for the errors.
-            answered_at: when the leader's connection last answered a Produce request; None if
-            never.
-            leader: the partition's leader, for the errors.
-            out: receives the outcomes.
-        """
-        late = [batch for batch in self.batches.unresolved if batch.deadline <= now]
-        failed = [batch for batch in late if batch.due and not batch.in_doubt]
-        others = [batch for batch in late if batch not in failed]
-        for batch in others:
-            batch.extended = batch.extended or _resolving(batch, answered_at)
-        unknown = [b for b in others if now >= b.deadline + (grace if b.extended else 0.0)]
-        progress = queue_progress(len(self.batches.unresolved))
-        expired = self.queue.expire(now)
-        # The errors name the number of records that end together with the same status.
-        count = sum(record.count for record in expired) + sum(batch.count for batch in failed)
-
-        def error(progress: str, count: int, *, in_doubt: bool) -> errors.DeliveryTimeoutError:
-            waited_for = self.obstacle(leader, now)
-            return overdue(
-                self.where,
-                count,
-                timeout,
-                progress,
-                waited_for,
-                self.setbacks.trouble,
-                leader,
-                in_doubt=in_doubt,
-            )
-
-        if expired:
-            overtaken = error(progress, count, in_doubt=False)
-            self.endings.settle_records(expired, DeliveryStatus.NOT_WRITTEN, overtaken, out)
-        for batch in failed:
-            reason = error(batch_progress(batch, now), count, in_doubt=False)
-            self.endings.fail(batch, reason, out)
-            self.endings.give_up_numbers(out, ENDED_NOT_WRITTEN, reason)
-        doubtful = sum(batch.count for batch in unknown)
-        for batch in unknown:
-            self.endings.give_up(
-                batch, error(batch_progress(batch, now), doubtful, in_doubt=True), out
-            )
-
-    def obstacle(self, leader: LeaderStatus, now: float) -> str:
-        """Return what the partition's records wait for, and since when, in words."""
-        identified = not self.idempotent or self.ledger.identity is not None
-        return obstacle(self.setbacks.trouble, leader, now, identified=identified)
-
-    def next_wake(self, now: float, grace: float, linger: float) -> float:
-        """Return when `poll` could next act on this partition, in seconds; infinity: never."""
-        first = math.inf
-        records = self.queue.records
-        if records:
-            first = _next_expiry(records[0].deadline, now, grace)
-            lingers_until = records[0].queued_at + linger
-            if now < lingers_until < first:
-                first = lingers_until
-        for batch in self.batches.unresolved:
-            at = batch.deadline
-            if at <= now:
-                at += grace  # after the deadline only the end of the grace time is awaited
-            if at < first:
-                first = at
-        if now < self.setbacks.retry_at < first:
-            first = self.setbacks.retry_at
-        if self.recovery.rung is Rung.PROBING and now < self.recovery.pass_not_before < first:
-            first = self.recovery.pass_not_before
-        return first
-
     def __repr__(self) -> str:
         return (
             f"<PartitionState {self.where} span {self.batches.span}/{self.window.limit}, "
             f"{self.recovery.rung.value}, queued {self.queue.count}>"
         )
-
-
-def _next_expiry(deadline: float, now: float, grace: float) -> float:
-    # `expire` settles everything at its deadline, except that a batch in doubt has the grace time.
-    return deadline if deadline > now else deadline + grace
-
-
-def _resolving(batch: Batch, answered_at: float | None) -> bool:
-    return (
-        batch.in_doubt
-        and answered_at is not None
-        and batch.doubted_at is not None
-        and answered_at > batch.doubted_at
-    )

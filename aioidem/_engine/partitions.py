@@ -170,10 +170,10 @@ class Partitions:
     def expire(self, now: float) -> None:
         """Settle records and batches past their deadline; drop retired states that are finished."""
         for state in [*self.busy, *self.retired]:
-            if state.past_deadline(now):
+            if state.deadlines.past(now):
                 link = self.link_of(state)
                 answered = None if link is None else link.answered_at
-                state.expire(
+                state.deadlines.expire(
                     now,
                     self._config.request_timeout,
                     self._config.delivery_timeout,
@@ -233,7 +233,7 @@ class Partitions:
         records = "1 record" if state.unsettled == 1 else f"{state.unsettled} records"
         error = errors.KafkaError(
             f"{state.where}: {records} without an outcome, the oldest queued "
-            f"{now - oldest:.1f} s ago: {state.obstacle(leader, now)}"
+            f"{now - oldest:.1f} s ago: {state.deadlines.obstacle(leader, now)}"
             + (f"; {others}" if more else "")
         )
         trouble = state.setbacks.trouble

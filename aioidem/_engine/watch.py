@@ -309,7 +309,7 @@ class OperatorWatch:
                 more,
                 lambda: (
                     f"{_several(first.where, more)} with waiting records: "
-                    f"{first.obstacle(self._partitions.leader_status(first, now), now)}"
+                    f"{self._obstacle(first, now)}"
                     f"{last_failure(first.setbacks.trouble)}"
                 ),
             )
@@ -323,10 +323,14 @@ class OperatorWatch:
                 lambda: (
                     f"{_many(batches, 'batch', 'batches')} of {_several(doubted.where, many)} in "
                     f"doubt for {now - oldest:.1f} s: sent, and not known to be in the log; "
-                    f"{doubted.obstacle(self._partitions.leader_status(doubted, now), now)}"
+                    f"{self._obstacle(doubted, now)}"
                     f"{last_failure(doubted.setbacks.trouble)}"
                 ),
             )
+
+    def _obstacle(self, state: PartitionState, now: float) -> str:
+        """Return what a partition's records wait for, in words."""
+        return state.deadlines.obstacle(self._partitions.leader_status(state, now), now)
 
     def _see_buffer(self, found: dict[LogLine, Condition], now: float) -> None:
         head = self._budget.head

@@ -228,7 +228,7 @@ class Bench:
 
     def expire(self, now: float, answered_at: float | None = None) -> None:
         self.now = now
-        self.state.expire(now, GRACE, TIMEOUT, answered_at, LEADER, self.told)
+        self.state.deadlines.expire(now, GRACE, TIMEOUT, answered_at, LEADER, self.told)
 
     def advance(self, **options: Any) -> None:
         self.state.ladder.advance(self.now, self.told, **options)

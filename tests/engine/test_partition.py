@@ -126,13 +126,13 @@ def test_a_deadline_has_passed_when_it_is_reached_by_the_first_record_or_any_bat
     bench = Bench()
     bench.queue(deadline=200.0)
     bench.queue(deadline=300.0)
-    assert not bench.state.past_deadline(199.9)
-    assert bench.state.past_deadline(200.0)
+    assert not bench.state.deadlines.past(199.9)
+    assert bench.state.deadlines.past(200.0)
     bench = Bench()
     bench.seal(deadline=400.0)
     bench.seal(deadline=350.0)
-    assert not bench.state.past_deadline(349.9)
-    assert bench.state.past_deadline(350.0)
+    assert not bench.state.deadlines.past(349.9)
+    assert bench.state.deadlines.past(350.0)
 
 
 def test_doubt_is_as_old_as_the_first_lost_attempt_of_a_batch_in_doubt() -> None:
@@ -688,7 +688,7 @@ def test_a_partition_wakes_for_its_first_record_and_its_next_deadline() -> None:
     state = bench.state
 
     def wake(now: float, linger: float = 0.0) -> float:
-        return state.next_wake(now, GRACE, linger)
+        return state.deadlines.next_wake(now, GRACE, linger)
 
     assert wake(100.0) == math.inf
     bench.queue(100.0, deadline=150.0)
@@ -712,7 +712,7 @@ def test_a_partition_wakes_for_its_back_off_and_for_its_next_pass_of_probes() ->
     first, second = bench.doubt(2)
 
     def wake(now: float) -> float:
-        return state.next_wake(now, GRACE, 0.0)
+        return state.deadlines.next_wake(now, GRACE, 0.0)
 
     assert (wake(100.0), wake(101.0)) == (101.0, 1000.0)
     bench.now = 101.0

@@ -632,9 +632,11 @@ def test_records_without_a_producer_id_say_that_they_wait_for_it() -> None:
     granted = "no acknowledgement of the leader, broker 1"
     waiting = Bench()
     waiting.state.ledger.identity = None
-    assert waiting.state.obstacle(connected, 0.0) == "the cluster has granted no producer id"
-    assert Bench().state.obstacle(connected, 0.0) == granted
-    assert Bench(idempotent=False).state.obstacle(connected, 0.0) == granted
+    assert (
+        waiting.state.deadlines.obstacle(connected, 0.0) == "the cluster has granted no producer id"
+    )
+    assert Bench().state.deadlines.obstacle(connected, 0.0) == granted
+    assert Bench(idempotent=False).state.deadlines.obstacle(connected, 0.0) == granted
 
 
 def test_a_partition_without_a_leader_says_since_when() -> None:
@@ -642,7 +644,7 @@ def test_a_partition_without_a_leader_says_since_when() -> None:
     leaderless = LEADER._replace(name=None, leads=False)
     bench.state.setbacks.leaderless(90.0)
     bench.state.setbacks.leaderless(95.0)
-    assert bench.state.obstacle(leaderless, 100.0) == "no leader for 10.0 s"
+    assert bench.state.deadlines.obstacle(leaderless, 100.0) == "no leader for 10.0 s"
 
 
 # -- the end of a transaction, a topic or the producer

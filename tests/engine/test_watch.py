@@ -75,7 +75,7 @@ class Lookout:
             batches=SimpleNamespace(in_doubt=told["in_doubt"], doubted_since=told["doubted_since"]),
             setbacks=SimpleNamespace(trouble=told["trouble"]),
             leadership=SimpleNamespace(route=None),
-            obstacle=lambda status, now: f"waits at {now} with {status}",
+            deadlines=SimpleNamespace(obstacle=lambda status, now: f"waits at {now} with {status}"),
         )
         self.busy.append(state)
         return state

@@ -30,7 +30,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from aioidem._engine import classify as classify_module
-from aioidem._engine import partition as partition_module
+from aioidem._engine import deadlines as deadlines_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import record_accumulator as accumulator_module
 from aioidem._engine import spreading as spreading_module
@@ -46,6 +46,7 @@ from aioidem._engine.batch_limits import BatchLimit
 from aioidem._engine.classify import Disposition
 from aioidem._engine.cluster_change import carried_records
 from aioidem._engine.connections import Connections
+from aioidem._engine.deadlines import Deadlines
 from aioidem._engine.discovery import Discovery, DiscoveryState
 from aioidem._engine.doubt import DoubtResolution
 from aioidem._engine.effects import Effects
@@ -955,25 +956,25 @@ def records_overtake_a_draft(patch: Patch) -> None:
 
 @mutant("every record has a deadline (aiokafka #1101)")
 def sent_batches_never_expire(patch: Patch) -> None:
-    def naive(self: PartitionState, now: float, *rest: Any) -> None:
-        expired, out = self.queue.expire(now), rest[-1]
+    def naive(self: Deadlines, now: float, *rest: Any) -> None:
+        expired, out = self._queue.expire(now), rest[-1]
         if expired:
-            self.endings.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
+            self._endings.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
 
-    patch(PartitionState, "expire", naive)
+    patch(Deadlines, "expire", naive)
 
 
 @mutant("a deadline that is missed is missed: grace only while answers come in")
 def grace_without_end(patch: Patch) -> None:
-    expire = PartitionState.expire
+    expire = Deadlines.expire
 
     def naive(
-        self: PartitionState, now: float, grace: float, timeout: float, answered: Any, *rest: Any
+        self: Deadlines, now: float, grace: float, timeout: float, answered: Any, *rest: Any
     ) -> None:
         answered = now + 1.0 if answered is None else answered
         expire(self, now, 3 * grace + 1.0, timeout, answered, *rest)
 
-    patch(PartitionState, "expire", naive)
+    patch(Deadlines, "expire", naive)
 
 
 @mutant("a batch in doubt has a grace only if its leader has answered since the doubt arose")
@@ -981,7 +982,7 @@ def grace_without_an_answer(patch: Patch) -> None:
     def naive(batch: Batch, _answered_at: float | None) -> bool:
         return batch.in_doubt
 
-    patch(partition_module, "_resolving", naive)
+    patch(deadlines_module, "_resolving", naive)
 
 
 @mutant("a batch that nothing is known about has no grace after its deadline")
@@ -989,30 +990,28 @@ def grace_for_a_first_attempt(patch: Patch) -> None:
     def naive(_batch: Batch, answered_at: float | None) -> bool:
         return answered_at is not None
 
-    patch(partition_module, "_resolving", naive)
+    patch(deadlines_module, "_resolving", naive)
 
 
 @mutant("a batch in doubt is asked about until its deadline")
 def doubt_given_up_at_half_the_deadline(patch: Patch) -> None:
-    expire = PartitionState.expire
-    past = PartitionState.past_deadline
+    expire = Deadlines.expire
+    past = Deadlines.past
 
-    def half(state: PartitionState, now: float) -> list[Batch]:
+    def half(state: Deadlines, now: float) -> list[Batch]:
         def due(batch: Batch) -> bool:
             queued = batch.records[0].queued_at
             return batch.in_doubt and batch.due and now > (queued + batch.deadline) / 2
 
-        return [batch for batch in state.batches.unresolved if due(batch)]
+        return [batch for batch in state._batches.unresolved if due(batch)]
 
-    def naive(self: PartitionState, now: float, *rest: Any) -> None:
+    def naive(self: Deadlines, now: float, *rest: Any) -> None:
         for batch in half(self, now):
-            self.endings.give_up(batch, _timeout(), rest[-1])
+            self._endings.give_up(batch, _timeout(), rest[-1])
         expire(self, now, *rest)
 
-    patch(PartitionState, "expire", naive)
-    patch(
-        PartitionState, "past_deadline", lambda self, now: past(self, now) or bool(half(self, now))
-    )
+    patch(Deadlines, "expire", naive)
+    patch(Deadlines, "past", lambda self, now: past(self, now) or bool(half(self, now)))
 
 
 @mutant("a batch whose attempts were all refused before the append is NOT_WRITTEN")

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
-from aioidem._engine import ProducerCore
+from aioidem._engine import ProducerCore, deadlines
 from aioidem._engine.batch import Batch
 from aioidem._engine.connections import Connections
 from aioidem._engine.flushing import FlushCount
@@ -269,7 +269,7 @@ def test_metadata_that_is_not_asked_for_again_is_noticed(monkeypatch: pytest.Mon
     assert [each.anomaly for each in World(plan).run().violations] == [Anomaly.STALE]
 
 
-@pytest.mark.parametrize("part", [Connections, PartitionState])
+@pytest.mark.parametrize("part", [Connections, deadlines.Deadlines])
 def test_an_engine_that_wakes_too_late_is_noticed(
     part: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
