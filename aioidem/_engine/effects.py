@@ -1,6 +1,6 @@
 """Effects: what the answers to one partition's batches change beyond the partition.
 
-`PartitionState` calls the methods of this class, and never the parts of the engine that use
+The parts of a partition call the methods of this class, and never the parts of the engine that use
 `PartitionState`. There is one method for each thing that an answer may change outside of its
 partition: the outcome of records, the need for metadata, the epoch, the open transaction, the end
 of the producer.

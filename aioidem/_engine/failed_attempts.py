@@ -62,6 +62,7 @@ class FailedAttempts:
     __slots__ = (
         "_batches",
         "_endings",
+        "_evidence",
         "_gate",
         "_leadership",
         "_ledger",
@@ -91,6 +92,7 @@ class FailedAttempts:
         self._leadership = leadership
         self._gate = leadership.gate
         self._window = leadership.window
+        self._evidence = leadership.evidence
         self._recovery = recovery
         self._setbacks = setbacks
         self._endings = endings
@@ -318,7 +320,7 @@ class FailedAttempts:
         """
         self._batches.outstanding -= 1
         self._gate.close()
-        self._leadership.evidence.ended(batch)
+        self._evidence.ended(batch)
         if batch.settled:
             return
         batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)

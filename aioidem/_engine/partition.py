@@ -66,6 +66,7 @@ class PartitionState:
     """
 
     __slots__ = (
+        "_evidence",
         "_resend",
         "_transactional",
         "acknowledgements",
@@ -113,10 +114,10 @@ class PartitionState:
         self.idempotent = idempotent
         self._resend = resend
         self._transactional = transactional
-        evidence = RetentionEvidence()
+        self._evidence = RetentionEvidence()
         self.queue = PartitionQueue()
         self.ledger = SequenceLedger()
-        self.batches = UnresolvedBatches(self.ledger, evidence)
+        self.batches = UnresolvedBatches(self.ledger, self._evidence)
         self.log = LogPosition()
         self.suspicion = Suspicion(resend=resend)
         self.window = PartitionWindow(sequence_cap)
@@ -129,7 +130,7 @@ class PartitionState:
             self.ledger,
             self.window,
             self.gate,
-            evidence,
+            self._evidence,
             self.suspicion,
             self.log,
         )
@@ -440,7 +441,7 @@ class PartitionState:
             after=self.log.end,
         )
         batch.send(attempt)
-        self.leadership.evidence.sent(batch, self.batches.next_ordinal - batch.ordinal)
+        self._evidence.sent(batch, self.batches.next_ordinal - batch.ordinal)
         self.batches.outstanding += 1
         if probing:
             self.recovery.probed(batch, now)
