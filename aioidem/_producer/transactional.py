@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -31,7 +32,7 @@ from aioidem._engine import ProducerCore
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._flight.recorder import FlightRecorder
-from aioidem._producer.arguments import check_timeout, checked_partition
+from aioidem._producer.arguments import check_timeout, checked_partition, whole_number
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
 from aioidem._protocol.metadata import BrokerAddress
@@ -377,12 +378,11 @@ def _checked_group(group: ConsumerGroupMetadata) -> ConsumerGroupMetadata:
     _check_text("member id", group.member_id)
     if group.group_instance_id is not None:
         _check_text("group instance id", group.group_instance_id)
-    where, generation = f"generation of group {group.group_id!r}", group.generation_id
-    if not isinstance(generation, int) or isinstance(generation, bool):
-        raise TypeError(f"{where}: expected an int, got {generation!r}")
+    where = f"generation of group {group.group_id!r}"
+    generation = whole_number(group.generation_id, f"{where} must be int")
     if not -1 <= generation <= _MAX_INT32:
         raise errors.RecordError(f"{where}: {generation} is not within -1..{_MAX_INT32}")
-    return group
+    return group._replace(generation_id=generation)
 
 
 def _check_text(what: str, text: object) -> None:
@@ -405,13 +405,17 @@ def _check_text(what: str, text: object) -> None:
 def _checked_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> dict[tuple[str, int], TxnOffset]:
+    given: object = offsets
+    if not isinstance(given, Mapping):
+        raise TypeError(f"offsets must be by TopicPartition in a dict, not {type(given).__name__}")
     checked: dict[tuple[str, int], TxnOffset] = {}
-    for (topic, number), each in offsets.items():
+    for place, each in offsets.items():
+        topic, number = _pair(place, "expected a TopicPartition")
         validate_topic(topic)
         partition = checked_partition(number)
-        offset, metadata = each if isinstance(each, tuple) else (each, "")
-        if not isinstance(offset, int) or isinstance(offset, bool):
-            raise TypeError(f"offset of {topic}-{partition}: expected an int, got {offset!r}")
+        wanted = "expected an offset, or one with metadata"
+        offset, metadata = _pair(each, wanted) if isinstance(each, tuple) else (each, "")
+        offset = whole_number(offset, f"offset of {topic}-{partition} must be int")
         if not 0 <= offset <= _MAX_INT64:
             raise errors.RecordError(
                 f"offset of {topic}-{partition}: {offset} is not within 0..{_MAX_INT64}"
@@ -420,3 +424,14 @@ def _checked_offsets(
             _check_text(f"metadata of {topic}-{partition}", metadata)
         checked[topic, partition] = TxnOffset(offset, metadata=metadata)
     return checked
+
+
+def _pair(given: object, expected: str) -> tuple[Any, Any]:
+    """Return what has to be a pair.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise TypeError(f"{given!r}: {expected}")
+    return given

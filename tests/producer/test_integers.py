@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioidem import AIOKafkaProducer, Record, errors
+from aioidem import AIOKafkaProducer, ConsumerGroupMetadata, Record, TopicPartition, errors
 from aioidem._producer.arguments import checked_partition, checked_timestamp, milliseconds
 from aioidem.broker import EmbeddedCluster
 
@@ -103,6 +103,20 @@ async def test_the_drop_in_takes_the_integers_that_aiokafka_takes(
             empty = await (await producer.send_batch(producer.create_batch(), "t", partition=place))
             assert type(empty.partition) is int
         assert stored(cluster) == [(1, NOW)] * 2
+
+
+@OTHER_INTEGERS
+@bounded(20)
+async def test_offsets_of_a_transaction_may_be_of_another_integer_type(
+    integer: Callable[[int], Any],
+) -> None:
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("t")
+        cluster.set_group("g", 3, {"m": None})
+        place = ConsumerGroupMetadata("g", integer(3), "m")
+        async with producer_for(cluster, transactional_id="x") as producer, producer.transaction():
+            await producer.send_offsets_to_transaction({TopicPartition("t", 0): integer(7)}, place)
+        assert cluster.state.groups.committed("g")["t", 0].offset == 7
 
 
 @OTHER_INTEGERS

@@ -591,6 +591,13 @@ _NOTHING: Any = None
         ({SOURCE: 1}, ConsumerGroupMetadata("g", 1, _NOTHING), TypeError),
         ({SOURCE: 1}, ConsumerGroupMetadata("g", 1, "\ud800"), RecordError),
         ({SOURCE: 1}, ConsumerGroupMetadata("g", 1, "m", _BYTES), TypeError),
+        ([(SOURCE, 1)], "g", TypeError),
+        (None, "g", TypeError),
+        ({"src": 1}, "g", TypeError),
+        ({5: 1}, "g", TypeError),
+        ({("src", 0, 1): 1}, "g", TypeError),
+        ({SOURCE: (1,)}, "g", TypeError),
+        ({SOURCE: (1, "", 2)}, "g", TypeError),
     ],
 )
 @bounded(60)
