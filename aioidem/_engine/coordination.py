@@ -56,7 +56,7 @@ class Coordination:
         the producer's state.
         accumulator: holds the records that are settled when the transaction fails or is aborted.
         requests: registers calls, and passes them to the Sender through `ProducerCore.poll`.
-        effects: ends the producer after a fatal error.
+        effects: ends the producer after a fatal error; has metadata requested.
     """
 
     def __init__(
@@ -248,8 +248,14 @@ class Coordination:
         self.follow()
 
     def on_partitions_added(self, link: Link, answer: AddPartitionsAnswer, now: float) -> None:
-        """Record which partitions were added to the transaction (transactions v1)."""
+        """Record which partitions were added to the transaction (transactions v1).
+
+        If the coordinator does not know one, its topic may have been recreated with fewer. No
+        leader can say so, because nothing is sent to the partition before it is added.
+        """
         link.throttle(answer.throttle_ms, now)
+        if ErrorCode.unknown_topic_or_partition in answer.error_codes.values():
+            self._effects.refresh_metadata()
         self._transactions.on_partitions_added(answer.error_codes, now)
         self.follow()
 

@@ -176,3 +176,24 @@ async def test_a_topic_made_anew_with_fewer_partitions_refuses_what_waited_for_t
                 await named
             await producer.flush()
             assert {d.status for d in free} == {DeliveryStatus.ACKED}
+
+
+@bounded(200)
+async def test_a_coordinator_that_misses_a_partition_has_metadata_asked_for() -> None:
+    """In transactions v1 nothing is sent to a partition before the coordinator has added it.
+
+    So no leader can say that the topic was recreated with fewer partitions.
+    """
+    async with EmbeddedCluster(rtt=RTT, transport="memory", transaction_version=0) as cluster:
+        cluster.create_topic("orders", partitions=8)
+        async with producer_for(cluster, transactional_id="x") as producer:
+            await producer.partitions_for("orders")
+            cluster.delete_topic("orders")
+            cluster.create_topic("orders", partitions=3)
+            began = anyio.current_time()
+            async with producer.transaction():
+                for value in numbered(20):
+                    producer.send_nowait("orders", value, key=value)
+            assert anyio.current_time() - began < 5.0
+        stored = [value for each in range(3) for value in stored_values(cluster, "orders", each)]
+        assert {value for value in stored if value.isdigit()} == set(numbered(20))
