@@ -49,8 +49,8 @@ class FailedAttempts:
     Args:
         where: the partition's name in messages.
         transactional: whether the batches belong to transactions. If so, batches in doubt are
-        neither probed (resent newest first, `recovery`) nor resent under other sequences. Where
-        this would be necessary, the transaction becomes abortable instead.
+        not probed (resent newest first, `recovery`) after OUT_OF_ORDER, nor resent under other
+        sequences. Where this would be necessary, the transaction becomes abortable instead.
         batches: its batches without an outcome.
         ledger: the numbers that are skipped.
         leadership: what the leader has shown.
@@ -199,8 +199,6 @@ class FailedAttempts:
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.find_appended()
         self._retry_later(batch, now)
-        if self._transactional:
-            return
         if (
             self._recovery.rung is Rung.CLEAR
             and batch is self._batches.head

@@ -244,12 +244,15 @@ class PartitionState:
     def begin_transaction(self, number: int, *, gated: bool) -> None:
         """Close the first-ack gate, unless it was closed for this transaction before.
 
-        A closed gate permits one batch in flight until error NONE comes.
+        A closed gate permits one batch in flight until error NONE comes. With KIP-758 it always
+        applies. If all batches in doubt were resent at once, the success of the newest one would
+        prove nothing about the others, and each copy of those is answered DUPLICATE.
 
         Args:
             number: the number of the transaction in this producer; 0 means none.
             gated: whether first-ack gates apply, which depends on the transaction's version.
         """
+        gated = gated or self.window.sequence_cap is not None
         self.gate.begin(number, applies=self.idempotent and gated)
 
     def assess_memory(self, wall_ms: float, expiration: float) -> None:

@@ -655,9 +655,12 @@ def test_duplicate_for_a_batch_that_was_always_refused_is_a_loss() -> None:
     assert (batch.persistence, batch.appended) == (Persistence.IN_DOUBT, False)
 
 
-def test_duplicate_for_the_oldest_of_several_batches_in_doubt_begins_the_ladder() -> None:
+@pytest.mark.parametrize("transactional", [False, True])
+def test_duplicate_for_the_oldest_of_several_batches_in_doubt_begins_the_ladder(
+    transactional: bool,
+) -> None:
     """The leader knows the offsets of its newest batches only, so these are resent first."""
-    bench = Bench()
+    bench = Bench(transactional=transactional)
     first, second = bench.doubt(2)
     assert bench.refuse(bench.send(first), DUPLICATE) is False
     assert (first.state, first.appended) == (BatchState.WAITING, True)
@@ -665,9 +668,9 @@ def test_duplicate_for_the_oldest_of_several_batches_in_doubt_begins_the_ladder(
     assert not second.appended
 
 
-@pytest.mark.parametrize("why", ["alone", "not the oldest", "transactional"])
+@pytest.mark.parametrize("why", ["alone", "not the oldest"])
 def test_duplicate_otherwise_leaves_the_batch_to_be_resent(why: str) -> None:
-    bench = Bench(transactional=why == "transactional")
+    bench = Bench()
     batches = bench.doubt(1 if why == "alone" else 2)
     batch = batches[1 if why == "not the oldest" else 0]
     bench.refuse(bench.send(batch), DUPLICATE)

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, errors
 from aioidem._broker.batch import MAX_SEQUENCE
-from aioidem._broker.intercept import Action, CloseConnection, RequestSeen
+from aioidem._broker.intercept import Action, CloseConnection, Drop, RequestSeen
 from aioidem._broker.virtual import VirtualClient, VirtualCluster, idempotent_batch
 from aioidem.broker import EmbeddedCluster
 
@@ -188,6 +188,45 @@ async def test_twenty_in_flight_survive_lost_answers_once_and_in_order(
         assert stored_values(cluster) == numbered(200)
         assert statistics.epoch_bumps == 0
         assert cluster.max_span("t") == 20
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.anyio
+@bounded(60)
+async def test_a_transaction_survives_lost_answers_to_many_batches(
+    transport: Transport, version: Literal[0, 2]
+) -> None:
+    """Copies of all batches but the newest are answered DUPLICATE, which acknowledges nothing.
+
+    So the newest one has to be resent before the others, whose outcomes follow from its success.
+    """
+    async with EmbeddedCluster(
+        sequence_range=1000, rtt=RTT, transport=transport, transaction_version=version
+    ) as cluster:
+        cluster.create_topic("t")
+        async with producer_for(
+            cluster,
+            broker_dedup="range",
+            max_in_flight_requests_per_connection=20,
+            transactional_id="x",
+            request_timeout=2.0,
+            **ONE_EACH,
+        ) as producer:
+            await producer.begin_transaction()
+            await producer.send("t", b"0")
+            left = 10
+
+            def lose(request: RequestSeen) -> Action | None:
+                nonlocal left
+                left -= request.api_key == PRODUCE
+                return Drop(processed=True) if request.api_key == PRODUCE and left >= 0 else None
+
+            cluster.intercept(lose)
+            for value in numbered(10, 1):
+                producer.send_nowait("t", value)
+            await producer.commit_transaction(30)
+        values = [value for value in stored_values(cluster) if value.isdigit()]
+        assert values == numbered(11)
 
 
 @pytest.mark.anyio
