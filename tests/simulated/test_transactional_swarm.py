@@ -40,6 +40,13 @@ def test_the_first_seeds_in_which_the_id_changes_show_nothing_wrong() -> None:
     assert max(map(len, ids)) > 1
 
 
+def test_the_first_seeds_with_a_range_leave_nothing_unknown() -> None:
+    with quiet():
+        results = [perform(draw_transactional_swarm(seed, doubts=True)) for seed in range(6)]
+    assert [each.violations for each in results] == [[]] * 6
+    assert any(each.retries for each in results)
+
+
 def test_an_identity_that_is_used_under_another_id_is_noticed() -> None:
     broken = mutants.MUTANTS["another id asked for with the old identity"]
     with applied(broken), quiet():

@@ -10,12 +10,17 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._engine import coordinator as coordinator_module
 from aioidem._engine import transactions as transactions_module
+from aioidem._engine.batch import Batch
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.coordinator import CallKind, Verdict
+from aioidem._engine.effects import Effects
+from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
+from aioidem._engine.partition import PartitionState
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_accumulator import RecordAccumulator
+from aioidem._engine.recovery import RecoveryEvent, Rung
 from aioidem._engine.transactions import (
     Call,
     OffsetCommit,
@@ -322,6 +327,7 @@ def recreated(
         base,
         topics=topics,
         transaction_version=version,
+        all_acked=False,
         broker_configs=base.broker_configs | {"auto.create.topics.enable": "false"},
         options=base.options | {"metadata_max_age": age},
         work=work,
@@ -352,6 +358,37 @@ def _noticed_late(seed: int) -> Result:
 @mutant("records for a topic that was recreated do not begin at sequence 0 again", _noticed_late)
 def recreated_topics_begin_again_in_the_same_epoch(patch: Patch) -> None:
     patch(RecordAccumulator, "numbered", lambda _self, _name, _identity: False)
+
+
+# -- brokers of KIP-758 -------------------------------------------------------------------------
+
+
+def _doubtful(seed: int) -> Result:
+    """Run a seed of the swarm in which brokers of KIP-758 answer, and answers are lost."""
+    return perform(draw_transactional_swarm(seed, doubts=True))
+
+
+@mutant("a duplicate of the oldest batch in doubt has the newest one resent", _doubtful)
+def duplicates_are_resent_in_order_for_ever(patch: Patch) -> None:
+    on_duplicate = PartitionState._on_duplicate
+
+    def naive(self: PartitionState, batch: Batch, now: float, out: Effects) -> None:
+        on_duplicate(self, batch, now, out)
+        if self.recovery.rung is Rung.REFUSED:
+            self.recovery.move(RecoveryEvent.RESTART)
+
+    patch(PartitionState, "_on_duplicate", naive)
+
+
+@mutant("with KIP-758 one batch is in flight until the leader has acknowledged one", _doubtful)
+def no_gate_with_a_range(patch: Patch) -> None:
+    begin = FirstAckGate.begin
+
+    def naive(self: FirstAckGate, transaction: int, *, applies: bool) -> None:
+        del applies
+        begin(self, transaction, applies=False)
+
+    patch(FirstAckGate, "begin", naive)
 
 
 # -- other transactional ids --------------------------------------------------------------------

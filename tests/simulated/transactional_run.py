@@ -373,6 +373,7 @@ class _Seat:
             outcome=self._outcome,
             max_in_flight=whole.schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=whole.schedule.options.get("trust_base_offset", True),
+            windowed=whole.schedule.options.get("broker_dedup", "window") == "window",
         )
         self.watch = FrameWatch(self.monitor, [], self.note_recreated, self.heard)
         # The transaction that may not be committed any more: an answer has shown that a topic was
@@ -817,6 +818,9 @@ class _Application:
             }
         )
         whole.result.violations += core.numbers.judge(whole.now)
+        unknown = core.counters.records_unknown
+        if whole.schedule.all_acked and unknown:
+            whole.report(Anomaly.BASELESS, f"{unknown} records, whose doubt could be resolved")
         whole.result.batches += core.counters.batches_sent
         whole.result.retries += core.counters.batches_retried
 

@@ -8,6 +8,9 @@ twins, killed processes, transactions that outlive their timeout.
 A topic may be recreated, also inside a transaction: what of the transaction was in the deleted log
 is gone, and the rest is committed as a whole or not at all. Not drawn are the other faults that
 lose acknowledged data (unclean elections): under them nothing is promised about a transaction.
+
+Some seeds have a small buffer, and some have brokers of KIP-758. Of those, half lose answers only:
+no record may end UNKNOWN there.
 """
 
 from __future__ import annotations
@@ -34,14 +37,17 @@ SHARED_FEATURES = (
 """The features of the swarm that schedules of transactions have as well."""
 
 _MOST_FAULTS = 24
+# The shares of the schedules with small buffers, and with brokers of KIP-758.
+_SMALL, _RANGE = 0.1, 0.15
 
 
 class _Drawer(TransactionalDrawer, SwarmDrawer):
     """The drawer of one schedule."""
 
-    def __init__(self, seed: int, always: Collection[str]) -> None:
+    def __init__(self, seed: int, always: Collection[str], *, doubts: bool = False) -> None:
         SwarmDrawer.__init__(self, seed, kind_of(seed))
         self.always = always
+        self.doubts = doubts
         self.r = random.Random(f"transactional swarm {seed}")
         self.coordination = []
 
@@ -55,6 +61,7 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
             for _ in range(1 if once else self.rate):
                 if len(self.faults) + len(self.glitches) + len(self.coordination) < _MOST_FAULTS:
                     add(self)
+        self._room()
         return dataclasses.replace(
             self._schedule({*ONLY_HERE, "recreate"}), features=tuple(self.features)
         )
@@ -65,6 +72,39 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
         self.rate = r.choice((1, 2, 4)) if share < 0.1 else r.choice((1, 1, 2))
         chosen = [name for name in _FEATURES if r.random() < share or name in self.always]
         return chosen or [r.choice(list(_FEATURES))]
+
+    def _room(self) -> None:
+        """Draw a small buffer, and brokers of KIP-758.
+
+        They are drawn apart, so that the seeds without them keep their meaning.
+        """
+        self.r = r = random.Random(f"transactional room {self.seed}")
+        if r.random() < _SMALL:
+            self.values["options"]["buffer_memory"] = r.choice((4000, 10_000))
+        if r.random() < _RANGE or self.doubts:
+            self._range()
+            if r.random() < 0.5 or self.doubts:
+                self._heal_in_time()
+
+    def _heal_in_time(self) -> None:
+        """Draw no fault but lost answers to many batches, after which no record may end UNKNOWN."""
+        self.faults.clear()
+        self.glitches.clear()
+        self.coordination.clear()
+        for _ in self._times(1, 6):
+            self._glitch("drop", True, self.r.random() < 0.8)
+        # If the answer to a TxnOffsetCommit is lost, other offsets make the transaction abortable.
+        work = tuple(dataclasses.replace(each, groups=()) for each in self.values["work"])
+        self.values |= {"all_acked": True, "topic_configs": {}, "work": work}
+        self.values["options"] |= {
+            "request_timeout": 2.0,
+            "delivery_timeout": 120.0,
+            "transaction_timeout": 600.0,
+            "max_block": 200.0,
+            "max_in_flight_requests_per_connection": 20,
+            "batch_size": 1,
+            "late_sealing": False,
+        }
 
     # -- what only transactions have ---------------------------------------------------------------
 
@@ -191,11 +231,14 @@ _FEATURES: dict[str, tuple[bool, Callable[[Any], None]]] = {
 }
 
 
-def draw_transactional_swarm(seed: int, *, other_ids: bool = False) -> Schedule:
+def draw_transactional_swarm(
+    seed: int, *, other_ids: bool = False, doubts: bool = False
+) -> Schedule:
     """Return the schedule that the swarm of transactions draws for a seed.
 
     Args:
         seed: the seed.
         other_ids: whether the feature "other ids" is drawn in any case.
+        doubts: whether it has brokers of KIP-758, and no fault but lost answers, in any case.
     """
-    return _Drawer(seed, ["other ids"] * other_ids).draw()
+    return _Drawer(seed, ["other ids"] * other_ids, doubts=doubts).draw()
