@@ -123,6 +123,10 @@ class Effects:
             LogLine.TRANSACTION_FAILED, f"{where}: the transaction must be aborted: {error}"
         )
 
+    def not_added(self, topic: str, partition: int) -> str | None:
+        """Return why a partition is not in the open transaction yet, in words; None if it is."""
+        return self._transactions.not_added(topic, partition)
+
     def window_changed(self, where: str, route: Route | None, before: int, after: int) -> None:
         """Report that a leader names another window than before (KIP-1269).
 

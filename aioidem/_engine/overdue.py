@@ -64,6 +64,10 @@ class LeaderStatus(NamedTuple):
     """Why the last of them failed."""
     throttle: float = 0.0
     """By how many seconds the broker has lately delayed this client, because of a quota."""
+    not_added: str | None = None
+    """Why the partition is not in the open transaction yet, for messages; None if it is, or if it
+    need not be added (see `Transactions.not_added`).
+    """
 
 
 def overdue(
@@ -134,6 +138,8 @@ def obstacle(
         )
     if not identified:
         return "the cluster has granted no producer id"
+    if leader.not_added is not None:
+        return leader.not_added
     duration = "" if trouble is None else f", for {now - trouble.since:.1f} s"
     slowed = ""
     if leader.throttle:
@@ -153,6 +159,8 @@ def _advice(leader: LeaderStatus) -> str:
         return "Check this client's credentials, and where they come from"
     if leader.down_since is not None:
         return f"Check whether {leader.name} runs and can be reached at that address from here"
+    if leader.not_added is not None:
+        return "Check the log of that coordinator"
     if leader.throttle:
         return "Send less, or raise this client's quota"
     return f"Check the log of {leader.name}, and whether it keeps up"

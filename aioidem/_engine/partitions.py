@@ -209,6 +209,7 @@ class Partitions:
             node.backoff.failures,
             node.last_error,
             0.0 if node.link is None else node.link.throttle_at(now),
+            self._effects.not_added(state.topic, state.partition),
         )
 
     def unreachable(self, now: float) -> errors.KafkaConnectionError | None:

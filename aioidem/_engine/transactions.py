@@ -459,6 +459,19 @@ class Transactions:
             self._wanted.append(which)
         return False
 
+    def not_added(self, topic: str, partition: int) -> str | None:
+        """Return why a partition that is to be added to the transaction is not yet, in words.
+
+        None if it has been added, or need not be.
+        """
+        if (topic, partition) not in self._wanted:
+            return None
+        refusal = "" if self.last_refusal is None else f"; the last answer: {self.last_refusal}"
+        return (
+            f"the coordinator of {self.coordinator.in_words} has not added the partition to the "
+            f"transaction{refusal}"
+        )
+
     @property
     def gated(self) -> bool:
         """Whether first-ack gates (one batch in flight until the first ack) apply: only in v1.

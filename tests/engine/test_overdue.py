@@ -51,8 +51,9 @@ def trouble(*reasons: str, since: float = 80.0) -> Trouble:
             True,
             THROTTLED,
         ),
+        (UP._replace(throttle=2.5, not_added="not added"), True, "not added"),
         (
-            DOWN,
+            DOWN._replace(not_added="not added"),
             False,
             "no connection to the leader, broker 1 (b1:9092), for 10.0 s and 3 attempts: refused",
         ),

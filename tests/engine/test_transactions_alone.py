@@ -1030,3 +1030,15 @@ def test_a_producer_that_died_raises_a_copy_of_the_reason(way: str) -> None:
         assert raised.value is not bench.of.cause
     assert bench.next() is None
     assert bench.of.awaits is None
+
+
+def test_a_partition_that_was_not_added_is_explained_by_the_last_answer() -> None:
+    bench = Bench(V1).adding()
+    named = "the coordinator of transactional id 'x' has not added the partition to the transaction"
+    assert bench.of.not_added("t", 0) == named
+    assert bench.of.not_added("t", 2) is None
+    bench.answer(bench.call(CallKind.ADD_PARTITIONS), ErrorCode.coordinator_load_in_progress)
+    told = bench.of.not_added("t", 0) or ""
+    assert told.startswith(f"{named}; the last answer: [Error 14]")
+    bench.answer(bench.call(CallKind.ADD_PARTITIONS, FIRST_DELAY * 2), ErrorCode.none)
+    assert bench.of.not_added("t", 0) is None

@@ -107,6 +107,27 @@ async def test_a_leader_that_refuses_is_named_with_its_last_answer() -> None:
 
 
 @bounded(200)
+async def test_a_coordinator_that_does_not_add_a_partition_is_named_and_not_the_leader() -> None:
+    """In transactions v1 nothing is sent to a leader before the coordinator has added it."""
+    async with EmbeddedCluster(brokers=2, transport="memory", transaction_version=0) as cluster:
+        cluster.create_topic("orders", partitions=4)
+        cluster.move_coordinator("x", 1 - cluster.leader("orders", 3))
+        async with producer_for(cluster, transactional_id="x", **TIMES) as producer:
+            await producer.begin_transaction()
+            cluster.fail_coordinator("x", ErrorCode.coordinator_load_in_progress)
+            record = producer.send_nowait("orders", b"1", partition=3)
+            with pytest.raises(errors.KafkaTimeoutError) as waited:
+                await producer.flush(5)
+            with pytest.raises(errors.DeliveryTimeoutError) as caught:
+                await record
+        for told in (str(waited.value), str(caught.value)):
+            assert "the coordinator of transactional id 'x' has not added the partition" in told
+            assert "the last answer: [Error 14]" in told
+            assert "the leader" not in told
+        assert str(caught.value).endswith("log of that coordinator, or raise delivery_timeout")
+
+
+@bounded(200)
 async def test_a_leader_that_is_silent_leaves_records_that_may_be_written() -> None:
     """Records that were sent and not answered are "perhaps written" in the error, too."""
     async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
