@@ -129,6 +129,14 @@ class IdentityLedger:
         self._move(IdentityEvent.RENEW)
         self.current = ProducerIdentity(producer_id, epoch)
 
+    def is_newer(self, producer_id: int, epoch: int) -> bool:
+        """Return whether an identity that is granted now is not the present one, or an older epoch.
+
+        Partitions that gave up sequence numbers wait for a newer one.
+        """
+        current = self.current
+        return current is None or producer_id != current.producer_id or epoch > current.epoch
+
     def is_shared(self, producer_id: int, epoch: int) -> bool:
         """Return whether another producer was seen to use an identity that is granted now.
 

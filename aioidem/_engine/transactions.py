@@ -697,14 +697,17 @@ class Transactions:
             self._refused(call, error_code, now)
 
     def on_init(self, error_code: int, producer_id: int, epoch: int, now: float) -> None:
-        """Handle the answer to InitProducerId; after a success without an id, request it again."""
+        """Handle the answer to InitProducerId.
+
+        After a success without an id, or without a newer one than the present, request it again.
+        """
         call, self._calling = self._calling, None
         if call is None or self.state not in (
             TransactionState.INITIALISING,
             TransactionState.RENEWING,
         ):
             return
-        if error_code == ErrorCode.none and producer_id >= 0 and epoch >= 0:
+        if error_code == ErrorCode.none and self._grants(producer_id, epoch):
             self._identity.renew(producer_id, epoch)
             self._renew = False
             self._rotated_until = 0.0
@@ -786,7 +789,7 @@ class Transactions:
             self._refused(call, error_code, now)
             return
         self._heard()
-        if producer_id >= 0 and epoch >= 0:
+        if self._grants(producer_id, epoch):
             former = self._identity.current
             rotated = former is not None and former.producer_id != producer_id
             self._rotated_until = now + _COMPLETING if rotated else 0.0
@@ -795,6 +798,10 @@ class Transactions:
         elif self.version >= V2:
             self._renew = True
         self._finish(committed=call.commit)
+
+    def _grants(self, producer_id: int, epoch: int) -> bool:
+        """Return whether an answer names an identity, and a newer one than the present."""
+        return min(producer_id, epoch) >= 0 and self._identity.is_newer(producer_id, epoch)
 
     def _has_nothing(self, error_code: int, now: float) -> bool:
         """Return whether an error code means that the coordinator has no transaction to abort.

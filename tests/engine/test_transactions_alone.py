@@ -600,7 +600,7 @@ def test_a_commit_that_may_have_taken_place_cannot_be_aborted() -> None:
         bench.of.abort()
 
 
-@pytest.mark.parametrize("answer", [(0, 1), (7, 0), (9, 5)])
+@pytest.mark.parametrize("answer", [(0, 1), (7, 1), (9, 0), (9, 5)])
 def test_the_end_of_v2_grants_the_next_identity(answer: tuple[int, int]) -> None:
     bench = bring(V2, "committing")
     bench.of.renew()
@@ -609,8 +609,8 @@ def test_the_end_of_v2_grants_the_next_identity(answer: tuple[int, int]) -> None
     assert bench.state() is READY
 
 
-@pytest.mark.parametrize("answer", [(-1, 1), (7, -1), (-1, -1)])
-def test_an_end_of_v2_without_an_identity_is_followed_by_a_request_for_one(
+@pytest.mark.parametrize("answer", [(-1, 1), (7, -1), (-1, -1), (7, 0)])
+def test_an_end_of_v2_without_a_new_identity_is_followed_by_a_request_for_one(
     answer: tuple[int, int],
 ) -> None:
     bench = bring(V2, "committing")
@@ -624,6 +624,31 @@ def test_an_end_of_v2_without_an_identity_is_followed_by_a_request_for_one(
     bench.of.commit()
     assert bench.next() is None
     assert bench.state() is READY, "the epoch is requested once"
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+@pytest.mark.parametrize("again", [2, 3])
+def test_an_epoch_that_is_granted_again_is_none(version: int, again: int) -> None:
+    """Partitions that gave up numbers of an epoch wait for a newer one, and would for ever."""
+    bench = bring(version, "ready")
+    bench.of.begin(version)
+    bench.of.renew()
+    bench.of.commit()
+    assert bench.next() is None, "nothing was written"
+    bench.call(CallKind.INIT)
+    bench.of.on_init(0, 7, 3, 0.0)
+    bench.of.begin(version)
+    bench.of.renew()
+    bench.of.commit()
+    assert bench.next() is None
+    bench.call(CallKind.INIT)
+    bench.of.on_init(0, 7, again, 5.0)
+    assert bench.state() is RENEWING
+    assert bench.identity == ProducerIdentity(7, 3)
+    assert bench.next(5.0) is None, "it is requested again after a pause"
+    bench.call(CallKind.INIT, 5.0 + FIRST_DELAY)
+    bench.of.on_init(0, 7, 4, 6.0)
+    assert (bench.state(), bench.identity) == (READY, ProducerIdentity(7, 4))
 
 
 def test_the_end_of_v1_keeps_the_identity() -> None:

@@ -8,6 +8,7 @@ over TCP. `tests.simulated.read_committed` reads from the log what read_committe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from aioidem import (
     TopicPartition,
 )
 from aioidem._broker.entities import ZERO_MS, respond
-from aioidem._broker.intercept import Action, Drop, RequestSeen, Respond
+from aioidem._broker.intercept import Action, Drop, RequestSeen, Respond, Rewrite
 from aioidem._producer.native import internals
 from aioidem._protocol.versions import ApiKey
 from aioidem.broker import EmbeddedCluster
@@ -639,3 +640,28 @@ async def test_a_consumer_that_has_lost_its_place_cannot_commit(version: Version
             fresh = ConsumerGroupMetadata("g", 3, "member")
             await producer.send_offsets_to_transaction({SOURCE: 2}, fresh)
         assert (committed(cluster), position(cluster)) == ([b"2"], 2)
+
+
+@bounded(300)
+async def test_an_end_that_grants_the_same_epoch_again_costs_no_partition(version: Version) -> None:
+    """A partition whose sequences were given up would wait for a newer epoch for ever."""
+    async with running(version, delivery_timeout=40.0) as (cluster, producer):
+        async with producer.transaction():
+            await producer.send("t", b"1")
+        statistics = producer.statistics()
+        again = {"producer_id": statistics.producer_id, "producer_epoch": statistics.producer_epoch}
+
+        def same(request: RequestSeen) -> Action | None:
+            if request.api_key != ApiKey.END_TXN or version == 0:
+                return None
+            return Rewrite(lambda answer: dataclasses.replace(answer, **again))
+
+        cluster.intercept(same)
+        await producer.begin_transaction()
+        await producer.send("t", b"2")
+        cluster.hold_high_watermark("t")
+        producer.send_nowait("t", b"3")
+        await producer.abort_transaction()
+        cluster.release_high_watermark("t")
+        await works(cluster, producer)
+        assert committed(cluster) == [b"1", b"works"]
