@@ -191,7 +191,8 @@ class DoubtResolution:
             else:
                 state.lookup.give_up_doubt(self._effects)
             return
-        if self._wall_ahead is None or not state.suspicion.forbids_resend:
+        doubtful = state.suspicion.forbids_resend and state.batches.in_doubt
+        if self._wall_ahead is None or not doubtful:
             state.lookup.end()
             return
         page = written_batches(answer.records)

@@ -439,6 +439,25 @@ def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
     rig.assert_drained()
 
 
+def test_a_log_that_gives_no_records_is_not_read_on_when_nothing_is_in_doubt_any_more() -> None:
+    """Its empty pages would keep what is refused later from being sent again."""
+    rig, _ = doubted(1, delivery_timeout=40.0, request_timeout=10.0)
+    while rig.outcomes[1].status is PENDING:
+        rig.page(high_watermark=5)
+        rig.tick(1.0)
+    assert rig.outcomes[1].status is UNKNOWN
+    assert rig.outcomes[1].at is not None
+    assert rig.outcomes[1].at < 1045.0
+    rig.page(high_watermark=5)
+    rig.send()
+    rig.fail(rig.outstanding()[0], NOT_ENOUGH_REPLICAS)
+    rig.tick(1.0)
+    assert not rig.held
+    assert [each.sequence for each in rig.outstanding()] == [0]
+    rig.ack_all()
+    rig.assert_drained()
+
+
 def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
     """A refused batch below one that is found in the log ends NOT_WRITTEN (simulation seed 37036).
 
