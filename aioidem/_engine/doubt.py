@@ -43,6 +43,8 @@ has answered or is disconnected.
 """
 # The clock that stamps records counts milliseconds: so much later, in seconds, it has moved on.
 _CLOCK_TICK = 0.001
+# The end of the committed log, if its leader does not know it: behind each offset.
+_NOT_TOLD = 1 << 63
 
 _SUSPECT_WARNING = (
     "{partition.topic}-{partition.partition}: record timestamps are more than half of the brokers' "
@@ -195,15 +197,21 @@ class DoubtResolution:
         if self._wall_ahead is None or not doubtful:
             state.lookup.end()
             return
+        end = answer.high_watermark
+        if end <= state.log.offset:
+            # The leader was just elected, and does not know yet that what was acknowledged is
+            # committed, nor what came after it.
+            end = _NOT_TOLD
         page = written_batches(answer.records)
-        owed = None if page else state.read_back.owed(answer.high_watermark)
+        owed = None if page else state.read_back.owed(end)
         if owed is not None:
-            # The broker sends no records now, perhaps because the client has reached its quota. To
-            # begin again would use up the quota, so the same page is requested again.
+            # The broker sends no records now, perhaps because the client has reached its quota, or
+            # because the page is not known to be committed. To begin again would use up the quota,
+            # so the same page is requested again.
             state.setbacks.wait_until(now + self._config.retry_backoff)
             self._next_pages.append((state, link, owed))
             return
-        following = state.lookup.take_page(page, answer.high_watermark, self._effects)
+        following = state.lookup.take_page(page, end, self._effects)
         if following is not None:
             self._next_pages.append((state, link, following))
 

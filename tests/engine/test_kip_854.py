@@ -604,6 +604,42 @@ def test_a_leader_that_moved_meanwhile_is_asked_again(code: int) -> None:
     assert rig.outcomes[1].status is ACKED
 
 
+def test_a_leader_that_does_not_know_yet_what_is_committed_is_asked_again() -> None:
+    """Its high watermark is below what was acknowledged, so its log goes on behind it.
+
+    A leader that was just elected hears from its followers how far its log is committed.
+    """
+    rig, requests = dated(1, brokers=2)
+    rig.move_leader(2, 1, seconds=0.1)
+    rig.lose(requests[0].link)
+    rig.tick(2.0)
+    rig.page(high_watermark=0)
+    assert rig.outcomes[1].status is PENDING
+    assert not rig.held
+    wait_until(rig, lambda: bool(rig.held))
+    rig.page((requests[0], 1))
+    assert (rig.outcomes[1].status, rig.outcomes[1].offset) == (ACKED, 1)
+    rig.assert_drained()
+
+
+def test_the_log_is_read_beyond_a_high_watermark_below_what_was_acknowledged() -> None:
+    """The batches up to that high watermark are those that the leader knows to be committed."""
+    rig, (first, second, third) = dated(3)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(third, 3)
+    rig.tick(1.0)
+    rig.page((first, 1), high_watermark=2)
+    assert rig.statuses == [ACKED, ACKED, PENDING, ACKED]
+    rig.page(high_watermark=2)
+    assert rig.outcomes[2].status is PENDING
+    wait_until(rig, lambda: bool(rig.held))
+    assert rig.held[0].offset == 2
+    rig.page((second, 2), (third, 3))
+    assert rig.statuses == [ACKED] * 4
+    rig.assert_drained()
+
+
 def test_a_rejected_batch_of_a_suspect_partition_is_sent_again_as_ever() -> None:
     """A rejected batch of a suspect partition is resent, because no copy of it can be anywhere."""
     rig, (first,) = dated(1)
