@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from aioidem._config import ProducerConfig
 from aioidem._engine.broker_facts import BrokerInquiries
 from aioidem._engine.classify import RETRIABLE_FETCH_ERRORS, RETRIABLE_TOPIC_ERRORS
-from aioidem._engine.cluster import ClusterView
+from aioidem._engine.cluster import NO_LEADER, ClusterView
 from aioidem._engine.connections import Connections
 from aioidem._engine.effects import Effects
 from aioidem._engine.links import Leaving, Link
@@ -128,7 +128,7 @@ class DoubtResolution:
                 LogLine.STATE_EXPIRED,
                 _SUSPECT_WARNING.format(partition=state, seconds=self._inquiries.expiration),
             )
-        if link is not None:
+        if link is not None and not self._is_deposed(state):
             self._ask_leader(state, link, now)
 
     def _ask_leader(self, state: PartitionState, link: Link, now: float) -> None:
@@ -143,6 +143,20 @@ class DoubtResolution:
                 state.lookup.give_up_doubt(self._effects)
             else:
                 self._read(state, link, offset, now)
+
+    def _is_deposed(self, state: PartitionState) -> bool:
+        """Return whether the partition has another leader than that of its route, or a new epoch.
+
+        Its log is that of a follower, and may lack what the new leader has.
+        """
+        view = self._cluster.leader_of(state.topic, state.partition)
+        route = state.leadership.route
+        if view is None or route is None:
+            return False
+        return view.leader_epoch != route.leader_epoch or view.leader_id not in (
+            route.leader_id,
+            NO_LEADER,
+        )
 
     # -- reading the log back
 
@@ -168,8 +182,17 @@ class DoubtResolution:
     def _read(self, state: PartitionState, link: Link, offset: int, now: float) -> None:
         token = self._requests.register(link, RequestKind.READ_BACK, now, state)
         state.read_back.asked(token)
+        route = state.leadership.route
         self._requests.add(
-            ReadBack(link.link_id, token, state.topic, state.topic_id, state.partition, offset)
+            ReadBack(
+                link.link_id,
+                token,
+                state.topic,
+                state.topic_id,
+                state.partition,
+                offset,
+                -1 if route is None else route.leader_epoch,
+            )
         )
 
     def on_read_back(
@@ -194,7 +217,7 @@ class DoubtResolution:
                 state.lookup.give_up_doubt(self._effects)
             return
         doubtful = state.suspicion.forbids_resend and state.batches.in_doubt
-        if self._wall_ahead is None or not doubtful:
+        if self._wall_ahead is None or not doubtful or self._is_deposed(state):
             state.lookup.end()
             return
         end = answer.high_watermark

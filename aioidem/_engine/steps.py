@@ -168,6 +168,10 @@ class ReadBack(NamedTuple):
     topic_id: UUID | None
     partition: int
     offset: int
+    leader_epoch: int = -1
+    """A broker that knows another epoch refuses the request: it may be a follower by now, and those
+    are read, too (KIP-392). -1 if the epoch is not known.
+    """
 
 
 class FindCoordinator(NamedTuple):

@@ -161,7 +161,12 @@ def read_back(step: steps.ReadBack) -> Question:
     return Question(
         ApiKey.FETCH,
         lambda version: read_back_request(
-            version, step.topic, step.topic_id, step.partition, step.offset
+            version,
+            step.topic,
+            step.topic_id,
+            step.partition,
+            step.offset,
+            leader_epoch=step.leader_epoch,
         ),
         lambda response: read_back_answer(response, step.partition),
         at_most=READ_BACK_VERSION if step.topic_id is not None else READ_BACK_VERSION - 1,

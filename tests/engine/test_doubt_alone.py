@@ -257,6 +257,7 @@ def test_the_log_is_read_after_the_last_acknowledged_offset() -> None:
     assert isinstance(step, ReadBack)
     assert (step.link_id, step.topic, step.partition) == (alone.link.link_id, T, 0)
     assert step.offset == alone.rig.outcomes[0].offset + 1
+    assert step.leader_epoch == 0, "as long as it is the leader of this epoch"
     assert alone.link.outstanding[step.token].kind is RequestKind.READ_BACK
     assert alone.prepare(alone.state.setbacks.retry_at) == []
 

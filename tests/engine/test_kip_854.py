@@ -622,6 +622,36 @@ def test_a_leader_that_does_not_know_yet_what_is_committed_is_asked_again() -> N
     rig.assert_drained()
 
 
+def test_a_leader_that_is_known_to_be_deposed_is_not_asked_for_its_log() -> None:
+    """It may lack what the new leader has, which is asked as soon as there is a connection."""
+    rig, (request,) = dated(1, brokers=2)
+    rig.down.add(2)
+    rig.leaders[T, 0] = (2, 1)
+    rig.fail(request, REQUEST_TIMED_OUT)
+    rig.refresh(3.0)
+    assert not rig.held
+    rig.down.clear()
+    wait_until(rig, lambda: bool(rig.held))
+    (step,) = rig.held
+    assert (rig.links[step.link_id].host, step.leader_epoch) == ("b2", 1)
+    rig.page((request, 1))
+    assert (rig.outcomes[1].status, rig.outcomes[1].offset) == (ACKED, 1)
+    rig.assert_drained()
+
+
+def test_a_page_of_a_leader_that_was_deposed_meanwhile_proves_nothing() -> None:
+    """A batch that is not in it may be in the log of the new leader, which is not connected yet."""
+    rig, (request,) = dated(1, brokers=2)
+    rig.fail(request, REQUEST_TIMED_OUT)
+    rig.tick(1.0)
+    assert len(rig.held) == 1
+    rig.down.add(2)
+    rig.move_leader(2, 1)
+    rig.page()
+    assert rig.outcomes[1].status is PENDING
+    assert not rig.held
+
+
 def test_the_log_is_read_beyond_a_high_watermark_below_what_was_acknowledged() -> None:
     """The batches up to that high watermark are those that the leader knows to be committed."""
     rig, (first, second, third) = dated(3)
