@@ -124,6 +124,8 @@ class FailedAttempts:
         self._leadership.refused(batch, now, out, out_of_order=out_of_order)
         if disposition.refresh_metadata:
             out.refresh_metadata()
+        if disposition.action is Action.FAIL and not disposition.precedes_append:
+            self._question_leader()
         if batch.settled:
             return False  # the answer to a resend of a batch that has its outcome already
         self._gate.close()
@@ -132,9 +134,7 @@ class FailedAttempts:
             self._on_duplicate(batch, now, out)
             return False
         batch.learn(Evidence.REFUSED if disposition.precedes_append else Evidence.AMBIGUOUS, now)
-        if disposition.action is Action.FAIL and not disposition.precedes_append:
-            self._question_leader()
-        elif not disposition.precedes_append:
+        if disposition.action is not Action.FAIL and not disposition.precedes_append:
             batch.go_astray()
         match disposition.action:
             case Action.OUT_OF_ORDER:
@@ -168,6 +168,7 @@ class FailedAttempts:
         A code that is not in the table of `classify` may mean that the leader lost the producer's
         state. Then the success of a batch that is in flight now proves nothing about earlier ones.
         """
+        self._gate.close()
         self._gate.question()
         for batch in self._batches.unresolved:
             if batch.attempt is not None:

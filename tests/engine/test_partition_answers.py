@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._engine.batch import Batch, BatchState, Persistence
 from aioidem._engine.record import RecordGroup
@@ -466,6 +467,22 @@ def test_after_an_unlisted_code_no_success_in_flight_proves_anything(
     assert (first.in_doubt, first.astray) == (True, False)
     bench.refuse(second, code)
     assert bench.state.gate.questioned is questioned
+
+
+def test_an_unlisted_code_for_a_batch_that_has_ended_counts_as_well() -> None:
+    """It may say that the leader has lost the producer's state, whatever batch it answers."""
+    bench = Bench()
+    bench.ack(bench.send(), 0)
+    ended = bench.send(deadline=200.0)
+    doubtful, success = bench.send(), bench.send()
+    bench.expire(200.0)
+    bench.refuse(ended, UNLISTED)
+    assert not bench.state.gate_open
+    bench.refuse(doubtful, ErrorCode.unknown_server_error)
+    bench.ack(success, 3)
+    assert bench.statuses == [ACKED, UNKNOWN, ACKED]
+    assert doubtful.in_doubt
+    assert bench.rung() is Rung.SALVAGE
 
 
 def test_a_permanent_refusal_fails_the_batch_and_gives_up_its_numbers() -> None:
