@@ -103,6 +103,7 @@ class Partitions:
         if state in self.busy:
             return
         self.busy[state] = None
+        state.setbacks.forget()  # what failed before is not what this record waits for
         state.begin_transaction(self._transaction, gated=self._gated)
 
     def served(self, state: PartitionState) -> None:

@@ -18,7 +18,8 @@ class Setbacks:
         self._retry = retry
         # Before this time nothing is sent, in seconds.
         self.retry_at = 0.0
-        # What has failed since the last acknowledgement, for messages; None after a success.
+        # What has failed since the last acknowledgement, for messages; None after a success, and
+        # when a record comes after the partition had nothing to do.
         self.trouble: Trouble | None = None
 
     def failed(self, reason: KafkaError | str, now: float) -> None:
@@ -63,4 +64,8 @@ class Setbacks:
         """Forget the failures: a batch was acknowledged."""
         self._retry.reset()
         self.retry_at = 0.0
+        self.trouble = None
+
+    def forget(self) -> None:
+        """Forget what has failed, but not the back-off: nothing waited any more."""
         self.trouble = None

@@ -477,7 +477,7 @@ def test_an_unlisted_code_for_a_batch_that_has_ended_counts_as_well() -> None:
     doubtful, success = bench.send(), bench.send()
     bench.expire(200.0)
     bench.refuse(ended, UNLISTED)
-    assert not bench.state.gate_open
+    assert not bench.state.leadership.gate_open
     bench.refuse(doubtful, ErrorCode.unknown_server_error)
     bench.ack(success, 3)
     assert bench.statuses == [ACKED, UNKNOWN, ACKED]

@@ -642,6 +642,20 @@ def test_a_deadline_that_passed_names_the_option_and_the_partition(sent: bool) -
     assert ("producer.resolve(error)" in told) is sent
 
 
+def test_what_an_earlier_record_waited_for_is_not_what_a_later_one_waits_for() -> None:
+    """The partition had a leader in between, and nothing to send."""
+    rig = Rig(delivery_timeout=4.0, request_timeout=3.0).start()
+    for epoch in (1, 3):
+        rig.move_leader(-1, epoch)
+        rig.send()
+        rig.tick(5.0)
+        rig.move_leader(1, epoch + 1)
+        rig.tick(3600.0)
+    assert rig.statuses == [NOT_WRITTEN] * 2
+    for outcome in rig.outcomes:
+        assert "no leader for 4.0 s" in str(outcome.error)
+
+
 def test_a_deadline_that_passed_in_the_queue_names_what_the_record_waited_for() -> None:
     """The error of a record that waited behind an unresolved batch names that batch's last error.
 
