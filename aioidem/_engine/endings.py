@@ -131,12 +131,17 @@ class Endings:
         self._batches.unresolved.remove(batch)
         self._log.reach(batch, base_offset)
         topic, partition = self._topic_partition
+        appended_at = -1 if answer is None else answer.log_append_time_ms
+        if appended_at == batch.max_timestamp_ms and batch.attempts > 1:
+            # The answer to a duplicate names the timestamp of the stored batch, which is no log
+            # append time if it is the batch's own.
+            appended_at = -1
         outcome = Outcome(
             topic,
             partition,
             _ACKED,
             base_offset=base_offset,
-            log_append_time_ms=-1 if answer is None else answer.log_append_time_ms,
+            log_append_time_ms=appended_at,
             log_start_offset=-1 if answer is None else answer.log_start_offset,
             attempts=batch.attempts,
             topic_partition=self._topic_partition,

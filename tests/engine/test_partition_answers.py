@@ -35,7 +35,7 @@ from .driver import (
     UNKNOWN_PRODUCER_ID,
     T,
 )
-from .partition_bench import FIRST, HOME, RECONNECTED, SECOND, Bench, error
+from .partition_bench import FIRST, HOME, RECONNECTED, SECOND, STAMP_MS, Bench, error
 
 UNLISTED = 12345
 
@@ -60,6 +60,21 @@ def test_a_success_settles_its_batch_with_what_the_answer_says() -> None:
     assert not meters.doubts
     assert (bench.state.batches.unresolved, bench.state.batches.outstanding) == ([], 0)
     assert (bench.state.log.offset, bench.state.log.ordinal) == (42, 0)
+
+
+@pytest.mark.parametrize(("told", "appended_at"), [(STAMP_MS, -1), (STAMP_MS + 1, STAMP_MS + 1)])
+def test_the_timestamp_of_a_stored_copy_is_no_log_append_time(told: int, appended_at: int) -> None:
+    """A broker answers a duplicate with the stored batch's timestamp, also with CreateTime.
+
+    Each record has its own timestamp then. The answer to a first attempt names the broker's time.
+    """
+    bench = Bench()
+    (batch,) = bench.doubt(1)
+    bench.ack(bench.send(batch), 1, log_append_time_ms=told)
+    first = bench.send()
+    bench.ack(first, 2, log_append_time_ms=STAMP_MS)
+    times = [each.outcome.log_append_time_ms for each in bench.told.settlements]
+    assert times == [appended_at, STAMP_MS]
 
 
 def test_a_success_acknowledges_what_it_proves_without_offset_and_times() -> None:
