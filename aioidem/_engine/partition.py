@@ -281,10 +281,9 @@ class PartitionState:
         if self.batches.outstanding:
             return False
         same_leader = known is not None and known.same_leader(route)
-        another = known is not None and not same_leader
-        if another:
+        if known is not None and not same_leader:
             self.suspicion.leader_changed()
-        self.setbacks.led(anew=another)
+            self.setbacks.leader_changed()
         self.leadership.take(route)
         self.read_back.end()
         if same_leader and self.recovery.pauses:

@@ -145,6 +145,7 @@ class ProduceRequests:
             state.setbacks.leaderless(now)
             self._effects.refresh_metadata()
             return None
+        state.setbacks.led()
         link = self._requests.link_to(view.leader_id, now)
         if link is None:
             if view.leader_id not in self._connections.nodes:

@@ -38,16 +38,14 @@ class Setbacks:
             self.trouble = Trouble(now)
         return self.trouble
 
-    def led(self, *, anew: bool) -> None:
-        """Note that the partition has a leader.
-
-        Args:
-            anew: whether it is another one than before, to which the back-off does not apply.
-        """
-        if anew:
-            self.retry_at = 0.0
+    def led(self) -> None:
+        """Note that metadata names a leader."""
         if self.trouble is not None:
             self.trouble.leaderless_since = None
+
+    def leader_changed(self) -> None:
+        """End the back-off, which applied to the leader before."""
+        self.retry_at = 0.0
 
     def back_off(self, now: float) -> None:
         """Wait for longer than after the last failure, unless the partition waits already."""

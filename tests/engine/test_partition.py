@@ -232,7 +232,6 @@ def test_on_another_route_all_that_was_learned_on_the_old_one_is_forgotten(route
     state = bench.state
     first, second = bench.pipelined(2, retained=20)
     bench.suspect()
-    state.setbacks.leaderless(bench.now)
     bench.lose(second)
     bench.refuse(first, REQUEST_TIMED_OUT)
     bench.state.gate.question()
@@ -244,8 +243,6 @@ def test_on_another_route_all_that_was_learned_on_the_old_one_is_forgotten(route
     assert not state.leadership.gate_open
     assert not state.gate.questioned
     assert state.read_back.offset is None
-    assert state.setbacks.trouble is not None
-    assert state.setbacks.trouble.leaderless_since is None
     assert state.setbacks.retry_at == (retry_at if route == RECONNECTED else 0.0)
     state.assess_memory(STAMP_MS, EXPIRATION)
     assert state.suspicion.suspect is (route == MOVED)

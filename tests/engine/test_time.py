@@ -656,6 +656,19 @@ def test_what_an_earlier_record_waited_for_is_not_what_a_later_one_waits_for() -
         assert "no leader for 4.0 s" in str(outcome.error)
 
 
+def test_a_partition_has_no_leader_since_the_last_one_was_known() -> None:
+    """Also if the last one could not be reached, so that the record waited all the time."""
+    rig = Rig(delivery_timeout=400.0, request_timeout=10.0, brokers=2).start()
+    rig.down.add(2)
+    rig.move_leader(-1, 1)
+    rig.send()
+    rig.move_leader(2, 2)
+    rig.tick(300.0)
+    rig.move_leader(-1, 3, seconds=0.0)
+    rig.tick(2.0)
+    assert "no leader for 2.0 s" in str(rig.core.obstacle(rig.now))
+
+
 def test_a_deadline_that_passed_in_the_queue_names_what_the_record_waited_for() -> None:
     """The error of a record that waited behind an unresolved batch names that batch's last error.
 
