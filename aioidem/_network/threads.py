@@ -17,7 +17,6 @@ program stops its loop before that task has ended, the interpreter waits for the
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -63,9 +62,7 @@ class Threads:
         if in_task_of_asyncio():
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._most, "aioidem")
-            context = contextvars.copy_context()
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, context.run, function)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self._most)
         # trio's own threads do not keep a process alive.
