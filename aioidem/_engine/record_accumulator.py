@@ -109,7 +109,7 @@ class RecordAccumulator:
         state = self.topics.get(name)
         if state is None:
             state = self.topics[name] = TopicState(name, self._config.batch_size, self._random)
-            self._metadata.want()
+            self._metadata.want_unnamed()
         return state
 
     def append(

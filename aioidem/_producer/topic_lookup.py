@@ -132,7 +132,7 @@ class TopicLookup:
     def expect(self, topic: str) -> None:
         """Ask for the topic with the next Metadata request; before `start` that is the first one.
 
-        The second request has to wait for a back-off, and with it the first records.
+        The first records then need not wait for a second request.
         """
         self._accumulator.topic(topic)
 

@@ -106,3 +106,37 @@ def test_metadata_that_is_wanted_is_requested_before_it_is_old() -> None:
     wanted.want()
     assert not wanted.due(10.09)
     assert wanted.due(10.11)
+
+
+def test_a_topic_that_no_request_has_named_is_requested_at_once() -> None:
+    """Also if it is new while a request is on its way; but its request is followed by a pause."""
+    wanted = refresher()
+    wanted.sent()
+    wanted.answered(10.0, enough=True)
+    wanted.want_unnamed()
+    assert wanted.due(10.0)
+    assert wanted.due_at() == 0.0
+    wanted.sent()
+    assert wanted.due_at() is None
+    wanted.want_unnamed()
+    assert not wanted.due(10.0)
+    wanted.answered(10.5, enough=False)
+    assert wanted.due(10.5)
+    wanted.sent()
+    wanted.want()
+    wanted.answered(11.0, enough=True)
+    assert not wanted.due(11.05)
+    assert wanted.due(11.2)
+
+
+def test_a_new_topic_waits_for_the_back_off_after_a_failure() -> None:
+    wanted = refresher()
+    wanted.sent()
+    wanted.failed(10.0)
+    wanted.want_unnamed()
+    assert not wanted.due(10.05)
+    assert wanted.due_at() == pytest.approx(10.1)
+    wanted.sent()
+    wanted.answered(11.0, enough=True)
+    wanted.want_unnamed()
+    assert wanted.due(11.0)

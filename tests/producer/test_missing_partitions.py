@@ -197,3 +197,16 @@ async def test_a_coordinator_that_misses_a_partition_has_metadata_asked_for() ->
             assert anyio.current_time() - began < 5.0
         stored = [value for each in range(3) for value in stored_values(cluster, "orders", each)]
         assert {value for value in stored if value.isdigit()} == set(numbered(20))
+
+
+@bounded(200)
+async def test_a_topic_that_is_new_to_the_producer_is_asked_for_without_a_pause() -> None:
+    """As with Java's producer and aiokafka's, a topic's first record waits for two round trips."""
+    async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
+        for name in ("orders", "payments"):
+            cluster.create_topic(name)
+        async with producer_for(cluster, retry_backoff=30.0, retry_backoff_max=30.0) as producer:
+            for name in ("orders", "payments"):
+                began = anyio.current_time()
+                await producer.send(name, b"x")
+                assert anyio.current_time() - began <= 4 * RTT
