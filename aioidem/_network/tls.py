@@ -9,8 +9,8 @@ Invariants:
   trailing dot of the name is ignored, and there is no reverse look-up.
 - TLS 1.2 is the oldest version accepted, even if the caller's own context allows older ones.
 - Certificates and keys are read again for each connection, in a thread, so replaced files take
-  effect. An encrypted key without a password is an error; OpenSSL alone would prompt on the
-  terminal.
+  effect. A file system that hangs takes no longer than opening a connection may take. An encrypted
+  key without a password is an error; OpenSSL alone would prompt on the terminal.
 - The end of a stream always counts as a lost connection, whether the peer sent close_notify or not,
   so an attacker who cuts the connection cannot make the data look complete.
 - If the peer does not speak TLS, the error says so.

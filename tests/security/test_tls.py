@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from aioidem.errors import (
     NotKafkaError,
     SslAuthenticationError,
 )
+from tests.waiting import until
 
 from .tools import Authority, bounded
 
@@ -46,6 +48,26 @@ class Renamed:
 
     async def connect(self, _host: str, _port: int) -> ByteStream:
         return await TcpConnector().connect("127.0.0.1", self._port)
+
+
+@bounded(30)
+async def test_certificates_that_cannot_be_read_have_the_time_of_their_connection() -> None:
+    """A file system that hangs holds up neither the timeout of the connection nor a `close()`."""
+    begun, release = threading.Event(), threading.Event()
+
+    def hangs() -> ssl.SSLContext:
+        begun.set()
+        assert release.wait(20)
+        return ssl.create_default_context()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(TlsConnector(TcpConnector(), hangs).connect, "127.0.0.1", 9)
+            await until(begun.is_set, pause=0.001)
+            tasks.cancel_scope.cancel()
+        assert not release.is_set()
+    finally:
+        release.set()
 
 
 @asynccontextmanager
