@@ -194,6 +194,7 @@ async def test_connections_that_need_a_token_at_once_share_one_request() -> None
         (gives({"error": "\x1b[31m" + "x" * 999}, 400), AuthenticationFailedError, r"400, \\x1b"),
         (gives(b"<html>", 403), AuthenticationFailedError, "403$"),
         (gives(b"", 429), KafkaConnectionError, "429"),
+        (gives(b"", 408), KafkaConnectionError, "408"),
         (gives(b"", 500), KafkaConnectionError, "500"),
         (gives(b"", 302, Location="http://127.0.0.1:9/"), AuthenticationFailedError, "302"),
         (gives(b"", 307, Location="http://127.0.0.1:9/"), AuthenticationFailedError, "307"),

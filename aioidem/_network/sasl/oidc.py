@@ -53,6 +53,8 @@ __all__ = ["ClientCredentials"]
 
 _THREADS: Final = OwnThreads("loading the HTTP client")
 _LONGEST_ANSWER: Final = 1 << 18
+_PASSING: Final = frozenset({408, 429})
+"""HTTP statuses below 500 that say nothing about the credentials: a timeout, too many requests."""
 _USED_UP: Final = 0.8
 """The share of a token's lifetime after which it is replaced, the same as in Java's client."""
 
@@ -231,7 +233,7 @@ class ClientCredentials:
     def _take(self, answer: _Answer, asked: float) -> Secret[str] | KafkaError:
         """Keep and return the token of an answer, or return what is wrong with the answer."""
         if not 200 <= answer.status < 300:
-            refused = answer.status < 500 and answer.status != 429
+            refused = answer.status < 500 and answer.status not in _PASSING
             kind = AuthenticationFailedError if refused else KafkaConnectionError
             code = printable(self._hidden(_oauth_error(answer.body)), 100)
             problem = f"HTTP status {answer.status}{', ' if code else ''}{code}"
