@@ -34,7 +34,7 @@ from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import CloseLink, Compress, OpenLink, SendProduce
 from aioidem._engine.transactions import OffsetCommit
 from aioidem._hot import total_size
-from aioidem._protocol.metadata import BrokerAddress
+from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, TopicUpdate
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import BatchBody
 from aioidem.structs import DeliveryStatus
@@ -134,6 +134,8 @@ class FlightRecorder:
         self.latest = Segment(None, whole=True, asked={}, events=[])
         self.note: Callable[[Event], None] = self.latest.events.append
         self._asked: dict[int, steps.Request] = {}
+        # What metadata has said of each topic lately.
+        self._topics: dict[str, TopicUpdate] = {}
         self.failure: Exception | None = None
         self.alarm: Callable[[str], None] | None = None
         self._reason: str | None = None
@@ -176,8 +178,21 @@ class FlightRecorder:
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
     ) -> errors.ProtocolError | None:
         """See `ProducerCore.on_answer`."""
-        self.note(("answer", step.token, answer, now))
+        kept = self._shared(answer) if type(answer) is MetadataUpdate else answer
+        self.note(("answer", step.token, kept, now))
         return self._on_answer(step, answer, now, merge)
+
+    def _shared(self, answer: MetadataUpdate) -> MetadataUpdate:
+        """Return an answer with the topics of the one before, as far as they are the same.
+
+        Metadata is asked for again and again, and an answer may have thousands of partitions.
+        """
+        seen = self._topics
+        topics = tuple(
+            seen[each.name] if seen.get(each.name) == each else each for each in answer.topics
+        )
+        seen.update((each.name, each) for each in topics)
+        return answer._replace(topics=topics)
 
     def on_compressed(self, token: int, result: BatchBody | errors.KafkaError) -> None:
         """See `ProducerCore.on_compressed`."""

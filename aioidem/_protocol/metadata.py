@@ -91,6 +91,8 @@ class PartitionColumns(Sequence[PartitionUpdate]):
         return len(self._numbers) // 4
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, PartitionColumns):
+            return self._numbers == other._numbers
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]

@@ -22,6 +22,7 @@ from aioidem._flight.dumping import Dumping
 from aioidem._flight.record import FlightRecord
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._flight.replay import Replay
+from aioidem._protocol.metadata import MetadataUpdate
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import DeliveryTimeoutError, FlightRecordError, ProducerFenced
 from tests.waiting import until
@@ -104,6 +105,24 @@ async def test_a_batch_that_the_next_record_fills_is_replayed(tmp_path: Path) ->
     polls = [each for each in replay.record.events if each[0] == "poll"]
     assert [batch.records for each in polls for batch in each[4]] == [5, 8]
     assert [str(each) for each in replay.differences] == []
+
+
+async def test_metadata_that_has_not_changed_is_kept_once() -> None:
+    """An answer may have thousands of partitions, and comes again and again."""
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("t", partitions=100)
+        async with Producer(cluster.bootstrap_servers, metadata_max_age=0.02) as producer:
+            await producer.send("t", b"one")
+            recorder = producer._flight  # noqa: SLF001 - what is kept is looked at
+            assert recorder is not None
+
+            def kept() -> list[object]:
+                answers = [each[2] for each in recorder.latest.events if each[0] == "answer"]
+                updates = [each for each in answers if isinstance(each, MetadataUpdate)]
+                return [topic.partitions for each in updates for topic in each.topics]
+
+            await until(lambda: len(kept()) > 2)
+            assert len(set(map(id, kept()))) == 1
 
 
 async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) -> None:
