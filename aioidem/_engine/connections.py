@@ -319,6 +319,10 @@ class Connections:
             node.limit_lost = RequestKind.TOPIC_LIMIT in kinds
         return list(link.outstanding.values())
 
+    def forgive(self) -> None:
+        """Note that the next connections use other credentials, which nobody has refused yet."""
+        self._refused = 0
+
     def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
         """Return the error if the brokers refuse the producer's credentials for good, else None.
 

@@ -550,6 +550,10 @@ class ProducerCore:
             link.discovery.refused("its answer in v14 could not be decoded", now)
         self._lost.drop(link, error, now)
 
+    def on_new_credentials(self) -> None:
+        """Note that connections which are opened from now on use another name or password."""
+        self.connections.forgive()
+
     def fatal(self, error: errors.KafkaError) -> None:
         """End the producer for good; the next poll settles the records without an outcome."""
         self._calm = False

@@ -240,6 +240,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], Any] | None, ...]]] = {
     "progress": (_whole, _number),
     "undecodable": (_whole, _whole, None, _number),
     "unanswered": (_whole, _whole, _number),
+    "credentials": (),
     "fatal": (_error,),
     "close": (_number,),
     "flush": (_number,),

@@ -242,6 +242,11 @@ class FlightRecorder:
         self.note(("unanswered", link_id, token, now))
         self._produce.on_written_unanswered(link_id, token, now)
 
+    def on_new_credentials(self) -> None:
+        """See `ProducerCore.on_new_credentials`; the credentials are not kept."""
+        self.note(("credentials",))
+        self.core.on_new_credentials()
+
     def fatal(self, error: errors.KafkaError) -> None:
         """See `ProducerCore.fatal`."""
         self.note(("fatal", error))

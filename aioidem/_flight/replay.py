@@ -264,6 +264,8 @@ class Replay:
             case "unanswered":
                 link_id, token, self._now = values
                 engine.on_written_unanswered(link_id, token, self._now)
+            case "credentials":
+                engine.on_new_credentials()
             case "fatal":
                 engine.fatal(values[0])
             case "close":

@@ -129,6 +129,8 @@ class Timeline:
                 yield None, f"{type(request).__name__} is not supported: {error}"
             case ("transaction", call, _):
                 yield None, f"transaction: {call}"
+            case ("credentials",):
+                yield None, "other SASL credentials are used for new connections"
             case ("fatal", error):
                 yield None, f"the producer was ended: {error}"
             case ("crash", _, _, name):

@@ -233,6 +233,7 @@ class Producer(TransactionCalls):
         if self._sender.sasl is None:
             raise errors.ConfigError("this producer uses no SASL")
         self._sender.sasl.set_credentials(username, password)
+        self._sender.on_new_credentials()
 
     async def stop(self) -> None:
         """Deliver the queued records, then end the producer: `close()` without a timeout."""

@@ -642,6 +642,10 @@ class Sender:
         self._watch.hurry()
         self.wakeup.set()
 
+    def on_new_credentials(self) -> None:
+        """Tell the engine that `sasl` has other credentials now."""
+        self._engine.on_new_credentials()
+
     def _close(self, link_id: int, reason: str) -> None:
         channel = self._channels.get(link_id)
         if channel is not None:

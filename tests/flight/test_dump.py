@@ -149,6 +149,7 @@ async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) ->
             attend(producer)
         producer.send_nowait("t", payload.encode(), headers=[(name, header.encode())])
         await producer.send_many("t", [payload.encode()] * 50)
+        producer.set_sasl_credentials("alice", SECRET)
         await producer.dump_flight_record(path)
     text = gzip.decompress(path.read_bytes()).decode()
     assert json.loads(text.splitlines()[1]) is not None
@@ -157,6 +158,9 @@ async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) ->
         assert secret.encode().hex() not in text
     assert "alice" not in text
     assert path.stat().st_mode & 0o077 == 0
+    assert '["credentials"]' in text.splitlines()
+    replay = await anyio.to_thread.run_sync(run, path)
+    assert replay.differences == []
 
 
 async def test_a_record_that_ends_unknown_is_dumped_once_a_minute(

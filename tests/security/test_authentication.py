@@ -380,6 +380,34 @@ async def test_values_that_are_refused_again_and_again_end_the_producer() -> Non
 
 @VIRTUAL
 @bounded(300)
+async def test_refusals_of_an_earlier_password_do_not_count() -> None:
+    """A new password may be refused, too, until all brokers have heard of it."""
+    users = {"alice": "old"}
+    security = BrokerSecurity(mechanisms=("PLAIN",), users=users)
+    async with EmbeddedCluster(security=security, transport="memory") as cluster:
+        attempts = 0
+
+        def watch(seen: RequestSeen) -> None:
+            nonlocal attempts
+            if seen.api_key == AUTHENTICATE:
+                attempts += 1
+                if attempts == 4:
+                    producer.set_sasl_credentials("alice", "new")
+                elif attempts == 7:
+                    users["alice"] = "new"
+
+        async with of(cluster, **password("PLAIN", word="old")) as producer:
+            await producer.send("t", b"1")
+            users["alice"] = "changed"
+            cluster.intercept(watch)
+            await cluster.stop_broker(0)
+            await cluster.start_broker(0)
+            assert (await producer.send("t", b"2")).offset == 1
+            assert attempts >= 7
+
+
+@VIRTUAL
+@bounded(300)
 async def test_a_callable_is_asked_again_until_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
