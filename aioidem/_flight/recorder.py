@@ -62,6 +62,8 @@ MOST_PARTITIONS: Final = 50
 _SHARE = 0.005
 """The part of the time that may be spent on states."""
 _MOST_INCIDENTS = 1000
+_MOST_TOPICS = 10_000
+"""How many topics may be remembered, to share what metadata says of them again."""
 _LONGEST = 4
 """How many times as long as usual a segment may get meanwhile."""
 
@@ -191,6 +193,8 @@ class FlightRecorder:
         topics = tuple(
             seen[each.name] if seen.get(each.name) == each else each for each in answer.topics
         )
+        if len(seen) > _MOST_TOPICS:
+            seen.clear()  # most of them may be in use no more
         seen.update((each.name, each) for each in topics)
         return answer._replace(topics=topics)
 

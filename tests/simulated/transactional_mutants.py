@@ -14,9 +14,9 @@ from aioidem._engine.batch import Batch
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.coordinator import CallKind, Verdict
 from aioidem._engine.effects import Effects
+from aioidem._engine.failed_attempts import FailedAttempts
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
-from aioidem._engine.partition import PartitionState
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_accumulator import RecordAccumulator
@@ -370,14 +370,14 @@ def _doubtful(seed: int) -> Result:
 
 @mutant("a duplicate of the oldest batch in doubt has the newest one resent", _doubtful)
 def duplicates_are_resent_in_order_for_ever(patch: Patch) -> None:
-    on_duplicate = PartitionState._on_duplicate
+    on_duplicate = FailedAttempts._on_duplicate
 
-    def naive(self: PartitionState, batch: Batch, now: float, out: Effects) -> None:
+    def naive(self: FailedAttempts, batch: Batch, now: float, out: Effects) -> None:
         on_duplicate(self, batch, now, out)
-        if self.recovery.rung is Rung.REFUSED:
-            self.recovery.move(RecoveryEvent.RESTART)
+        if self._recovery.rung is Rung.REFUSED:
+            self._recovery.move(RecoveryEvent.RESTART)
 
-    patch(PartitionState, "_on_duplicate", naive)
+    patch(FailedAttempts, "_on_duplicate", naive)
 
 
 @mutant("with KIP-758 one batch is in flight until the leader has acknowledged one", _doubtful)
