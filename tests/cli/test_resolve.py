@@ -120,26 +120,3 @@ def test_a_mistake_is_one_line(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("aioidem resolve: ")
     assert message in line
-
-
-def test_verdicts_that_cannot_be_written_to_a_file_are_shown_all_the_same(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    """The name is legal, but leaves no room for that of the temporary file."""
-    file, told = tmp_path / "incidents.json", tmp_path / ("x" * 250)
-    incident = Incident(
-        topic="t",
-        partition=0,
-        producer_id=1,
-        producer_epoch=0,
-        base_sequence=0,
-        count=1,
-        timestamp_ms=1,
-    )
-    file.write_text(incident.to_json())
-    words = ["resolve", "--incident", str(file), "--bootstrap-server", "127.0.0.1:1"]
-    assert main([*words, "--timeout", "0.1", "--json", str(told)]) == 1
-    said = capsys.readouterr()
-    assert "UNDECIDED" in said.out
-    [line] = said.err.splitlines()
-    assert line.startswith(f"aioidem resolve: --json: {told}: ")
