@@ -80,11 +80,14 @@ test-newest: ## The same as `make test`, with the newest versions that resolve
 
 check: static declared quick everyday-pure ## The quick part of it: what to run before each commit
 
+# The slowest tests are listed, because the whole suite has thirty minutes on two cores.
+SLOWEST := --durations 20 --durations-min 10
+
 # Tests and brokers wait for one another, so four workers with one broker each suit two cores, but
 # only two workers with more: a cluster of three nodes, or Spark and a broker.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
-	$(BIN)/python -m pytest $(KAFKA) $(THREE:%=--ignore %) -n 4 $(GROUPED)
-	$(BIN)/python -m pytest $(BIGGER) -n 2 $(GROUPED)
+	$(BIN)/python -m pytest $(KAFKA) $(THREE:%=--ignore %) -n 4 $(GROUPED) $(SLOWEST)
+	$(BIN)/python -m pytest $(BIGGER) -n 2 $(GROUPED) $(SLOWEST)
 
 # Fails if the advisory database cannot be reached, because then nothing was checked.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
@@ -161,7 +164,7 @@ installed: $(READY) ## What users install: needs a package index, or what uv has
 # otherwise idle machine.
 measured: $(READY)
 	AIOIDEM_NO_EXTENSIONS=1 $(BIN)/python -m pytest tests/engine -m "not slow and not kafka" -n 3
-	$(BIN)/python -m pytest $(LONG) --ignore-glob "*/on_kafka" -m slow -n 2 $(GROUPED)
+	$(BIN)/python -m pytest $(LONG) --ignore-glob "*/on_kafka" -m slow -n 2 $(GROUPED) $(SLOWEST)
 	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) --ignore-glob "*/on_kafka" -m "slow and not kafka and not install"
 
 # The two type checkers take nearly all of the time, so each gets a core.

@@ -24,7 +24,7 @@ READING = "reading"
 """The feature of the seeds that are drawn for reading alone."""
 READ_FAULTS = frozenset(
     {"code", "short", "empty", "absent", "drop", "late", "garbage", "reset", "held", "lost"}
-    | {"parting"}
+    | {"parting", "behind"}
 )
 """The kinds of faults of Fetch."""
 # Those that need the model's own network.
@@ -33,6 +33,9 @@ _SHARE = 0.125
 # So that no seed of a test of a defect, and few of the corpus, are drawn anew.
 _SALT = 204
 _MOST_READS = 24
+# In which share of the schedules that read leaders are drawn that were just elected, and do not
+# know yet what is committed.
+_BEHIND = 0.3
 READ_CODES = tuple(
     int(code)
     for code in (
@@ -249,12 +252,26 @@ class ReadDraws(Drawer):
             share: Which share of the kinds may occur.
         """
         r = self.r
-        kinds = sorted(READ_FAULTS - _MODEL_ONLY if self.backend else READ_FAULTS)
+        kinds = sorted(READ_FAULTS - {"behind"} - (_MODEL_ONLY if self.backend else set()))
         kinds = [kind for kind in kinds if r.random() < share] or [r.choice(kinds)]
         rate = r.choice((0.15, 0.4, 0.8))
-        return tuple(
+        drawn = tuple(
             self._read_fault(n, r.choice(kinds)) for n in range(_MOST_READS) if r.random() < rate
         )
+        return self._elected_lately(drawn)
+
+    def _elected_lately(self, reads: tuple[Glitch, ...]) -> tuple[Glitch, ...]:
+        """Let leaders of some schedules not know at first what is committed.
+
+        A generator of its own draws that, so that the other schedules stay what they were.
+        """
+        r = random.Random(f"elected lately {self.seed}")
+        if r.random() >= _BEHIND:
+            return reads
+        behind, offsets = r.choice((0.3, 0.6, 1.0)), r.choice((1, 1, 2, 5))
+        chosen = {n for n in range(_MOST_READS) if r.random() < behind}
+        others = (glitch for glitch in reads if glitch.request not in chosen)
+        return (*others, *(Glitch(n, "behind", (offsets,)) for n in sorted(chosen)))
 
     def _read_fault(self, request: int, kind: str) -> Glitch:
         r = self.r

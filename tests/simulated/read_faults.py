@@ -47,6 +47,8 @@ class ReadFaults:
         # are the last thing that reaches the producer on their connection.
         self._read = -1
         self._last_words: set[tuple[int, int]] = set()
+        # The partitions of which a broker, as leader in some epoch, has said what is committed.
+        self._told: set[tuple[int, str, int, int]] = set()
 
     def _note(self, kind: str) -> None:
         raise NotImplementedError
@@ -55,6 +57,8 @@ class ReadFaults:
         """Choose what happens to a Fetch request."""
         self._read += 1
         glitch = self._reads.get(self._read)
+        if glitch is None or glitch.kind != "behind":
+            self._told.update(self._leading(seen))
         if glitch is None:
             return None
         self._world.trace(f"fetch {self._read}: {glitch.kind} {glitch.args}")
@@ -77,6 +81,25 @@ class ReadFaults:
     def _read_empty(self, _seen: RequestSeen) -> Action:
         """Send an empty page, though the high watermark is above it."""
         return _pages(lambda _: b"")
+
+    def _read_behind(self, seen: RequestSeen, offsets: int) -> Action | None:
+        """Name a high watermark so far below the requested offset, as a leader just elected may.
+
+        It does not know then that what it has is committed, so the page is empty. Once it has named
+        what is committed, it names no less.
+        """
+        if not self._told.isdisjoint(self._leading(seen)):
+            return None
+        [offset] = [part.fetch_offset for topic in seen.request.topics for part in topic.partitions]
+        behind = max(0, offset - offsets)
+        return _answers(lambda part: dataclasses.replace(part, records=b"", high_watermark=behind))
+
+    def _leading(self, seen: RequestSeen) -> set[tuple[int, str, int, int]]:
+        """Return the partitions that a request reads, with the broker and their leader's epoch."""
+        return {
+            (seen.broker_id, partition.topic.name, partition.index, partition.leader_epoch)
+            for partition in self._read_partitions(seen)
+        }
 
     def _read_absent(self, _seen: RequestSeen) -> Action:
         """Leave the partition out, as brokers do that throttle a client (KIP-219)."""

@@ -3,8 +3,10 @@
 A batch in doubt whose leader may have forgotten the producer is looked for in the log, from the
 last offset on that was acknowledged before its first attempt. It may end UNKNOWN only if nothing
 there could show it: it is not below the high watermark that the leader named last, or the leader
-refused to be read for good, or no offset had been acknowledged. The page that ends it must come
-from the partition's present connection, and have been asked for when the batch was in doubt.
+refused to be read for good, or no offset had been acknowledged. A high watermark that is not above
+what was acknowledged is that of a leader that was just elected, for a request timeout. The page
+that ends it must come from the partition's present connection, and have been asked for when the
+batch was in doubt.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ _Place = tuple[str, int]
 class _Page(NamedTuple):
     """A page that has reached the producer, and when the producer has asked for it."""
 
+    link_id: int
     asked_at: float
     code: int
     high_watermark: int
+    since: float
+    """When the producer asked for the first page of this connection that named no more."""
 
 
 class Readings:
@@ -36,13 +41,19 @@ class Readings:
     Args:
         link_of: Returns the connection on which a partition is sent now; None if there is none.
         awaits: Returns whether a request on a connection is still unanswered.
+        patience: How long a leader may not know that what was acknowledged is committed, in
+            seconds.
     """
 
     def __init__(
-        self, link_of: Callable[[_Place], int | None], awaits: Callable[[int, int], bool]
+        self,
+        link_of: Callable[[_Place], int | None],
+        awaits: Callable[[int, int], bool],
+        patience: float,
     ) -> None:
         self._link_of = link_of
         self._awaits = awaits
+        self._patience = patience
         # By connection and token: the partition that is read, and since when, in seconds.
         self._asked: dict[tuple[int, int], tuple[_Place, float]] = {}
         self._pages: dict[_Place, _Page] = {}
@@ -58,8 +69,12 @@ class Readings:
         place, at = self._asked.pop((step.link_id, step.token))
         if answer.error_code == ErrorCode.topic_authorization_failed:
             self._denied.add((step.link_id, step.topic))
-        if step.link_id == self._link_of(place):
-            self._pages[place] = _Page(at, answer.error_code, answer.high_watermark)
+        if step.link_id != self._link_of(place):
+            return
+        before, since, end = self._pages.get(place), at, answer.high_watermark
+        if before is not None and before.link_id == step.link_id and before.high_watermark >= end:
+            since = before.since
+        self._pages[place] = _Page(step.link_id, at, answer.error_code, end, since)
 
     def complaint(
         self, place: _Place, doubted_at: float, offsets: Collection[int], after: int, now: float
@@ -89,6 +104,8 @@ class Readings:
             code = ErrorCode(page.code)
             passes = code is ErrorCode.unknown_server_error or code.retriable
             return f"its leader's log could not be read just then ({page.code})" if passes else None
+        if page.high_watermark <= after and now < page.since + self._patience:
+            return "its leader did not know yet what is committed"
         found = [offset for offset in offsets if after < offset < page.high_watermark]
         if found:
             return f"it is at offset {found[0]}, below the high watermark {page.high_watermark}"

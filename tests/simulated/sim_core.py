@@ -99,7 +99,7 @@ class SimCore(ProducerCore):
         # How many looks there had been when one was due after the last poll; None if none was.
         self._looks: int | None = None
         self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
-        self.readings = Readings(self._link_of, self._awaits)
+        self.readings = Readings(self._link_of, self._awaits, self.config.request_timeout)
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
         self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)

@@ -58,6 +58,7 @@ def happened(plan: Schedule) -> list[str]:
         ("code", (int(ErrorCode.kafka_storage_error),)),
         ("short", (1, 30)),
         ("empty", ()),
+        ("behind", (1,)),
         ("absent", ()),
         ("drop", (False,)),
         ("drop", (True,)),
