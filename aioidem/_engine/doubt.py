@@ -220,10 +220,8 @@ class DoubtResolution:
         if self._wall_ahead is None or not doubtful or self._is_deposed(state):
             state.lookup.end()
             return
-        end = answer.high_watermark
-        if end <= state.log.offset:
-            # The leader was just elected, and does not know yet that what was acknowledged is
-            # committed, nor what came after it.
+        end, patience = answer.high_watermark, self._config.request_timeout
+        if state.read_back.is_behind(end, state.log.offset, now, patience):
             end = _NOT_TOLD
         page = written_batches(answer.records)
         owed = None if page else state.read_back.owed(end)

@@ -48,13 +48,16 @@ def written_batches(page: bytes) -> list[WrittenBatch]:
 class ReadBack:
     """The reading of one partition's log, page by page."""
 
-    __slots__ = ("_awaited", "offset")
+    __slots__ = ("_awaited", "_behind_since", "offset")
 
     def __init__(self) -> None:
         # The offset at which the next page starts; None while the log is not being read.
         self.offset: int | None = None
         # The token of the request for that page; None while it is not requested.
         self._awaited: int | None = None
+        # Since when the leader has named no high watermark above what was acknowledged, in seconds;
+        # None if it has.
+        self._behind_since: float | None = None
 
     def begin(self, acked_offset: int) -> int | None:
         """Begin to read after an acknowledged offset.
@@ -82,13 +85,33 @@ class ReadBack:
             self._awaited = None
         return awaited
 
+    def is_behind(self, high_watermark: int, acked: int, now: float, patience: float) -> bool:
+        """Return whether the leader does not know yet that what was acknowledged is committed.
+
+        A leader that was just elected hears from its followers how far its log is committed. One
+        that still does not know it some time later has lost what was acknowledged, by an unclean
+        election for instance.
+
+        Args:
+            high_watermark: what the leader has named as the end of the committed log.
+            acked: the last acknowledged offset.
+            now: seconds.
+            patience: for how long a leader may be behind, in seconds.
+        """
+        if high_watermark > acked:
+            self._behind_since = None
+            return False
+        if self._behind_since is None:
+            self._behind_since = now
+        return now < self._behind_since + patience
+
     def owed(self, high_watermark: int) -> int | None:
         """Return the offset of an empty page if the committed log has something there."""
         return self.offset if self.offset is not None and self.offset < high_watermark else None
 
     def end(self) -> None:
         """Stop reading: all pages are read, a request failed, or the partition's route changed."""
-        self.offset = self._awaited = None
+        self.offset = self._awaited = self._behind_since = None
 
     def found(
         self, page: Iterable[WrittenBatch], doubtful: Iterable[Batch]

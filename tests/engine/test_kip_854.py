@@ -652,6 +652,21 @@ def test_a_page_of_a_leader_that_was_deposed_meanwhile_proves_nothing() -> None:
     assert not rig.held
 
 
+def test_a_leader_that_never_knows_what_is_committed_is_asked_for_a_request_timeout() -> None:
+    """It has lost what was acknowledged, and the partition's other records need not wait longer."""
+    rig, requests = dated(1, brokers=2, request_timeout=3.0, delivery_timeout=100.0)
+    rig.move_leader(2, 1, seconds=0.1)
+    rig.lose(requests[0].link)
+    rig.tick(2.0)
+    rig.page(high_watermark=0)
+    began = rig.now
+    while rig.outcomes[1].status is PENDING:
+        wait_until(rig, lambda: bool(rig.held))
+        rig.page(high_watermark=0)
+    assert rig.outcomes[1].status is UNKNOWN
+    assert 3.0 <= rig.now - began < 4.0
+
+
 def test_the_log_is_read_beyond_a_high_watermark_below_what_was_acknowledged() -> None:
     """The batches up to that high watermark are those that the leader knows to be committed."""
     rig, (first, second, third) = dated(3)
