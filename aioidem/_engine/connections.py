@@ -47,6 +47,7 @@ class Connections:
 
     __slots__ = (
         "_config",
+        "_forgiven",
         "_next_link_id",
         "_random",
         "_refused",
@@ -61,6 +62,8 @@ class Connections:
         self._random = random
         self._next_link_id = 1
         self._refused = 0
+        # The ids of connections that may be refused for earlier credentials, which does not count.
+        self._forgiven: set[int] = set()
         self.reach = Reach()
         # Whether a connection may lead to a cluster that is not the producer's.
         self.astray = False
@@ -308,7 +311,10 @@ class Connections:
         if isinstance(error, errors.AuthenticationFailedError):
             # A refused certificate does not count towards `_REFUSALS`: certificates are read again
             # for each connection, so the certificate may be another one the next time.
-            self._refused += not isinstance(error, errors.SslAuthenticationError)
+            self._refused += link.link_id not in self._forgiven and not isinstance(
+                error, errors.SslAuthenticationError
+            )
+        self._forgiven.discard(link.link_id)
         if not never_up:
             owed = link.outstanding.values()
             link.discovery.lost(
@@ -320,8 +326,14 @@ class Connections:
         return list(link.outstanding.values())
 
     def forgive(self) -> None:
-        """Note that the next connections use other credentials, which nobody has refused yet."""
+        """Note that the next connections use other credentials, which nobody has refused yet.
+
+        Those that are being opened may have shown a broker the former ones already.
+        """
         self._refused = 0
+        self._forgiven = {
+            link_id for link_id, link in self.links.items() if link.state is LinkState.CONNECTING
+        }
 
     def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
         """Return the error if the brokers refuse the producer's credentials for good, else None.

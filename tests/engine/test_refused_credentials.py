@@ -69,6 +69,19 @@ def test_no_refusal_is_final_while_a_connection_is_up() -> None:
     assert [world.refuse(REFUSED) for _ in range(6)] == [None] * 6
 
 
+def test_refusals_that_earlier_credentials_still_meet_are_not_counted() -> None:
+    """A connection that is being opened may have shown them to its broker already."""
+    world = _Refusing(**SASL)
+    for _ in range(4):
+        world.refuse(REFUSED)
+    late = [world.connections.links[world.open(each, up=False)] for each in (-1, -2)]
+    world.connections.forgive()
+    for link in late:
+        world.connections.drop(link, REFUSED, world.now)
+    assert [world.refuse(REFUSED) for _ in range(4)] == [None] * 4
+    assert world.refuse(REFUSED) is REFUSED
+
+
 def test_refused_certificates_are_not_counted() -> None:
     """They are read again for each connection, so the next one may be another."""
     world = _Refusing(**SASL)
