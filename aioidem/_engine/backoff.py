@@ -27,9 +27,17 @@ class Backoff:
 
     def next_delay(self) -> float:
         """Count one more failure and return the delay before the next attempt, in seconds."""
-        # 2**30 exceeds any cap; the bound keeps the shifted integer from growing without limit.
-        delay = min(self._base * float(1 << min(self.failures, 30)), self._maximum)
+        delay = self._delay(self.failures)
         self.failures += 1
+        return delay
+
+    def last_delay(self) -> float:
+        """Return as long a delay as after the last failure, in seconds, and count none."""
+        return self._delay(max(self.failures - 1, 0))
+
+    def _delay(self, failures: int) -> float:
+        # 2**30 exceeds any cap; the bound keeps the shifted integer from growing without limit.
+        delay = min(self._base * float(1 << min(failures, 30)), self._maximum)
         return delay * (1.0 - _JITTER + 2.0 * _JITTER * self._random())
 
     def reset(self) -> None:

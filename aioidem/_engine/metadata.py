@@ -5,7 +5,9 @@ shows that what is known is stale, and when it is older than `metadata_max_age`.
 outstanding at a time. After each answer, and after a failure, the next request waits for a
 back-off, which grows while requests fail or their answers lack something, so that a cluster without
 leaders is not flooded. Only a topic that no request has named yet is requested without a back-off,
-as in Java and aiokafka, unless the last request has failed.
+as in Java and aiokafka, unless the last request has failed. Such a request is out of turn: what its
+answer lacks does not make the back-off longer, nor is it one more answer in a row that says the
+same, because new topics may come one after another.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class MetadataRefresher:
         "_next_at",
         "_unnamed",
         "in_flight",
+        "out_of_turn",
         "refreshed_at",
         "requests",
         "wanted",
@@ -40,6 +43,8 @@ class MetadataRefresher:
         self._unnamed = False
         self.wanted = True
         self.in_flight = False
+        # Whether the latest request was for a topic that none had named, without a back-off.
+        self.out_of_turn = False
         # The number of Metadata requests sent so far, which is also the number of the latest one. A
         # record that waits for metadata notes this number when it comes. Only the answer to a
         # request with a higher number is certainly younger than the record.
@@ -82,6 +87,7 @@ class MetadataRefresher:
         """Note that a Metadata request is being sent."""
         self.requests += 1
         self.in_flight = True
+        self.out_of_turn = self._at_once
         self.wanted = self._unnamed = False
 
     def failed(self, now: float) -> None:
@@ -100,7 +106,8 @@ class MetadataRefresher:
         """
         self.in_flight = self._failed = False
         self.refreshed_at = now
-        self._next_at = now + self._backoff.next_delay()
+        backoff = self._backoff
+        self._next_at = now + (backoff.last_delay() if self.out_of_turn else backoff.next_delay())
         if enough:
             self._backoff.reset()
         else:

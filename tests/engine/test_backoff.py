@@ -24,6 +24,14 @@ def test_backoff_starts_again_after_a_success() -> None:
     assert backoff.next_delay() == pytest.approx(0.1)
 
 
+def test_the_last_delay_again_is_no_further_failure() -> None:
+    backoff = Backoff(0.1, 1.0, lambda: 0.5)
+    assert backoff.last_delay() == pytest.approx(0.1)
+    assert [backoff.next_delay() for _ in range(2)] == pytest.approx([0.1, 0.2])
+    assert [backoff.last_delay() for _ in range(2)] == pytest.approx([0.2, 0.2])
+    assert backoff.next_delay() == pytest.approx(0.4)
+
+
 @given(failures=st.integers(0, 5000), draw=st.floats(0, 1, exclude_max=True))
 def test_backoff_stays_within_its_jitter_whatever_the_failures(failures: int, draw: float) -> None:
     backoff = Backoff(0.05, 2.0, lambda: draw)

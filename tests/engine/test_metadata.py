@@ -140,3 +140,19 @@ def test_a_new_topic_waits_for_the_back_off_after_a_failure() -> None:
     wanted.answered(11.0, enough=True)
     wanted.want_unnamed()
     assert wanted.due(11.0)
+
+
+def test_new_topics_do_not_make_the_back_off_longer() -> None:
+    """What their answers lack, such as the leader of another topic, may be there in a moment."""
+    wanted = refresher()
+    wanted.sent()
+    wanted.answered(10.0, enough=False)
+    for now in (10.01, 10.02, 10.03, 10.04):
+        wanted.want_unnamed()
+        wanted.sent()
+        wanted.answered(now, enough=False)
+    assert not wanted.due(10.13)
+    assert wanted.due_at() == pytest.approx(10.14)
+    wanted.sent()
+    wanted.answered(10.2, enough=False)
+    assert wanted.due_at() == pytest.approx(10.4)
