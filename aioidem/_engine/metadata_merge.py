@@ -67,13 +67,20 @@ class MetadataMerge:
         view: the view to update.
         update: the answer.
         wanted: names of the topics to merge; None for all.
+        in_turn: whether the answer counts as one more in a row (see `TopicView.is_outdated`).
     """
 
     def __init__(
-        self, view: ClusterView, update: MetadataUpdate, wanted: Container[str] | None = None
+        self,
+        view: ClusterView,
+        update: MetadataUpdate,
+        wanted: Container[str] | None = None,
+        *,
+        in_turn: bool = True,
     ) -> None:
         self.update = update
         self._view = view
+        self._in_turn = in_turn
         # The view's mapping of topics at the beginning of the merge. The view gets another mapping
         # if the producer moves to another cluster before `finish`.
         self._known = view.topics
@@ -108,7 +115,7 @@ class MetadataMerge:
                 continue
             known = self._known.get(topic.name)
             grown = TopicView(topic.name, topic.topic_id)
-            if known is not None and known.is_outdated(topic.topic_id):
+            if known is not None and known.is_outdated(topic.topic_id, counts=self._in_turn):
                 self._result.outdated.add(topic.name)
                 continue
             if known is not None and _recreated(known.topic_id, topic.topic_id):

@@ -114,7 +114,12 @@ class MetadataRequests:
 
         If the answer is long, the Sender merges it in pieces and then calls `on_metadata`.
         """
-        return MetadataMerge(self._cluster, update, self._accumulator.topics)
+        return MetadataMerge(
+            self._cluster,
+            update,
+            self._accumulator.topics,
+            in_turn=not self._metadata.out_of_turn,
+        )
 
     def on_metadata(
         self,

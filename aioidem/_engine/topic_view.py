@@ -79,16 +79,21 @@ class TopicView:
         self.former_ids = tuple(each for each in ids if each not in (None, self.topic_id))
         self.former_ids = self.former_ids[-_FORMER_IDS:]
 
-    def is_outdated(self, topic_id: UUID | None) -> bool:
+    def is_outdated(self, topic_id: UUID | None, *, counts: bool = True) -> bool:
         """Return whether an answer names an earlier topic's id, because its broker lags behind.
 
         If ten in a row do, and none names the present id, that one was the mistake: perhaps an
         address led to another cluster that has a topic of this name.
+
+        Args:
+            topic_id: the id that the answer names.
+            counts: whether the answer is one more in a row. If it came without a pause, its broker
+            has had no time to hear of the topic since the one before.
         """
         if topic_id not in self.former_ids:
             self.outdated_answers = 0
             return False
-        self.outdated_answers += 1
+        self.outdated_answers += counts
         return self.outdated_answers < _BELIEVED
 
     def view(self, index: int) -> PartitionView | None:

@@ -585,6 +585,29 @@ def test_an_outdated_answer_about_a_recreated_topic_ends_nothing() -> None:
     assert rig.core.epoch_bumps == 1
 
 
+def test_outdated_answers_without_a_pause_between_them_end_nothing_either() -> None:
+    """New topics are asked for at once, and a broker that lags behind answers each time."""
+    rig = Rig(brokers=2, window_discovery="off").start()
+    rig.send()
+    rig.ack_all()
+    rig.ids[T] = topic_id(T, 1)
+    rig.leaders[T, 0] = (1, 0)
+    rig.refresh()
+    (record,) = rig.send()
+    rig.ids[T] = topic_id(T, 0)
+    asked = rig.core.metadata.requests
+    for number in range(12):
+        rig.core.accumulator.topic(f"new{number}")
+        rig.tick(0.001)
+    assert rig.core.metadata.requests == asked + 12
+    assert record.status is PENDING
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    rig.ack_all()
+    assert record.status is ACKED
+    assert rig.core.epoch_bumps == 1
+
+
 def _recreated_with_one_partition_of_two(count: int = 1) -> tuple[Rig, Outcome, Outcome]:
     """Queue records for partition 1 and a later one for 0, then recreate the topic without 1.
 
