@@ -4,7 +4,8 @@ A file is gzip-compressed JSON lines, UTF-8:
 
 1. the head: format, version of the format, versions of aioidem and Python, the reason, the options;
 2. the state of the engine before the first event; null for a new engine;
-3. one line for each event: its kind, then its values (`_LINES` has the order of each kind);
+3. one line for each event: its kind, then its values (`_LINES` has the order of each kind); what
+   metadata says of a topic is written once, and then a number stands for it (`_Topics`);
 4. the end: what waits in the queues, the number of events, and the records' outcomes so far.
 
 `Dump` is made at once, on the event loop; it only refers to the events. `Dump.write`, which takes
@@ -29,6 +30,7 @@ from aioidem._engine import ProducerCore
 from aioidem._engine.partition import PartitionState
 from aioidem._flight.plain import Writer
 from aioidem._flight.recorder import Event, FlightRecorder, Segment, without_log
+from aioidem._protocol.metadata import MetadataUpdate
 from aioidem.errors import FlightRecordError
 
 __all__ = ["FORMAT", "VERSION", "Dump", "file_name", "shown_options"]
@@ -116,9 +118,9 @@ class Dump:
         while len(segments) > 1 and not segments[0][0].whole:
             segments = segments[1:]
         first = segments[0][0]
-        partitions = _Partitions()
+        partitions, topics = _Partitions(), _Topics()
         events = [each for _, some in segments for each in some]
-        lines = [list(_plain_event(each, partitions)) for each in events]
+        lines = [list(_plain_event(each, partitions, topics)) for each in events]
         end = _plain_end(self._end, partitions)
         writer = Writer()
         # In the state that a replay begins with, requests were asked whose answers follow.
@@ -163,10 +165,32 @@ class _Partitions:
         return number
 
 
-def _plain_event(event: Event, partitions: _Partitions) -> Iterator[Any]:
+class _Topics:
+    """Numbers for what metadata has said of topics, in the order in which it is first written.
+
+    A recorder has the same object in many answers, as long as nothing changes, and it may have
+    thousands of partitions.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def numbered(self, answer: MetadataUpdate) -> MetadataUpdate:
+        """Return an answer with a number in the place of each topic that was written before."""
+        numbers = self._numbers
+        topics: list[Any] = []
+        for each in answer.topics:
+            topics.append(numbers.get(id(each), each))
+            numbers.setdefault(id(each), len(numbers))
+        return answer._replace(topics=tuple(topics))
+
+
+def _plain_event(event: Event, partitions: _Partitions, topics: _Topics) -> Iterator[Any]:
     kind, *values = event
     writer = Writer()
     yield kind
+    if kind == "answer" and type(values[1]) is MetadataUpdate:
+        values[1] = topics.numbered(values[1])
     if kind != "poll":
         yield from map(writer.value, values)
         return

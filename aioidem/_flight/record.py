@@ -10,7 +10,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, get_args
 
@@ -20,6 +20,7 @@ from aioidem._flight.dump import FORMAT, VERSION
 from aioidem._flight.plain import Reader, tidy
 from aioidem._flight.stand_ins import MOST_RECORDS, Load
 from aioidem._flight.state import EngineState
+from aioidem._protocol.metadata import MetadataUpdate, TopicUpdate
 from aioidem.errors import FlightRecordError, KafkaError
 from aioidem.incident import Incident, incidents_from_json
 
@@ -118,7 +119,8 @@ class FlightRecord(NamedTuple):
             raise FlightRecordError("the flight record is incomplete: it ends too early")
         partitions = tuple((str(topic), int(index)) for topic, index in head["partitions"])
         config = _config(head["options"])
-        read = tuple(_event(each, len(partitions)) for each in events)
+        topics: list[TopicUpdate] = []
+        read = tuple(_event(each, len(partitions), topics) for each in events)
         queued = tuple(_queued(each, len(partitions)) for each in end["end"]["queues"])
         engine = None if state is None else EngineState(*state)
         if engine is not None and not isinstance(engine.things, list):
@@ -179,7 +181,7 @@ def _error(value: Any) -> KafkaError:
 
 def _known(value: Any, partitions: int) -> int:
     if not 0 <= _whole(value) < partitions:
-        raise _damaged("it has more partitions than it names")
+        raise _damaged("it has more partitions, or topics, than it names")
     return int(value)
 
 
@@ -249,7 +251,20 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], Any] | None, ...]]] = {
 }
 
 
-def _event(plain: Any, partitions: int) -> tuple[Any, ...]:
+def _told(answer: MetadataUpdate, topics: list[TopicUpdate]) -> MetadataUpdate:
+    """Return an answer with the topics that numbers stand for, and note those that are new."""
+    told: list[TopicUpdate] = []
+    written: Sequence[Any] = answer.topics
+    for each in written:
+        if isinstance(each, TopicUpdate):
+            topics.append(each)
+            told.append(each)
+        else:
+            told.append(topics[_known(each, len(topics))])
+    return answer._replace(topics=tuple(told))
+
+
+def _event(plain: Any, partitions: int, topics: list[TopicUpdate]) -> tuple[Any, ...]:
     kind, *values = plain
     reader = Reader()
     if kind == "poll":
@@ -263,6 +278,8 @@ def _event(plain: Any, partitions: int) -> tuple[Any, ...]:
     checks = _KINDS.get(kind) if isinstance(kind, str) else None
     if checks is None or len(checks) != len(values):
         raise _damaged(f"an event of the kind {kind!r:.40}")
-    read = (reader.value(each) for each in values)
+    read = [reader.value(each) for each in values]
+    if kind == "answer" and isinstance(read[1], MetadataUpdate):
+        read[1] = _told(read[1], topics)
     pairs = zip(checks, read, strict=True)
     return (kind, *(each if check is None else check(each) for check, each in pairs))

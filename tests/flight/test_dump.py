@@ -107,8 +107,9 @@ async def test_a_batch_that_the_next_record_fills_is_replayed(tmp_path: Path) ->
     assert [str(each) for each in replay.differences] == []
 
 
-async def test_metadata_that_has_not_changed_is_kept_once() -> None:
+async def test_metadata_that_has_not_changed_is_kept_and_written_once(tmp_path: Path) -> None:
     """An answer may have thousands of partitions, and comes again and again."""
+    path = tmp_path / "a.flight.gz"
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t", partitions=100)
         async with Producer(cluster.bootstrap_servers, metadata_max_age=0.02) as producer:
@@ -123,6 +124,16 @@ async def test_metadata_that_has_not_changed_is_kept_once() -> None:
 
             await until(lambda: len(kept()) > 2)
             assert len(set(map(id, kept()))) == 1
+            await producer.dump_flight_record(path)
+    text = gzip.decompress(path.read_bytes()).decode()
+    events = "\n".join(text.splitlines()[2:-1])
+    assert events.count("metadata.MetadataUpdate") > 2
+    assert events.count("metadata.TopicUpdate") == 1
+    replay = await anyio.to_thread.run_sync(run, path)
+    assert [str(each) for each in replay.differences] == []
+    answers = [each[2] for each in replay.record.events if each[0] == "answer"]
+    updates = [each for each in answers if isinstance(each, MetadataUpdate)]
+    assert {len(topic.partitions) for each in updates for topic in each.topics} == {100}
 
 
 async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) -> None:

@@ -139,6 +139,20 @@ def test_another_file_is_named_as_such(data: bytes, said: str) -> None:
         FlightRecord.decode(data)
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 20, 0.5, None, True])
+def test_a_number_for_a_topic_that_was_not_written_before_is_damage(number: Any) -> None:
+    lines = lines_of(flown(drawn(4), 100_000)[1])
+    topics = ["t", number]
+    for event in lines[2:]:
+        match event:
+            case ["answer", _, ["n", "_protocol.metadata.MetadataUpdate", *values], _]:
+                (place,) = [i for i, each in enumerate(values) if "TopicUpdate" in json.dumps(each)]
+                event[2][2 + place] = topics
+                break
+    with pytest.raises(FlightRecordError, match="damaged"):
+        FlightRecord.decode(packed(lines))
+
+
 def test_a_file_of_another_version_says_who_wrote_it(content: bytes) -> None:
     """The error for a newer format names the version of aioidem that wrote the file."""
     lines = lines_of(content)
