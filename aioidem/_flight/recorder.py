@@ -31,7 +31,7 @@ from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.record_block import RecordRuns, items_of
 from aioidem._engine.requests import Entry
 from aioidem._engine.settlement import Settlement
-from aioidem._engine.steps import CloseLink, Compress, OpenLink, SendProduce
+from aioidem._engine.steps import CloseLink, Compress, FetchMetadata, OpenLink, SendProduce
 from aioidem._engine.transactions import OffsetCommit
 from aioidem._hot import total_size
 from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, TopicUpdate
@@ -138,6 +138,9 @@ class FlightRecorder:
         self._asked: dict[int, steps.Request] = {}
         # What metadata has said of each topic lately.
         self._topics: dict[str, TopicUpdate] = {}
+        # The topics that the last Metadata request named, and those of the last answer.
+        self._named: tuple[str, ...] = ()
+        self._told: tuple[TopicUpdate, ...] = ()
         self.failure: Exception | None = None
         self.alarm: Callable[[str], None] | None = None
         self._reason: str | None = None
@@ -196,7 +199,9 @@ class FlightRecorder:
         if len(seen) > _MOST_TOPICS:
             seen.clear()  # most of them may be in use no more
         seen.update((each.name, each) for each in topics)
-        return answer._replace(topics=topics)
+        if topics != self._told:
+            self._told = topics
+        return answer._replace(topics=self._told)
 
     def on_compressed(self, token: int, result: BatchBody | errors.KafkaError) -> None:
         """See `ProducerCore.on_compressed`."""
@@ -297,6 +302,10 @@ class FlightRecorder:
 
     def _kept(self, step: steps.Step) -> Any:
         """Return what is kept of a step that is no Produce request."""
+        if type(step) is FetchMetadata:
+            if step.topics != self._named:
+                self._named = step.topics
+            step = step._replace(topics=self._named)
         if type(step) is Compress:
             items: Any = step.records
             items = items_of(items)

@@ -18,11 +18,12 @@ from aioidem._broker.intercept import Action, Drop, Refuse, RequestSeen
 from aioidem._broker.security import BrokerSecurity
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore
+from aioidem._engine.steps import FetchMetadata
 from aioidem._flight.dumping import Dumping
 from aioidem._flight.record import FlightRecord
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._flight.replay import Replay
-from aioidem._protocol.metadata import MetadataUpdate
+from aioidem._protocol.metadata import MetadataUpdate, TopicUpdate
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import DeliveryTimeoutError, FlightRecordError, ProducerFenced
 from tests.waiting import until
@@ -117,13 +118,18 @@ async def test_metadata_that_has_not_changed_is_kept_and_written_once(tmp_path: 
             recorder = producer._flight  # noqa: SLF001 - what is kept is looked at
             assert recorder is not None
 
-            def kept() -> list[object]:
+            def kept() -> list[tuple[TopicUpdate, ...]]:
                 answers = [each[2] for each in recorder.latest.events if each[0] == "answer"]
                 updates = [each for each in answers if isinstance(each, MetadataUpdate)]
-                return [topic.partitions for each in updates for topic in each.topics]
+                return [each.topics for each in updates if each.topics]
 
             await until(lambda: len(kept()) > 2)
             assert len(set(map(id, kept()))) == 1
+            assert len({id(topic.partitions) for each in kept() for topic in each}) == 1
+            polls = [each[3] for each in recorder.latest.events if each[0] == "poll" and each[3:]]
+            asked = [step for each in polls for step in each if isinstance(step, FetchMetadata)]
+            assert len(asked) > 2
+            assert len({id(step.topics) for step in asked if step.topics}) == 1
             await producer.dump_flight_record(path)
     text = gzip.decompress(path.read_bytes()).decode()
     events = "\n".join(text.splitlines()[2:-1])
