@@ -400,8 +400,10 @@ class Connections:
         tried = ", ".join(node.address for node in self.nodes.values() if node.node_id < 0)
         reasons = "; ".join(map(reason_of, failures))
         named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])
-        kind = type(named) if isinstance(named, errors.KafkaError) else errors.KafkaConnectionError
-        failure = kind(f"Unable to bootstrap from {tried}: {reasons}")
+        # Copied, because the constructor of a user's class of error may take something else.
+        known = named if isinstance(named, errors.KafkaError) else errors.KafkaConnectionError()
+        failure = copy.copy(known)
+        failure.args = (f"Unable to bootstrap from {tried}: {reasons}",)
         below = [each.__cause__ or each for each in failures]
         failure.__cause__ = (
             below[0] if len(below) == 1 else BaseExceptionGroup("for each bootstrap address", below)

@@ -78,11 +78,14 @@ class KafkaError(RuntimeError):
         return f"{type(self).__name__}: {super().__str__()}"
 
     def __copy__(self) -> Self:
-        """Return a copy with the same ``__cause__``, which pickling would drop."""
-        reduced: Any = self.__reduce__()
-        make, arguments, *state = reduced
-        other: Self = make(*arguments)
-        other.__dict__.update(*state)
+        """Return a copy with the same ``__cause__``, which pickling would drop.
+
+        The constructor of a user's subclass is not called: it may take other arguments.
+        """
+        native = OSError if isinstance(self, OSError) else RuntimeError
+        other = native.__new__(type(self), *self.args)
+        KafkaError.__init__(other, *self.args)
+        other.__dict__.update(self.__dict__)
         if self.__cause__ is not None:
             other.__cause__ = self.__cause__
         return other

@@ -77,3 +77,24 @@ async def test_a_record_without_an_open_transaction_is_not_written(
         with pytest.raises(errors.IllegalOperation) as caught:
             await producer.send("t", b"x", key=key)
         assert caught.value.status is NOT_WRITTEN
+
+
+async def test_a_serialisers_own_class_of_error_is_raised_as_it_is(
+    cluster: EmbeddedCluster,
+) -> None:
+    """The class need not be made from its arguments: a copy says that nothing was written."""
+
+    class FieldError(errors.KafkaError):
+        def __init__(self, field: str, *, code: int) -> None:
+            super().__init__(f"{field} is bad")
+            self.code = code
+
+    def refuse(_: object) -> bytes:
+        raise FieldError("name", code=7)
+
+    async with AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers, value_serializer=refuse
+    ) as producer:
+        with pytest.raises(FieldError, match="FieldError: name is bad") as raised:
+            await producer.send("t", b"x")
+    assert (raised.value.code, raised.value.status) == (7, NOT_WRITTEN)

@@ -184,6 +184,20 @@ def survives(
     assert copy.copy(cls(*args)).__suppress_context__ is False
 
 
+class _FieldError(errors.KafkaConnectionError):
+    """A user's error whose constructor takes something else than the text."""
+
+    def __init__(self, field: str, *, code: int) -> None:
+        super().__init__(f"{field} is bad")
+        self.code = code
+
+
+def test_a_users_error_with_a_constructor_of_its_own_can_be_copied() -> None:
+    again = copy.copy(_FieldError("f", code=7))
+    assert (type(again), str(again)) == (_FieldError, "_FieldError: f is bad")
+    assert (again.code, again.status, again.__cause__) == (7, None, None)
+
+
 def test_an_unknown_code_survives_copying_and_pickling() -> None:
     error = broker_error(9999, "from broker 3")
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - ours

@@ -135,6 +135,49 @@ async def test_a_start_whose_connector_raises_says_what_it_has_raised(transport:
             await producer.start()
 
 
+class _ProxyError(errors.KafkaConnectionError):
+    """A user's error whose constructor takes something else than the text."""
+
+    def __init__(self, reason: str, *, code: int) -> None:
+        super().__init__(f"the proxy is {reason}", code)
+
+
+class _RefusedByProxy:
+    """A connector that raises the user's error while it is refused."""
+
+    def __init__(self, connector: Connector) -> None:
+        self.refused = False
+        self._connector = connector
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        if self.refused:
+            raise _ProxyError("busy", code=7)
+        return await self._connector.connect(host, port)
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_a_connectors_own_class_of_error_is_the_cause_of_what_times_out(
+    transport: Transport,
+) -> None:
+    """The error is copied for each record; its class need not be made from its arguments."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        connector = _RefusedByProxy(cluster.connector)
+        options: dict[str, Any] = {"delivery_timeout": 0.5, "request_timeout": 0.4, "linger": 0.0}
+        async with producer_for(cluster, connector=connector, **options) as producer:
+            await producer.send("t", b"x")
+            connector.refused = True
+            await restart(cluster)
+            with pytest.raises(errors.DeliveryTimeoutError, match="the proxy is busy") as raised:
+                await producer.send("t", b"y")
+            assert isinstance(raised.value.__cause__, _ProxyError)
+            connector.refused = False
+            assert (await producer.send("t", b"z")).offset >= 1
+        connector.refused = True
+        with pytest.raises(_ProxyError, match=r"Unable to bootstrap from .*: the proxy is busy"):
+            await producer_for(cluster, connector=connector).start()
+
+
 @EVERY_WORLD
 @bounded(20)
 async def test_credentials_that_wait_for_a_cancelled_task_are_asked_for_again(
