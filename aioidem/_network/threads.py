@@ -12,6 +12,7 @@ loop was stopped without `close()`.
 
 Rejected: anyio's threads on asyncio. An idle one ends with the task that runs the loop; if the
 program stops its loop before that task has ended, the interpreter waits for the thread for ever.
+They are used only when the main thread has ended: no pool takes work any more then.
 """
 
 from __future__ import annotations
@@ -62,7 +63,14 @@ class Threads:
         if in_task_of_asyncio():
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._most, "aioidem")
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+            try:
+                call = asyncio.get_running_loop().run_in_executor(self._pool, function)
+            except RuntimeError:
+                # The main thread has ended, and with it all pools, but this one goes on; or the
+                # system permits no more threads, which is raised again below.
+                pass
+            else:
+                return await call
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self._most)
         # trio's own threads do not keep a process alive.

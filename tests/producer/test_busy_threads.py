@@ -153,3 +153,34 @@ async def test_a_process_ends_though_its_loop_was_stopped_without_close(tmp_path
         with anyio.fail_after(20):  # an idle thread never ends by itself
             done = await anyio.run_process(command)
     assert done.stdout.split() == [b"used"]
+
+
+MAIN_THREAD_ENDS = """
+import asyncio
+import os
+import sys
+import threading
+
+from aioidem import Producer
+
+
+async def use() -> None:
+    while threading.main_thread().is_alive():
+        await asyncio.sleep(0.001)
+    async with Producer(sys.argv[1], compression_type="gzip", batch_size=1 << 17) as producer:
+        print((await producer.send("t", os.urandom(1 << 16))).offset)
+
+
+threading.Thread(target=lambda: asyncio.run(use())).start()
+"""
+
+
+@ASYNCIO
+@bounded(40)
+async def test_a_producer_works_on_when_the_main_thread_has_ended() -> None:
+    """Python has ended every thread pool by then; names are looked up and batches compressed."""
+    async with EmbeddedCluster() as cluster:
+        bootstrap = f"localhost:{cluster.bootstrap_servers.rpartition(':')[2]}"
+        with anyio.fail_after(20):
+            done = await anyio.run_process([sys.executable, "-c", MAIN_THREAD_ENDS, bootstrap])
+    assert done.stdout.split() == [b"0"]
