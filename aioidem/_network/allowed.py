@@ -18,6 +18,7 @@ from typing import TypeAlias
 from anyio.abc import ByteStream
 
 from aioidem._config import ProducerConfig
+from aioidem._network.cancellation import is_foreign
 from aioidem._network.happy_eyeballs import race
 from aioidem._network.names import addresses_of
 from aioidem._network.transport import Connector, address
@@ -86,10 +87,22 @@ class AllowedConnector:
         """Return a stream to the first of these IP addresses that accepts the connection."""
         if len(addresses) == 1:
             return await self._inner.connect(addresses[0], port)
+
+        async def connect(ip: str) -> ByteStream:
+            try:
+                return await self._inner.connect(ip, port)
+            except BaseException as error:
+                if isinstance(error, KafkaConnectionError) and error.args:
+                    raise
+                # The connector, which may be the user's, has raised what it should not.
+                if not isinstance(error, Exception) and not is_foreign(error):
+                    raise
+                raise KafkaConnectionError(
+                    f"cannot connect to {address(ip, port)}: {error!r}"
+                ) from error
+
         failures: list[KafkaConnectionError] = []
-        connected = await race(
-            addresses, lambda ip: self._inner.connect(ip, port), KafkaConnectionError, failures
-        )
+        connected = await race(addresses, connect, KafkaConnectionError, failures)
         if connected:
             return connected[0]
         reasons = "; ".join(str(each.args[0]) for each in failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import socket
 from typing import Any
@@ -122,6 +123,38 @@ async def test_each_allowed_address_of_a_name_is_tried(monkeypatch: pytest.Monke
     assert half.asked == [("10.1.0.1", 9092), ("10.1.0.2", 9092)]
     with pytest.raises(KafkaConnectionError, match=r"10\.1\.0\.1: refused; 10\.1\.0\.2: refused"):
         await AllowedConnector(Half(*addresses), ALLOWED, []).connect("b.example.com", 9092)
+
+
+@pytest.mark.parametrize(
+    "odd", [OSError("no"), RuntimeError("no"), KafkaConnectionError(), asyncio.CancelledError()]
+)
+async def test_a_connector_that_raises_something_else_is_asked_for_the_next_address(
+    odd: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = ["10.1.0.1", "10.1.0.2"]
+
+    def look_up(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 9092)) for ip in addresses]
+
+    class Odd(Noting):
+        bad = frozenset({"10.1.0.1"})
+
+        async def connect(self, host: str, port: int) -> ByteStream:
+            stream = await super().connect(host, port)
+            if host in self.bad:
+                raise odd
+            return stream
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    half = Odd()
+    await AllowedConnector(half, ALLOWED, []).connect("b.example.com", 9092)
+    assert half.asked == [("10.1.0.1", 9092), ("10.1.0.2", 9092)]
+    half.bad = frozenset(addresses)
+    with pytest.raises(
+        KafkaConnectionError, match=r"cannot connect to 10\.1\.0\.1:9092: "
+    ) as raised:
+        await AllowedConnector(half, ALLOWED, []).connect("b.example.com", 9092)
+    assert str(raised.value).endswith(repr(odd))
 
 
 def test_without_the_option_nothing_is_limited() -> None:
