@@ -11,11 +11,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from aioidem._aiokafka.translation import OWN
 from aioidem._producer.arguments import Headers, checked_headers, checked_payload, checked_timestamp
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size
-from aioidem.errors import RecordError
+from aioidem.errors import KafkaError, RecordError
 
 __all__ = [
     "BatchBuilder",
@@ -59,6 +60,7 @@ class BatchBuilder:
             even if it is larger.
         key_serializer: Turns a key into bytes.
         value_serializer: Turns a value into bytes.
+        reraise: Raises what the producer raises for an error of `append`.
     """
 
     def __init__(
@@ -67,10 +69,12 @@ class BatchBuilder:
         *,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
+        reraise: Callable[[KafkaError], NoReturn] = OWN.reraise,
     ) -> None:
         self._batch_size = batch_size
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
+        self._reraise = reraise
         self._records: list[BatchRecord] = []
         self._size = BATCH_OVERHEAD
         self._closed = self._sent = False
@@ -102,12 +106,15 @@ class BatchBuilder:
         """
         if self._closed or self._sent:
             return None
-        record = BatchRecord(
-            checked_payload("key", _serialized(self._key_serializer, key)),
-            checked_payload("value", _serialized(self._value_serializer, value)),
-            checked_headers(headers or ()),
-            round(time.time() * 1000) if timestamp is None else whole_milliseconds(timestamp),
-        )
+        try:
+            record = BatchRecord(
+                checked_payload("key", _serialized(self._key_serializer, key)),
+                checked_payload("value", _serialized(self._value_serializer, value)),
+                checked_headers(headers or ()),
+                round(time.time() * 1000) if timestamp is None else whole_milliseconds(timestamp),
+            )
+        except KafkaError as error:
+            self._reraise(error)
         first = self._records[0] if self._records else record
         size = record_size(
             payload_size(record.key, record.value, record.headers),

@@ -8,6 +8,7 @@ reads them under these names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from aioidem._engine.cluster import NO_LEADER, ClusterView
 from aioidem._producer.native import Producer
@@ -56,11 +57,16 @@ class ProducerClient:
     """A producer's view of the cluster, under the names of aiokafka's client."""
 
     def __init__(
-        self, producer: Producer, topics: TopicLookup, bootstrap_servers: str | Sequence[str]
+        self,
+        producer: Producer,
+        topics: TopicLookup,
+        bootstrap_servers: str | Sequence[str],
+        translation: AbstractContextManager[None],
     ) -> None:
         self._producer = producer
         self._topics = topics
         self._bootstrap_servers = bootstrap_servers
+        self._translation = translation
         self._client_id = producer.config.client_id
         self.cluster = ClusterMetadata(topics.view)
 
@@ -71,8 +77,10 @@ class ProducerClient:
             KafkaTimeoutError: No answer arrived within `max_block_ms`.
             ProducerClosed: The producer is not started, or was stopped.
         """
-        await self._topics.refresh()
+        with self._translation:
+            await self._topics.refresh()
         return True
 
     async def _wait_on_metadata(self, topic: str) -> set[int]:
-        return await self._producer.partitions_for(topic)
+        with self._translation:
+            return await self._producer.partitions_for(topic)

@@ -179,7 +179,9 @@ class AIOKafkaProducer:
         observer = None if collector is None else CollectorObserver(collector, self._translation)
         self._producer = Producer(config=self._config, observer=observer)
         self._inside = internals(self._producer)
-        self._client = ProducerClient(self._producer, self._inside.topics, self._bootstrap_servers)
+        self._client = ProducerClient(
+            self._producer, self._inside.topics, self._bootstrap_servers, self._translation
+        )
         return self._producer
 
     @property
@@ -395,6 +397,7 @@ class AIOKafkaProducer:
             self._config.batch_size,
             key_serializer=self._key_serializer,
             value_serializer=self._value_serializer,
+            reraise=self._translation.reraise,
         )
 
     async def send_batch(

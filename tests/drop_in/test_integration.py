@@ -47,6 +47,21 @@ async def test_results_are_aiokafkas_structs(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.anyio
+async def test_batches_and_the_client_raise_aiokafkas_exceptions(cluster: EmbeddedCluster) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
+    with pytest.raises(aiokafka.errors.KafkaError, match="timestamp_ms -1") as refused:
+        producer.create_batch().append(timestamp=-1, key=None, value=b"x")
+    assert vars(refused.value)["status"] is DeliveryStatus.NOT_WRITTEN
+    assert isinstance(refused.value.__cause__, errors.RecordError)
+    async with producer:
+        pass
+    client = producer.client
+    wait = client._wait_on_metadata  # noqa: SLF001 - the name that OpenTelemetry uses
+    for asked in (client.force_metadata_update(), wait("t")):
+        assert type(await raised(asked)) is aiokafka.errors.ProducerClosed
+
+
+@pytest.mark.anyio
 async def test_all_exceptions_are_of_aiokafkas_classes(cluster: EmbeddedCluster) -> None:
     def refuse(seen: RequestSeen) -> Action | None:
         return Refuse(ErrorCode.invalid_timestamp) if seen.api_key == 0 else None
