@@ -788,8 +788,10 @@ async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
         await stream.send(frame.reveal())
     except _STREAM_ERRORS as error:
         reason = str(error.__cause__ or error) or "the other end was closed"
-    except Exception as error:  # noqa: BLE001 - the connector may be the user's
-        reason = type(error).__name__
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_foreign(error):
+            raise
+        reason = type(error).__name__  # the connector may be the user's
     else:
         return len(frame.reveal())
     raise KafkaConnectionError(f"the connection was lost: {reason}")

@@ -7,6 +7,7 @@ due when the renewal begins.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -413,6 +414,38 @@ async def test_a_refusal_is_the_cause() -> None:
         assert isinstance(it.cause, SaslAuthenticationFailed)
         assert "h:9092: " in str(it.cause)
         assert "no longer" in str(it.cause)
+
+
+class OddStream(Direct):
+    """A stream that raises this exception where the next bytes are sent."""
+
+    error: BaseException | None = None
+
+    async def send(self, item: bytes) -> None:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        await super().send(item)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("secret"), asyncio.CancelledError("secret")])
+async def test_a_stream_that_raises_something_else_in_a_renewal_is_the_cause(
+    error: BaseException,
+) -> None:
+    """Its text is not shown: the frame that it was to send has the password."""
+    streams: list[OddStream] = []
+
+    def odd(stream: MemoryStream) -> ByteStream:
+        streams.append(OddStream(stream))
+        return streams[0]
+
+    async with world(Credentials(), direct=odd) as it:
+        await pass_time(3)
+        streams[0].error = error
+        it.write(1)
+        await it.ended.wait()
+        assert isinstance(it.cause, KafkaConnectionError)
+        assert str(it.cause).endswith(f"the connection was lost: {type(error).__name__}")
 
 
 @pytest.mark.parametrize("what", ["another id", "garbage", "end", "two"])
