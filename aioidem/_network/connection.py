@@ -616,6 +616,11 @@ class Connection:
                 except AuthenticationFailedError:
                     self._traffic.refusals.append(1)
                     raise
+                except KafkaError as error:
+                    if isinstance(error, Cause):
+                        raise
+                    # The user's callable may raise any, also one that `run` would raise.
+                    raise KafkaConnectionError(f"the session was not renewed: {error}") from error
                 self._traffic.renewals.append(anyio.current_time() - began)
                 return
         finally:

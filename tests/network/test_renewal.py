@@ -30,7 +30,10 @@ from aioidem._protocol.frames import FrameSplitter, frame
 from aioidem._protocol.messages import encode_response
 from aioidem.errors import (
     AuthenticationFailedError,
+    ConfigError,
     KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
     ProtocolError,
     SaslAuthenticationFailed,
 )
@@ -390,6 +393,22 @@ async def test_a_provider_that_hangs_has_the_setup_timeout() -> None:
         awaited = "the session was not renewed within 3 s; it waits for sasl_credentials"
         assert awaited in str(it.cause)
         assert 3 <= anyio.current_time() - began < 4.5
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaError("no vault"), ConfigError("no vault"), KafkaTimeoutError("no vault")]
+)
+async def test_any_error_of_a_provider_ends_the_connection_alone(error: KafkaError) -> None:
+    """It is no error of this client, which would end the producer with all its connections."""
+    credentials = Credentials()
+    async with world(credentials) as it:
+        await pass_time(3)
+        credentials.error = error
+        it.write(1)
+        await it.ended.wait()
+        assert isinstance(it.cause, KafkaConnectionError)
+        assert "h:9092: " in str(it.cause)
+        assert "no vault" in str(it.cause)
 
 
 async def test_a_refusal_is_the_cause() -> None:
