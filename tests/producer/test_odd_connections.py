@@ -7,6 +7,7 @@ cancelled, or the system permits no more threads: the producer connects again.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from typing import Any, Literal
 
@@ -211,6 +212,43 @@ async def test_credentials_that_wait_for_a_cancelled_task_are_asked_for_again(
             await restart(cluster)
             assert (await producer.send("t", b"y")).offset == 1
             assert asked > 3
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_credentials_that_raise_one_error_again_do_not_make_it_longer(
+    transport: Transport,
+) -> None:
+    """As a callable does that awaits one task, or asks one future for its result, each time."""
+    down = errors.KafkaConnectionError("no vault")
+    asked = 0
+
+    async def credentials() -> tuple[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked > 2:
+            raise down
+        return "alice", "alice-secret"
+
+    security = BrokerSecurity(mechanisms=("PLAIN",), users={"alice": "alice-secret"})
+    async with EmbeddedCluster(transport=transport, security=security) as cluster:
+        options: dict[str, Any] = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_allow_plaintext": True,
+            "sasl_credentials": credentials,
+            "reconnect_backoff": 0.01,
+            "delivery_timeout": 0.5,
+            "request_timeout": 0.4,
+        }
+        async with producer_for(cluster, **options) as producer:
+            await producer.send("t", b"x")
+            await restart(cluster)
+            with pytest.raises(errors.DeliveryTimeoutError) as raised:
+                await producer.send("t", b"x")
+        assert asked > 3
+        assert down.args == ("no vault",)
+        assert re.search(r"attempts: [^ ]+: no vault", str(raised.value))
 
 
 @ASYNCIO

@@ -11,6 +11,7 @@ uses at most one.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -137,8 +138,9 @@ class SaslClient:
         try:
             given = function()
             return await cast("Awaitable[object]", given) if inspect.isawaitable(given) else given
-        except KafkaError:
-            raise
+        except KafkaError as error:
+            # A copy, whose text gets the broker's address: the callable may raise this one again.
+            raise copy.copy(error) from error
         except BaseException as error:
             if not isinstance(error, Exception) and not is_foreign(error):
                 raise
