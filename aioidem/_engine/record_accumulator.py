@@ -644,7 +644,8 @@ class RecordAccumulator:
         for topic in list(self.unplaced) if self.unplaced else ():
             expired = topic.unassigned.expire(now)
             if expired:
-                self._refuse(topic.name, expired, self.unassigned_error(topic, now))
+                error = self.unassigned_error(topic, now, queued=True)
+                self._refuse(topic.name, expired, error)
             if not topic.unassigned:
                 del self.unplaced[topic]
 
@@ -668,30 +669,36 @@ class RecordAccumulator:
                 first = end
         return first
 
-    def unassigned_error(self, topic: TopicState, now: float) -> errors.KafkaError:
+    def unassigned_error(
+        self, topic: TopicState, now: float, *, queued: bool = False
+    ) -> errors.KafkaError:
         """Return the error of a record that got no partition in time.
 
         Args:
             topic: the record's topic.
             now: seconds.
+            queued: whether the record was queued, so that its delivery timeout counts as well.
         """
-        max_block = self._config.max_block
+        limit, seconds = "max_block", self._config.max_block
+        if queued and self._config.delivery_timeout < seconds:
+            limit, seconds = "delivery_timeout", self._config.delivery_timeout
+        within = f"{limit} ({seconds:g} s)"
         if self._cluster.partitions(topic.name) is not None:
             return errors.UnknownTopicOrPartitionError(
                 f"topic {topic.name!r}: the last metadata does not have the record's partition, "
-                f"and no newer metadata came within max_block ({max_block:g} s). Check the "
+                f"and no newer metadata came within {within}. Check the "
                 "partition's number, and whether the brokers are reachable"
             )
         if topic.error_code:
             return errors.broker_error(
                 topic.error_code,
-                f"topic {topic.name!r}: metadata still had this error after max_block "
-                f"({max_block:g} s). Check the topic's name, and whether it has been created",
+                f"topic {topic.name!r}: metadata still had this error after {within}. Check the "
+                "topic's name, and whether it has been created",
             )
         unreachable = self._partitions.unreachable(now)
         because = "" if unreachable is None else f": {unreachable.args[0]}"
         error = errors.KafkaTimeoutError(
-            f"topic {topic.name!r}: no metadata came within max_block ({max_block:g} s){because}. "
+            f"topic {topic.name!r}: no metadata came within {within}{because}. "
             "Check whether the brokers are reachable"
         )
         error.__cause__ = unreachable

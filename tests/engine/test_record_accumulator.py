@@ -298,6 +298,18 @@ def test_a_topic_of_which_nothing_is_heard_ends_its_records_with_the_reason() ->
     assert record.error.__cause__ is None
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_the_delivery_timeout_is_named_where_it_ended_the_wait_for_metadata(known: bool) -> None:
+    rig = Rig(max_block=60.0, delivery_timeout=4.0, request_timeout=1.0)
+    if known:
+        rig.start()
+    rig.hold = (steps.FetchMetadata,)
+    (record,) = rig.send(partition=7)
+    rig.tick(5.0)
+    assert record.status is NOT_WRITTEN
+    assert "metadata came within delivery_timeout (4 s). Check" in str(record.error)
+
+
 @pytest.mark.parametrize(
     ("count", "has"), [(1, "1 partition (0);"), (2, "2 partitions (0 to 1);"), (4, "(0 to 3);")]
 )
