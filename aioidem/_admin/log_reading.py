@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import anyio
@@ -60,7 +61,10 @@ _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 _PAGE_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 20
-"""The most partitions that are read at once: each takes a connection, and a page in memory."""
+"""The most partitions that are read from one broker at once: each takes a connection and a page.
+
+The limit is that of each broker, so that those of a silent one take no time from the others.
+"""
 _UNKNOWN_FOR: Final = 5.0
 """Seconds for which brokers may not know a topic before it counts as deleted."""
 _CLOCKS_MS: Final = 600_000
@@ -74,6 +78,10 @@ _DENIED: Final = frozenset(
     {ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed}
 )
 _MISSING: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+
+
+_T = TypeVar("_T")
+_Slots = Mapping[Place, anyio.CapacityLimiter]
 
 
 class _Leader(NamedTuple):
@@ -116,7 +124,7 @@ async def resolve_incidents(
         groups.setdefault(key, {})[each.batch] = None
     found: dict[Incident, Resolution] = {}
     failures: list[Exception] = []
-    slots = anyio.CapacityLimiter(_AT_ONCE)
+    slots: _Slots = defaultdict(lambda: anyio.CapacityLimiter(_AT_ONCE))
 
     async def read(group: Sequence[Incident]) -> None:
         reading = _Reading(config, group, connector, slots)
@@ -153,7 +161,7 @@ class _Reading:
         incidents: batches of one topic id and partition. Either each of them was sent after an
             acknowledged record, or none was.
         connector: opens the connections; None opens TCP connections.
-        slots: limits how many partitions are read at once.
+        slots: limits how many partitions are read at once from each broker.
     """
 
     def __init__(
@@ -161,7 +169,7 @@ class _Reading:
         config: ProducerConfig,
         incidents: Sequence[Incident],
         connector: Connector | None,
-        slots: anyio.CapacityLimiter,
+        slots: _Slots,
     ) -> None:
         self._config = config
         self._connector = connector
@@ -200,8 +208,7 @@ class _Reading:
         pause = _PAUSE
         with anyio.move_on_after(timeout):
             while True:
-                async with self._slots:
-                    over = await self._attempt()
+                over = await self._attempt()
                 verdicts = self._verdicts()
                 waits = any(each.reason is UndecidedReason.NOT_FENCED for each in verdicts)
                 if over and not (wait_for_fence and waits):
@@ -241,7 +248,7 @@ class _Reading:
                 self._leader = leader
                 self._searches, self._begins, self._read = [], [], False
                 self._obstacle = self._unread
-            await converse(self._config, leader.place, self._read_from, self._connector)
+            await self._converse(leader.place, self._read_from)
         except errors.AuthenticationFailedError:
             raise
         except errors.BrokerResponseError as error:
@@ -284,7 +291,7 @@ class _Reading:
         async def find(asker: Asker) -> Any:
             return await asker.ask(ApiKey.METADATA, make)
 
-        update = metadata_update(await converse(self._config, place, find, self._connector))
+        update = metadata_update(await self._converse(place, find))
         topics = [each for each in update.topics if each.name == self._topic]
         found = (
             topics[0]
@@ -300,6 +307,10 @@ class _Reading:
         if part.leader_id not in brokers:
             raise errors.KafkaConnectionError(f"{self._where} has no leader")
         return _Leader(brokers[part.leader_id], part.leader_id, part.leader_epoch, found.topic_id)
+
+    async def _converse(self, place: Place, talk: Callable[[Asker], Awaitable[_T]]) -> _T:
+        async with self._slots[place]:
+            return await converse(self._config, place, talk, self._connector)
 
     async def _read_from(self, asker: Asker) -> None:
         """Read the log to its end, on a connection to the leader."""

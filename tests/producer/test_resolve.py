@@ -176,6 +176,46 @@ async def test_a_partition_that_waits_takes_no_time_from_others(transport: Trans
 
 
 @bounded(60)
+async def test_a_silent_broker_takes_no_time_from_the_partitions_of_others(
+    transport: Transport,
+) -> None:
+    """However many partitions it leads: as many are read at once from each broker."""
+    async with EmbeddedCluster(transport=transport, brokers=2) as cluster:
+        cluster.create_topic("t", partitions=60)
+        silent = [cluster.leader("t", partition) == 1 for partition in range(60)]
+        assert sum(silent) == 30
+        async with producer_for(cluster, **HASTY) as producer:
+            fate = Fate()
+            fate.lose = True
+            cluster.intercept(fate)
+            failures: list[errors.KafkaError] = []
+            sent = [producer.send_nowait("t", b"x", partition=each) for each in range(60)]
+            for delivery in sent:
+                with pytest.raises(errors.KafkaError) as caught:
+                    await delivery
+                failures.append(caught.value)
+            cluster.intercept(
+                lambda seen: Drop() if (seen.broker_id, seen.api_key) == (1, FETCH) else None
+            )
+            # Those of the silent broker come first.
+            failures.sort(key=lambda error: not silent[_incident(error).partition])
+            found = await resolve_incidents(
+                dataclasses.replace(producer.config, request_timeout=5.0, delivery_timeout=9.0),
+                map(_incident, failures),
+                timeout=5.0,
+                wait_for_fence=False,
+                connector=cluster.connector,
+            )
+            assert [each.verdict for each in found[30:]] == [Verdict.WRITTEN] * 30
+            assert [each.reason for each in found[:30]] == [UndecidedReason.TIMED_OUT] * 30
+
+
+def _incident(error: errors.KafkaError) -> Incident:
+    assert error.incident is not None
+    return error.incident
+
+
+@bounded(60)
 async def test_the_first_batch_of_a_partition_is_looked_for_by_time(transport: Transport) -> None:
     """No acknowledged record is before it, so the whole log is read, the recent part first."""
     async with EmbeddedCluster(transport=transport) as cluster:
