@@ -374,6 +374,27 @@ async def test_all_callers_that_wait_for_a_failed_request_get_an_error() -> None
 
 
 @bounded(20)
+async def test_what_one_caller_adds_to_its_error_is_not_in_those_of_the_others() -> None:
+    """A connection puts its broker's address before the text, perhaps before the others wake up."""
+    texts: list[str] = []
+    with provider(gives({"error": "invalid_client"}, 401)) as (url, handler):
+        credentials = client(url)
+
+        async def ask(broker: str) -> None:
+            try:
+                await credentials.token()
+            except AuthenticationFailedError as error:
+                error.args = (f"{broker}: {error.args[0]}",)
+                texts.append(error.args[0])
+
+        async with anyio.create_task_group() as tasks:
+            for broker in ("b1", "b2", "b3"):
+                tasks.start_soon(ask, broker)
+    assert len(handler.asked) == 1
+    assert sorted(text.split(" token ")[0] for text in texts) == ["b1: no", "b2: no", "b3: no"]
+
+
+@bounded(20)
 async def test_if_the_one_that_asks_is_cancelled_another_one_asks() -> None:
     """If the caller that makes the request is cancelled, another waiting caller makes a new one."""
     arrived, held = threading.Event(), threading.Event()

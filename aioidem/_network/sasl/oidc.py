@@ -171,7 +171,7 @@ class ClientCredentials:
             self._request = None
             request.ended.set()
         if isinstance(taken, KafkaError):
-            raise taken
+            raise copy.copy(taken)  # which gets a broker's address, and those that wait another's
         return taken
 
     async def _exchange(self) -> _Answer | KafkaError:
