@@ -15,13 +15,14 @@ from kio.schema.errors import ErrorCode
 from aioidem._broker.batch import RefusedError
 from aioidem._broker.configs import BROKER_CONFIGS, TOPIC_CONFIGS, Definition, validate
 from aioidem._broker.intercept import Interceptor
+from aioidem._broker.link import can_be
 from aioidem._broker.partition import Partition, Replica, Topic
 from aioidem._broker.server import ClusterServer
 from aioidem._broker.state import ClusterState
 from aioidem._broker.stored import StoredRecord, stored_records
 from aioidem._network.transport import Connector
 from aioidem._records import RecordBatch, read_batches
-from aioidem.errors import error_for_code
+from aioidem.errors import ConfigError, error_for_code
 
 __all__ = ["ClusterControls"]
 
@@ -221,13 +222,25 @@ class ClusterControls:
         self._state.interceptor = hook
 
     def set_rtt(self, seconds: float) -> None:
-        """Set the round-trip time of every connection, for bytes sent from now on."""
+        """Set the round-trip time of every connection, for bytes sent from now on.
+
+        Raises:
+            ConfigError: It is negative or not finite.
+        """
+        if not can_be((seconds,), None):
+            raise ConfigError(f"a round trip of {seconds} s: it must be finite and 0 or more")
         self._state.rtt = seconds
         for connection in self._state.connections:
             connection.link.set_rtt(seconds)
 
     def set_bandwidth(self, bytes_per_second: float | None) -> None:
-        """Set the bandwidth of every connection in each direction, for bytes sent from now on."""
+        """Set the bandwidth of every connection in each direction, for bytes sent from now on.
+
+        Raises:
+            ConfigError: It is not positive.
+        """
+        if not can_be((), bytes_per_second):
+            raise ConfigError(f"a bandwidth of {bytes_per_second}: it must be above 0, or None")
         self._state.bandwidth = bytes_per_second
         for connection in self._state.connections:
             connection.link.set_bandwidth(bytes_per_second)

@@ -22,6 +22,7 @@ from typing import Any, Literal, Self
 from aioidem._broker.batch import RefusedError
 from aioidem._broker.configs import BROKER_CONFIGS
 from aioidem._broker.controls import ClusterControls
+from aioidem._broker.link import can_be
 from aioidem._broker.security import BrokerSecurity
 from aioidem._broker.server import ClusterServer
 from aioidem._broker.state import ClusterState
@@ -96,10 +97,10 @@ class EmbeddedCluster(ClusterControls):
             "default.replication.factor": str(default_replication),
             **(configs or {}),
         }
-        if brokers < 1 or rtt < 0 or (bandwidth is not None and bandwidth <= 0):
+        if brokers < 1 or not can_be((rtt,), bandwidth):
             raise ConfigError(
                 f"brokers={brokers}, rtt={rtt}, bandwidth={bandwidth}: brokers must be 1 or "
-                "more, rtt must be 0 or more, and bandwidth more than 0, or None"
+                "more, rtt finite and 0 or more, and bandwidth more than 0, or None"
             )
         try:
             self._state = ClusterState(

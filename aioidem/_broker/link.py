@@ -16,7 +16,15 @@ Rejected
 
 from __future__ import annotations
 
-__all__ = ["Lane", "Link"]
+import math
+
+__all__ = ["Lane", "Link", "can_be"]
+
+
+def can_be(delays: tuple[float, ...], bandwidth: float | None) -> bool:
+    """Return whether a link can have these delays and this bandwidth; none can have NaN."""
+    within = all(0 <= each < math.inf for each in delays)
+    return within and (bandwidth is None or bandwidth > 0)
 
 
 class Lane:

@@ -29,6 +29,7 @@ from typing import Final, Self
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, TaskGroup
 
+from aioidem._broker.link import can_be
 from aioidem._network.listening import Listening
 from aioidem._network.transport import Connector, TcpConnector, no_delay
 from aioidem._testing.fault_actions import Action, FrameHook, FrameSeen
@@ -183,12 +184,12 @@ class FaultProxy:
             bandwidth: Bytes per second in each direction; None: unlimited.
 
         Raises:
-            ConfigError: A delay is negative, or the bandwidth is not positive.
+            ConfigError: A delay is negative or not finite, or the bandwidth is not positive.
         """
-        if rtt < 0 or jitter < 0 or (bandwidth is not None and bandwidth <= 0):
+        if not can_be((rtt, jitter), bandwidth):
             raise ConfigError(
-                f"rtt={rtt}, jitter={jitter}, bandwidth={bandwidth}: delays must be 0 or more, "
-                "and a bandwidth must be more than 0, or None"
+                f"rtt={rtt}, jitter={jitter}, bandwidth={bandwidth}: delays must be finite and 0 "
+                "or more, and a bandwidth must be more than 0, or None"
             )
         self.rtt, self.jitter, self.bandwidth = rtt, jitter, bandwidth
 

@@ -6,6 +6,7 @@ a definite answer to its newest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal
@@ -457,12 +458,21 @@ async def test_a_cluster_that_cannot_be_is_refused() -> None:
     for options in (
         {"brokers": 0},
         {"rtt": -1.0},
+        {"rtt": math.nan},
+        {"rtt": math.inf},
         {"bandwidth": 0.0},
+        {"bandwidth": math.nan},
         {"retain": 4},
         {"configs": {"message.max.bytes": "x"}},
     ):
         with pytest.raises(ConfigError):
             EmbeddedCluster(**options)
+    cluster = EmbeddedCluster()
+    for bad in (-1.0, math.nan):
+        with pytest.raises(ConfigError):
+            cluster.set_rtt(bad)
+        with pytest.raises(ConfigError):
+            cluster.set_bandwidth(bad)
 
 
 async def test_tcp_brokers_are_found_by_the_plain_connector_and_at_the_ports_asked_for() -> None:

@@ -6,6 +6,7 @@ that connects to the proxy instead.
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
@@ -174,9 +175,19 @@ async def test_jitter_comes_from_the_seed_and_keeps_the_order(seed: int) -> None
         assert w.values() == [b"%d" % number for number in range(60)]
 
 
-@pytest.mark.parametrize("bad", [{"rtt": -1.0}, {"jitter": -0.1}, {"bandwidth": 0.0}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"rtt": -1.0},
+        {"rtt": math.nan},
+        {"jitter": -0.1},
+        {"jitter": math.inf},
+        {"bandwidth": 0.0},
+        {"bandwidth": math.nan},
+    ],
+)
 async def test_a_link_that_cannot_be_is_refused(bad: dict[str, float]) -> None:
-    """FaultProxy refuses delays below zero and a bandwidth of zero with ConfigError."""
+    """FaultProxy refuses delays and a bandwidth that no link can have with ConfigError."""
     with pytest.raises(ConfigError):
         FaultProxy("127.0.0.1", 9092, **bad)  # type: ignore[arg-type]
 
