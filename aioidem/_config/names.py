@@ -7,13 +7,13 @@ wrote.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 from aioidem._config.kinds import Hidden
 from aioidem._config.options import OPTIONS, Option
+from aioidem._config.quoting import quoted
 from aioidem.errors import ConfigError
 
 __all__ = ["BY_KEYWORD", "BY_PROPERTY", "both_names", "illegal", "keyword", "unknown"]
@@ -88,7 +88,7 @@ def illegal(name: str, value: object, allowed: str) -> ConfigError:
     """
     field = BY_PROPERTY.get(name) or BY_KEYWORD.get(name) or name
     hidden = field in OPTIONS and isinstance(OPTIONS[field].kind, Hidden)
-    shown = "***" if hidden else reprlib.repr(value)
+    shown = "***" if hidden else quoted(value)
     return ConfigError(f"{name}={shown}: expected {allowed}")
 
 
@@ -106,7 +106,7 @@ def unknown(name: object, known: tuple[str, ...]) -> ConfigError:
         known: All legal names: the native ones, Java's, or those of `AIOKafkaProducer`.
     """
     if not isinstance(name, str):
-        return ConfigError(f"unknown option {reprlib.repr(name)}: expected a name, a string")
+        return ConfigError(f"unknown option {quoted(name)}: expected a name, a string")
     for native, option in OPTIONS.items():
         here = native if native in known else option.java
         if name in {native, option.java, option.aiokafka} and here in known:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import reprlib
 import signal
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from aioidem._config.options import (
     ProducerOptions,
     WindowDiscovery,
 )
+from aioidem._config.quoting import quoted
 from aioidem._config.reading import read_keywords, read_properties
 from aioidem._config.secret import Secret, without_frames
 from aioidem._config.security import (
@@ -272,7 +272,7 @@ def _about_flight(config: ProducerConfig) -> Iterator[str]:
         return
     wanted = _unmet_by_directory(directory)
     if wanted is not None:
-        yield f"{named('flight_record_directory')}={reprlib.repr(directory)}: expected {wanted}"
+        yield f"{named('flight_record_directory')}={quoted(directory)}: expected {wanted}"
 
 
 def _unmet_by_directory(path: str) -> str | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from typing import Final
 
+from aioidem._config.quoting import quoted
 from aioidem.errors import RecordError
 
 __all__ = ["validate_topic"]
@@ -23,6 +23,6 @@ def validate_topic(name: str) -> None:
     """
     if not isinstance(name, str) or not _LEGAL.fullmatch(name) or name in {".", ".."}:
         raise RecordError(
-            f"topic {reprlib.repr(name)}: expected 1 to 249 characters of a-z, A-Z, 0-9, '.', '_', "
+            f"topic {quoted(name)}: expected 1 to 249 characters of a-z, A-Z, 0-9, '.', '_', "
             "'-', and neither '.' nor '..'"
         )

@@ -273,6 +273,16 @@ def test_a_bad_value_is_refused_naming_option_value_and_what_is_allowed(name: st
         is_refused(name, value)
 
 
+@pytest.mark.parametrize("name", ["linger", "batch_size", "acks", "client_id"])
+def test_a_number_that_python_writes_to_nobody_is_refused_too(name: str) -> None:
+    """Python raises ValueError where an integer of more than 4,300 digits is to become text."""
+    for value in (10**5_000, (10**5_000,)):
+        with pytest.raises(ConfigError, match=rf"{name}=.*<an int of 16610 bits>.*: expected "):
+            _build(**{name: value})
+        with pytest.raises(RecordError, match=r"topic .*<an int of 16610 bits>.*: expected "):
+            validate_topic(value)  # type: ignore[arg-type]
+
+
 def is_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         _build(**{name: value})
