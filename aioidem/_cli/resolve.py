@@ -20,11 +20,11 @@ from typing import Any
 import anyio
 
 from aioidem._admin.log_reading import resolve_incidents
-from aioidem._config import ProducerConfig
+from aioidem._config import ProducerConfig, validate_topic
 from aioidem._load.properties import gather_properties, load_files
 from aioidem._load.render import write_whole
 from aioidem._load.usage import UsageError, one_line, output_file, reason, terminal_line
-from aioidem.errors import ConfigError, KafkaError
+from aioidem.errors import ConfigError, KafkaError, RecordError
 from aioidem.incident import Incident, incidents_from_json
 from aioidem.resolution import Resolution, Verdict
 
@@ -32,6 +32,7 @@ __all__ = ["ResolveCommand", "plan_resolve", "resolve"]
 
 _MAX_FILE = 64 << 20
 _MAX_TIMEOUT = 86_400.0
+_SEQUENCES = 1 << 31  # the sequence number after the last one is 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,12 @@ def _read(path: Path) -> list[Incident]:
         raise UsageError(f"--incident: {path}: {one_line(error)}") from error
     if not found:
         raise UsageError(f"--incident: {path} has no incident")
+    for number, each in enumerate(found, 1):
+        try:
+            validate_topic(each.topic)
+        except RecordError as error:
+            text = f"incident {number}: {one_line(error)}"
+            raise UsageError(f"--incident: {path}: {text}") from error
     return found
 
 
@@ -145,7 +152,7 @@ def _line(found: Resolution) -> str:
         ""
         if incident is None
         else f"producer id {incident.producer_id} epoch {incident.producer_epoch} "
-        f"sequence {incident.base_sequence + (incident.index or 0)}"
+        f"sequence {(incident.base_sequence + (incident.index or 0)) % _SEQUENCES}"
     )
     records = "" if incident is None or incident.index is not None else f"+{incident.count}"
     reason = "" if found.reason is None else f" ({found.reason.name})"

@@ -19,6 +19,15 @@ from aioidem.broker import EmbeddedCluster, ThreadedCluster
 from aioidem.incident import Incident, incidents_to_json
 
 Captured = pytest.CaptureFixture[str]
+FIELDS: dict[str, Any] = {
+    "topic": "t",
+    "partition": 0,
+    "producer_id": 1,
+    "producer_epoch": 0,
+    "base_sequence": 0,
+    "count": 1,
+    "timestamp_ms": 1,
+}
 HASTY: dict[str, Any] = {"delivery_timeout": 1.2, "request_timeout": 0.6, "retry_backoff": 0.1}
 
 
@@ -65,6 +74,21 @@ def test_each_incident_has_a_line_and_the_status_says_if_all_are_decided(
 
 
 @pytest.mark.embedded
+def test_the_record_after_the_last_sequence_number_has_number_0(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """It is printed as the log has it."""
+    file = tmp_path / "incident.json"
+    last = {"base_sequence": 2**31 - 1, "count": 2, "index": 1}
+    file.write_text(json.dumps(FIELDS | last))
+    with EmbeddedCluster.in_thread() as cluster:
+        cluster.create_topic("t")
+        words = ["--incident", str(file), "--bootstrap-server", cluster.bootstrap_servers]
+        main(["resolve", *words])
+    assert capsys.readouterr().out.startswith("t-0 producer id 1 epoch 0 sequence 0: ")
+
+
+@pytest.mark.embedded
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
 def test_a_file_that_cannot_be_written_takes_no_verdict_along(
     tmp_path: Path, capsys: Captured
@@ -85,8 +109,7 @@ def test_a_file_that_cannot_be_written_takes_no_verdict_along(
 def test_a_file_of_tls_that_is_not_there_is_bad_usage(tmp_path: Path, capsys: Captured) -> None:
     """It is found at once: to repeat the attempt would not make the file appear."""
     file = tmp_path / "incidents.json"
-    fields = {"topic": "t", "partition": 0, "producer_id": 1, "producer_epoch": 0, "count": 1}
-    file.write_text(json.dumps({**fields, "base_sequence": 0, "timestamp_ms": 1}))
+    file.write_text(json.dumps(FIELDS))
     words = ["resolve", "--incident", str(file), "--bootstrap-server", "127.0.0.1:1"]
     words += ["--timeout", "1", "--consumer-props", "security.protocol=SSL"]
     assert main([*words, "ssl.truststore.location=/nowhere.pem"]) == 2
@@ -101,6 +124,8 @@ def test_a_file_of_tls_that_is_not_there_is_bad_usage(tmp_path: Path, capsys: Ca
         ("{", [], "no JSON at character 0"),
         ("[]", [], "has no incident"),
         ('{"topic": "t"}', [], "the field partition is missing"),
+        (json.dumps(FIELDS | {"topic": "a b"}), [], "incident 1: topic 'a b': expected 1 to 249"),
+        (json.dumps([FIELDS, FIELDS | {"topic": "\ud800"}]), [], "incident 2: topic "),
         ("\xff", [], "--incident:"),
         (None, ["--timeout", "0"], "--timeout: 0 is not above 0"),
         (None, ["--json", "/none/there"], "--json: /none is not a directory"),
