@@ -13,7 +13,7 @@ from aioidem._flight.record import MOST_EXPANDED, FlightRecord
 from aioidem._flight.replay import Replay
 from aioidem._flight.timeline import Row, Timeline
 from aioidem._flight.verdict import Verdict, regression_test
-from aioidem._load.usage import UsageError, one_line, reason, terminal_line
+from aioidem._load.usage import UsageError, apart, one_line, reason, terminal_line
 from aioidem.errors import FlightRecordError
 from aioidem.incident import incidents_to_json
 
@@ -44,6 +44,7 @@ def replay(
     Raises:
         UsageError: the file is no flight record or is damaged, or a file cannot be written.
     """
+    apart({"FILE": file, "--html": html, "--to-test": to_test, "--incidents": incidents})
     try:
         if file.stat().st_size > MOST_EXPANDED:  # no record is, and memory may not have the room
             raise UsageError(f"{file}: has more than {MOST_EXPANDED} bytes: no flight record")

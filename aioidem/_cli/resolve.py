@@ -23,7 +23,7 @@ from aioidem._admin.log_reading import resolve_incidents
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._load.properties import gather_properties, load_files
 from aioidem._load.render import write_whole
-from aioidem._load.usage import UsageError, one_line, output_file, reason, terminal_line
+from aioidem._load.usage import UsageError, apart, one_line, output_file, reason, terminal_line
 from aioidem.errors import ConfigError, KafkaError, RecordError
 from aioidem.incident import Incident, incidents_from_json
 from aioidem.resolution import Resolution, Verdict
@@ -65,6 +65,7 @@ def plan_resolve(
     if not 0 < timeout <= _MAX_TIMEOUT:
         raise UsageError(f"--timeout: {timeout:.15g} is not above 0 and up to {_MAX_TIMEOUT:g}")
     output_file("--json", json_file)
+    apart({"--incident": incident, "--json": json_file})
     properties = gather_properties(consumer_props, config_file, flag="--consumer-props")
     values = {**properties.values, "bootstrap.servers": bootstrap_server}
     try:

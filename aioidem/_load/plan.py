@@ -27,7 +27,7 @@ from aioidem._engine.memory import COPIES_SHARE
 from aioidem._engine.record import RECORD_MEMORY
 from aioidem._load.payload import Numbers, choose_values, longest, mean_size
 from aioidem._load.properties import gather_properties
-from aioidem._load.usage import UsageError, between, one_line, output_file, shown, whole
+from aioidem._load.usage import UsageError, apart, between, one_line, output_file, shown, whole
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 from aioidem.errors import ConfigError, RecordError
 
@@ -261,6 +261,7 @@ def plan_perf(
         reporting_interval=_interval(reporting_interval_ms),
         warnings=gathered.warnings,
     )
+    apart({"--payload-file": payload_file, "--json": json_file, "--report": report_file})
     _check_report_extra(report_file)
     flags = {_SERVERS: ("--bootstrap-server", bootstrap_server)}
     flags[_TRANSACTIONAL_ID] = ("--transactional-id", transactional_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from aioidem._protocol.foreign_text import printable
 
 __all__ = [
     "UsageError",
+    "apart",
     "between",
     "one_line",
     "output_file",
@@ -75,6 +77,24 @@ def _check_output(flag: str, path: Path) -> None:
     asked += [parent] if path.is_file() or not asked else []
     if not all(os.access(each, os.W_OK) for each in asked):
         raise UsageError(f"{flag}: {path} cannot be written")
+
+
+def apart(files: Mapping[str, Path | None]) -> None:
+    """Check that no two flags name the same file: what is written would take the other's place.
+
+    Such as `/dev/stdout` is no file here: all that is written there arrives.
+
+    Raises:
+        UsageError: two flags name the same file.
+    """
+    seen: dict[str, str] = {}
+    for flag, path in files.items():
+        # These functions raise nothing, such as for a name that is too long.
+        if path is None or (os.path.exists(path) and not os.path.isfile(path)):  # noqa: PTH110, PTH113
+            continue
+        other = seen.setdefault(os.path.realpath(path), flag)
+        if other != flag:
+            raise UsageError(f"{other} and {flag}: both name {path}; give each a file of its own")
 
 
 def shown(text: str, limit: int = 60) -> str:

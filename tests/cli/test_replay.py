@@ -204,6 +204,14 @@ def test_a_place_that_cannot_be_written_to_is_named(good: Path, capsys: Captured
     assert "--html: /no/such/folder/page.html: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--html", "--to-test", "--incidents"])
+def test_no_file_takes_the_place_of_the_record(good: Path, capsys: Captured, flag: str) -> None:
+    content = good.read_bytes()
+    assert main(["replay", str(good), flag, str(good)]) == 2
+    assert capsys.readouterr().err.startswith(f"aioidem replay: FILE and {flag}: both name ")
+    assert good.read_bytes() == content
+
+
 def test_a_reader_that_goes_away_takes_no_file_along(good: Path, tmp_path: Path) -> None:
     """The page is whole although nobody reads the timeline (`| head -1`)."""
     page = tmp_path / "page.html"

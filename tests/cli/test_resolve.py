@@ -106,6 +106,17 @@ def test_a_file_that_cannot_be_written_takes_no_verdict_along(
     assert told.err == "aioidem resolve: --json: /dev/full: No space left on device\n"
 
 
+def test_the_verdicts_do_not_take_the_place_of_the_incidents(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    file = tmp_path / "incidents.json"
+    file.write_text(json.dumps(FIELDS))
+    words = ["resolve", "--incident", str(file), "--bootstrap-server", "127.0.0.1:1"]
+    assert main([*words, "--json", str(file), "--timeout", "0.1"]) == 2
+    assert capsys.readouterr().err.startswith("aioidem resolve: --incident and --json: both name ")
+    assert json.loads(file.read_text()) == FIELDS
+
+
 def test_a_file_of_tls_that_is_not_there_is_bad_usage(tmp_path: Path, capsys: Captured) -> None:
     """It is found at once: to repeat the attempt would not make the file appear."""
     file = tmp_path / "incidents.json"

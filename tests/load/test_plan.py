@@ -323,6 +323,18 @@ def test_a_file_in_a_folder_that_takes_no_new_ones_is_refused(
     assert plan_perf(json_file=Path(os.devnull)).json_file == Path(os.devnull)
 
 
+def test_no_file_is_written_over_another(tmp_path: Path) -> None:
+    """Two flags cannot name one file, however it is spelled; what is no file takes both outputs."""
+    there = tmp_path / "out"
+    again = tmp_path / ".." / tmp_path.name / "out"
+    for _ in range(2):  # before there is such a file, and after
+        message = refused(json_file=there, report_file=again)
+        assert message.startswith(f"--json and --report: both name {again}")
+        there.write_text("a value\n")
+    assert refused(payload_file=there, json_file=there).startswith("--payload-file and --json: ")
+    plan_perf(json_file=Path(os.devnull), report_file=Path(os.devnull))
+
+
 def test_the_missing_extra_of_the_report_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
