@@ -20,7 +20,7 @@ from aioidem import build_info
 from aioidem._cli import flags
 from aioidem._load import plan as plans
 from aioidem._load.properties import spread_values, without_secrets, without_values
-from aioidem._load.screen import silence
+from aioidem._load.spool import silence
 from aioidem._load.usage import UsageError, terminal_line
 
 __all__ = ["aioidem", "app", "audit", "broker", "doctor", "perf", "replay", "resolve", "run"]

@@ -5,17 +5,18 @@ Invariants:
 - Both screens (`LiveScreen` and `PlainScreen`) have the methods `begin`, `update` and `end`, whose
   arguments are plain data; neither uses a producer.
 - Results go to standard output, errors to standard error, each error in one line.
+- Nothing but `table` and the end of a screen waits for the reader of the output, so `update` shows
+  nothing while the reader has much to take.
 
 Rejected: rich's live display in a pipe. It prints nothing until the end, and then a blank frame.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Protocol, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -23,9 +24,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from aioidem._load import render
 from aioidem._load.measure import Progress as Interval
 from aioidem._load.measure import RunResult
+from aioidem._load.spool import Spool, SpooledStream
 from aioidem._protocol.foreign_text import printable
 
-__all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen", "silence"]
+__all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen"]
 
 
 class Screen(Protocol):
@@ -61,50 +63,20 @@ class Screen(Protocol):
     ) -> None: ...
 
 
-class _PatientConsole(Console):
-    """A console that becomes silent when its output cannot be written.
-
-    That is so when the reader of the pipe closes it (`| head`), or when the disk is full. Rich's
-    own console would then end the process at the next print, while a producer has records in
-    flight. With this console the run goes on, writes its files and returns the right exit status.
-    """
-
-    def print(self, *objects: Any, **how: Any) -> None:
-        """Print, or say once on standard error why that is not possible."""
-        try:
-            super().print(*objects, **how)
-        except OSError as error:
-            self.on_broken_pipe()
-            if not self.stderr:
-                print(f"aioidem: standard output: {error.strerror}", file=sys.stderr)
-
-    def on_broken_pipe(self) -> None:
-        """Drop everything that is printed from now on."""
-        self.quiet = True
-        silence(self.file)
-
-
-def silence(file: IO[str]) -> None:
-    """Redirect a file's descriptor to /dev/null, so that Python reports no broken pipe on exit.
-
-    A file without a descriptor is left as it is.
-    """
-    try:
-        descriptor = file.fileno()
-    except (OSError, ValueError):
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-
-
 class PlainScreen:
     """A screen that prints lines, for pipes and logs."""
 
-    def __init__(self, out: Console, errors: Console, interval: float | None = None) -> None:
+    def __init__(
+        self,
+        out: Console,
+        errors: Console,
+        interval: float | None = None,
+        spool: Spool | None = None,
+    ) -> None:
         self.interval = 1.0 if interval is None else interval
         self._out = out
         self._errors = errors
+        self._spool = spool or Spool()
 
     def begin(self, name: str, total: float | None) -> None:
         """Print nothing; the first line is printed after the first interval."""
@@ -112,7 +84,8 @@ class PlainScreen:
     def update(self, name: str, progress: Interval, done: float) -> None:
         """Print one line about the interval, without `done`."""
         del done
-        self.note(render.progress_line(name, progress))
+        if not self._spool.behind:
+            self.note(render.progress_line(name, progress))
 
     def end(self, name: str, result: RunResult) -> None:
         """Print one line about the finished run."""
@@ -130,6 +103,7 @@ class PlainScreen:
         """Print the table in ASCII."""
         for line in render.table_text(results).splitlines():
             _line(self._out, line)
+        self._spool.drain()
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +114,7 @@ class PlainScreen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        pass
+        self._spool.drain()
 
 
 class LiveScreen:
@@ -148,9 +122,10 @@ class LiveScreen:
 
     interval = 0.2
 
-    def __init__(self, out: Console, errors: Console) -> None:
+    def __init__(self, out: Console, errors: Console, spool: Spool | None = None) -> None:
         self._out = out
         self._errors = errors
+        self._spool = spool or Spool()
         self._progress = Progress(
             SpinnerColumn(finished_text=" "),
             TextColumn("{task.description}"),
@@ -163,10 +138,13 @@ class LiveScreen:
 
     def begin(self, name: str, total: float | None) -> None:
         """Add a bar for the run."""
+        self._out.quiet = False
         self._tasks[name] = self._progress.add_task(name, total=total, rate="")
 
     def update(self, name: str, progress: Interval, done: float) -> None:
         """Move the run's bar to `done`, and show the rate beside it."""
+        # Rich's thread draws the bars; what it prints while the console is quiet is dropped.
+        self._out.quiet = self._spool.behind
         rate = f"{progress.acked} acked, {progress.records_per_sec:,.0f}/s"
         self._progress.update(self._tasks[name], completed=done, rate=rate)
 
@@ -187,6 +165,7 @@ class LiveScreen:
 
     def note(self, line: str) -> None:
         """Print a line above the bars."""
+        self._out.quiet = False
         _line(self._out, line)
 
     def trouble(self, line: str) -> None:
@@ -195,8 +174,10 @@ class LiveScreen:
 
     def table(self, results: Sequence[RunResult]) -> None:
         """Stop the bars and print the table."""
+        self._out.quiet = False
         self._progress.stop()
         self._out.print(render.results_table(results))
+        self._spool.drain()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -208,7 +189,9 @@ class LiveScreen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._out.quiet = False
         self._progress.stop()
+        self._spool.drain()
 
 
 def choose_screen(interval: float | None = None) -> Screen:
@@ -216,11 +199,22 @@ def choose_screen(interval: float | None = None) -> Screen:
 
     With an `interval` in seconds it is always a plain one, which prints a line after each interval.
     """
-    out = _PatientConsole(highlight=False)
-    errors = _PatientConsole(stderr=True, highlight=False)
+    spool = Spool()
+    out = Console(file=_spooled(sys.stdout, spool), highlight=False)
+    errors = Console(file=_spooled(sys.stderr, spool), stderr=True, highlight=False)
     if out.is_terminal and interval is None:
-        return LiveScreen(out, errors)
-    return PlainScreen(out, errors, interval)
+        return LiveScreen(out, errors, spool)
+    return PlainScreen(out, errors, interval, spool)
+
+
+def _spooled(stream: TextIO | None, spool: Spool) -> IO[str] | None:
+    """Return a file that a spool writes to the stream; None if the stream has no descriptor."""
+    try:
+        if stream is not None and stream.fileno() >= 0:
+            return SpooledStream(stream, spool)  # type: ignore[return-value]
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def _line(console: Console, line: str) -> None:

@@ -62,10 +62,8 @@ async def measure(
         rtt_ms=RTT * 1000,
         max_span=cluster.max_span,
     )
-    with choose_screen() as screen:
-        return await run_once(
-            plan(**flags), target, topic, in_flight, screen, Interrupt(), clock=clock
-        )
+    screen = choose_screen()  # the end of a screen waits for the reader of the output
+    return await run_once(plan(**flags), target, topic, in_flight, screen, Interrupt(), clock=clock)
 
 
 def steady(result: RunResult) -> float:
