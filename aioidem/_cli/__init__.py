@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from aioidem._cli.app import run
 
         return run(words)
+    except KeyboardInterrupt:  # while something is imported
+        return 128 + signal.SIGINT
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRAS:

@@ -171,6 +171,25 @@ def test_python_m_aioidem_is_the_same_command() -> None:
     assert done.stderr.startswith("aioidem perf: --in-flight: ")
 
 
+@pytest.mark.parametrize("module", ["typer", "hdrh"])
+def test_ctrl_c_during_the_imports_is_status_130_and_no_traceback(module: str) -> None:
+    """The command line imports typer, and the command what it needs itself."""
+    code = (
+        f"{ALONE}class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from aioidem._cli import main\n"
+        "sys.exit(main(['perf', '--num-records', '1']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 130
+    assert done.stdout + done.stderr.strip() == ""
+
+
 # --- extras ---------------------------------------------------------------------------------------
 
 
