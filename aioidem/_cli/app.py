@@ -19,7 +19,12 @@ import typer.main
 from aioidem import build_info
 from aioidem._cli import flags
 from aioidem._load import plan as plans
-from aioidem._load.properties import spread_values, without_secrets, without_values
+from aioidem._load.properties import (
+    refuse_misplaced_secrets,
+    spread_values,
+    without_secrets,
+    without_values,
+)
 from aioidem._load.spool import silence
 from aioidem._load.usage import UsageError, terminal_line
 
@@ -42,7 +47,9 @@ def run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         name = f"aioidem {argv[0]}"
     try:
-        status = command.main(spread_values(argv), prog_name="aioidem", standalone_mode=False)
+        words = spread_values(argv)
+        refuse_misplaced_secrets(words)
+        status = command.main(words, prog_name="aioidem", standalone_mode=False)
     except typer.TyperException as error:
         # The message may quote a password that was given with the wrong flag: remove the values.
         return _refuse(name, without_values(error.format_message(), argv), error.exit_code)

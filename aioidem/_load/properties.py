@@ -33,6 +33,7 @@ __all__ = [
     "gather_properties",
     "load_files",
     "parse_properties",
+    "refuse_misplaced_secrets",
     "spread_values",
     "without_secrets",
     "without_values",
@@ -146,6 +147,32 @@ def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> di
             # The values are not shown: they may be passwords.
             raise UsageError(f"{flag}: {name} was given twice, with two values")
     return properties
+
+
+def refuse_misplaced_secrets(argv: Sequence[str]) -> None:
+    """Check that no secret follows a flag that takes no properties.
+
+    A message about such a flag would quote its value, perhaps shortened, and a host or a file of
+    that name would be looked for.
+
+    Raises:
+        UsageError: A secret follows another flag, or none.
+    """
+    flag = ""
+    for word in argv:
+        before, item = flag, word
+        flag = ""
+        if word.startswith("-"):
+            flag, _, item = word.partition("=")
+            before = flag
+        name = item.partition("=")[0]
+        given = len(name) < len(item) and _NAME.fullmatch(name) and _SECRET.search(name)
+        if given and before not in _FLAGS:
+            place = f"{before}: " if before else ""
+            raise UsageError(
+                f"{place}{name}=... is a property, and no value here: write it into the file of"
+                " --command-config"
+            )
 
 
 def without_values(message: str, argv: Sequence[str]) -> str:

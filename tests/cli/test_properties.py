@@ -11,12 +11,13 @@ import pytest
 from aioidem._cli import main
 from aioidem._cli.audit import plan_audit
 from aioidem._load.plan import plan_perf
-from aioidem._load.properties import gather_properties
+from aioidem._load.properties import gather_properties, refuse_misplaced_secrets
 from aioidem._load.usage import UsageError
 from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from tests.commands import AIOIDEM
 
 CANARY = "canary-hunter2"
+OAUTH = "sasl.oauthbearer.client.credentials.client"
 
 
 def private(path: Path, text: str) -> Path:
@@ -151,6 +152,31 @@ def test_the_mark_that_windows_editors_begin_a_file_with_is_passed_over(tmp_path
     secret = private(tmp_path / "secret", "\xef\xbb\xbfword\r\n")
     named = gather_properties([f"sasl.password=file:{secret}"]).values
     assert named == {"sasl.password": "word"}
+
+
+@pytest.mark.parametrize("flag", ["--in-flight", "--topic", "--bootstrap-server", "--json"])
+@pytest.mark.parametrize("name", ["sasl.password", f"{OAUTH}.secret"])
+@pytest.mark.parametrize("value", ["hunter2", "hunter2" * 20])
+@pytest.mark.parametrize("joint", ["=", " "])
+def test_a_secret_after_a_flag_that_takes_none_is_refused_and_shown_in_no_part(
+    flag: str, name: str, value: str, joint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A message that shortens what was given shows its beginning or its end."""
+    given = f"{flag}{joint}{name}={value}".split()
+    assert main(["perf", *given, "--num-records", "1"]) == 2
+    printed = capsys.readouterr()
+    assert "hunter" not in printed.out + printed.err
+    assert printed.err.startswith(f"aioidem perf: {flag}: {name}=... is a property")
+
+
+def test_a_secret_after_its_flag_and_other_values_pass() -> None:
+    refuse_misplaced_secrets(
+        [
+            *("perf", "--producer-props", "sasl.password=x", "--producer-props=sasl.password=x"),
+            *("--json", "./my.secret=x.json", "--payload-delimiter", "=", "--topic", "passwords"),
+            *("--spark-conf", "spark.executor.extraJavaOptions=-Djavax.net.ssl.keyStorePassword=x"),
+        ]
+    )
 
 
 @pytest.mark.parametrize(
