@@ -122,6 +122,10 @@ class TopicLog:
                     raise errors.ProtocolError(f"{what}: a wrong CRC at {batch.base_offset}")
             if not batches:
                 raise errors.KafkaTimeoutError(f"{what}: none from offset {offset} on")
+            if batches[-1].last_offset < offset:  # the same page would be asked for again for ever
+                raise errors.ProtocolError(
+                    f"{what}: none from offset {offset} on, but earlier ones"
+                )
             offset = batches[-1].last_offset + 1
             wanted = self._wanted(batches, answer.aborted_transactions or ())
             yield [batch for batch in wanted if batch.last_offset >= part.begin]
@@ -152,7 +156,9 @@ class TopicLog:
 
         update = metadata_update(await ask(self._config, server, ApiKey.METADATA, make))
         brokers = {each.node_id: Place(each.host, each.port) for each in update.brokers}
-        [topic] = [each for each in update.topics if each.name == self._topic]
+        topic = next((each for each in update.topics if each.name == self._topic), None)
+        if topic is None:
+            raise errors.KafkaConnectionError(f"an answer without the topic {self._topic!r}")
         _check(topic.error_code, f"the topic {self._topic!r}")
         for each in topic.partitions:
             if each.leader_id not in brokers:
@@ -177,13 +183,13 @@ class TopicLog:
         def make(connection: Connection) -> Any:
             schema = self._schema(connection, ApiKey.FETCH, 4, _NAMES_TOPICS)
             module = importlib.import_module(schema.__module__)
-            part = _make(
+            wanted = _make(
                 module.FetchPartition,
                 partition=partition,
                 fetch_offset=offset,
                 partition_max_bytes=_PAGE_BYTES,
             )
-            topic = _make(module.FetchTopic, topic=self._topic, partitions=(part,))
+            topic = _make(module.FetchTopic, topic=self._topic, partitions=(wanted,))
             return _make(
                 schema,
                 replica_id=-1,
@@ -197,9 +203,12 @@ class TopicLog:
 
         answer = await ask(self._config, leader, ApiKey.FETCH, make)
         _check(getattr(answer, "error_code", 0), self._named(partition))
-        [part] = [part for topic in answer.responses for part in topic.partitions]
-        _check(part.error_code, self._named(partition))
-        return part
+        for topic in answer.responses:
+            for part in topic.partitions:
+                if part.partition_index == partition:
+                    _check(part.error_code, self._named(partition))
+                    return part
+        raise errors.KafkaConnectionError(f"an answer without {self._named(partition)}")
 
     def _schema(self, connection: Connection, api: ApiKey, least: int, most: int) -> Any:
         version = connection.versions.choose(api, at_least=least, at_most=most)

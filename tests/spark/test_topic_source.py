@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,12 +14,18 @@ from aioidem import Producer
 from aioidem._admin.topic_log import LogPart, TopicLog
 from aioidem._config import ProducerConfig
 from aioidem._spark.topic_source import TopicDataSource, topic_format
-from aioidem.broker import EmbeddedCluster
-from aioidem.errors import ConfigError, UnknownTopicOrPartitionError
+from aioidem.broker import EmbeddedCluster, Rewrite
+from aioidem.errors import (
+    ConfigError,
+    KafkaTimeoutError,
+    ProtocolError,
+    UnknownTopicOrPartitionError,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FETCH, METADATA = 1, 3
 InLoop = Callable[..., Any]
 
 
@@ -73,6 +80,71 @@ def test_a_topic_that_does_not_exist_is_an_error(cluster: EmbeddedCluster, in_lo
     config = ProducerConfig.build(cluster.bootstrap_servers)
     with pytest.raises(UnknownTopicOrPartitionError):
         in_loop(TopicLog(config, "no-such-topic", committed=True, timeout=10).parts)
+
+
+def without_topics(answer: Any) -> Any:
+    name = "topics" if hasattr(answer, "topics") else "responses"
+    return dataclasses.replace(answer, **{name: ()})
+
+
+def without_partitions(answer: Any) -> Any:
+    if not hasattr(answer, "responses"):
+        return answer
+    topics = [dataclasses.replace(each, partitions=()) for each in answer.responses]
+    return dataclasses.replace(answer, responses=tuple(topics))
+
+
+@pytest.mark.parametrize(
+    ("api", "change", "message"),
+    [
+        (METADATA, without_topics, "an answer without the topic"),
+        (FETCH, without_topics, "an answer without partition 0"),
+        (FETCH, without_partitions, "an answer without partition 0"),
+    ],
+)
+def test_an_answer_without_what_was_asked_for_is_a_failed_attempt(
+    cluster: EmbeddedCluster,
+    topic: str,
+    in_loop: InLoop,
+    api: int,
+    change: Callable[[Any], Any],
+    message: str,
+) -> None:
+    """A broker that answers so is asked again until the timeout, whose error says what it did."""
+    in_loop(fill, cluster.bootstrap_servers, topic)
+    config = ProducerConfig.build(cluster.bootstrap_servers)
+    log = TopicLog(config, topic, committed=True, timeout=0.5)
+    cluster.intercept(lambda seen: Rewrite(change) if seen.api_key == api else None)
+    try:
+        with pytest.raises(KafkaTimeoutError, match=message):
+            in_loop(read, log, LogPart(0, 0, 1))
+    finally:
+        cluster.intercept(None)
+
+
+def test_a_log_that_is_read_again_and_again_has_an_end(
+    cluster: EmbeddedCluster, topic: str, in_loop: InLoop
+) -> None:
+    """A broker that answers every request with the first batch is refused."""
+    in_loop(fill, cluster.bootstrap_servers, topic)
+    config = ProducerConfig.build(cluster.bootstrap_servers)
+    log = TopicLog(config, topic, committed=True, timeout=5)
+    pages: list[Any] = []
+
+    def first_page(answer: Any) -> Any:
+        [responses] = answer.responses
+        [part] = responses.partitions
+        pages.append(part.records)
+        again = dataclasses.replace(part, records=pages[0])
+        kept = dataclasses.replace(responses, partitions=(again,))
+        return dataclasses.replace(answer, responses=(kept,))
+
+    cluster.intercept(lambda seen: Rewrite(first_page) if seen.api_key == FETCH else None)
+    try:
+        with pytest.raises(ProtocolError, match=r"none from offset .* on, but earlier ones"):
+            in_loop(read, log, LogPart(0, 0, 1_000))
+    finally:
+        cluster.intercept(None)
 
 
 @pytest.mark.parametrize(
