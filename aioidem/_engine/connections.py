@@ -47,7 +47,7 @@ class Connections:
 
     __slots__ = (
         "_config",
-        "_forgiven",
+        "_first_to_count",
         "_next_link_id",
         "_random",
         "_refused",
@@ -62,8 +62,8 @@ class Connections:
         self._random = random
         self._next_link_id = 1
         self._refused = 0
-        # The ids of connections that may be refused for earlier credentials, which does not count.
-        self._forgiven: set[int] = set()
+        # The first connection that uses the present credentials.
+        self._first_to_count = 1
         self.reach = Reach()
         # Whether a connection may lead to a cluster that is not the producer's.
         self.astray = False
@@ -308,13 +308,11 @@ class Connections:
             if not any(each.state is LinkState.READY for each in self.links.values()):
                 self.reach.failed(now)
             node.retry_at = now + node.backoff.next_delay()
-        if isinstance(error, errors.AuthenticationFailedError):
+        refused = isinstance(error, errors.AuthenticationFailedError)
+        if refused and link.link_id >= self._first_to_count:
             # A refused certificate does not count towards `_REFUSALS`: certificates are read again
             # for each connection, so the certificate may be another one the next time.
-            self._refused += link.link_id not in self._forgiven and not isinstance(
-                error, errors.SslAuthenticationError
-            )
-        self._forgiven.discard(link.link_id)
+            self._refused += not isinstance(error, errors.SslAuthenticationError)
         if not never_up:
             owed = link.outstanding.values()
             link.discovery.lost(
@@ -331,9 +329,7 @@ class Connections:
         Those that are being opened may have shown a broker the former ones already.
         """
         self._refused = 0
-        self._forgiven = {
-            link_id for link_id, link in self.links.items() if link.state is LinkState.CONNECTING
-        }
+        self._first_to_count = self._next_link_id
 
     def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
         """Return the error if the brokers refuse the producer's credentials for good, else None.

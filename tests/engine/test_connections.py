@@ -544,6 +544,27 @@ def test_no_failure_is_told_until_every_bootstrap_address_has_failed() -> None:
     assert [str(each) for each in below.exceptions] == ["refused", "no route"]
 
 
+def test_refusals_that_come_after_a_change_of_password_are_those_of_the_new_one() -> None:
+    wires = Wires(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_username="me",
+        sasl_password="old",
+    )
+    refusal = errors.SaslAuthenticationFailed("no")
+    wires.learn(*range(6))
+    links = [wires.connecting(each) for each in range(5)]
+    wires.all.forgive()
+    for link in links:  # they had sent the old password
+        wires.all.drop(link, refusal, 0.0)
+        assert wires.all.shut_out(refusal) is None
+    for now in range(100, 104):
+        wires.failed(5, refusal, float(now))
+        assert wires.all.shut_out(refusal) is None
+    wires.failed(5, refusal, 200.0)
+    assert wires.all.shut_out(refusal) is refusal
+
+
 def test_the_failure_of_the_only_address_has_the_error_below_it_as_its_cause() -> None:
     below = OSError("refused")
     named = errors.NotKafkaError("speaks HTTP")
