@@ -9,8 +9,9 @@ when its records have their outcome.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aioidem._engine.requests import Entry
 from aioidem._engine.settlement import Settlement
@@ -19,6 +20,10 @@ from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["BatchReporter", "Observer", "SentBatch", "SettledBatch"]
+
+
+_MOST_DIVIDED: Final = 100
+"""How many batches of which some records have their outcome are remembered for the others."""
 
 
 class SentBatch(NamedTuple):
@@ -99,6 +104,17 @@ class Observer(Protocol):
         ...
 
 
+class _Sent(NamedTuple):
+    """The last time that a batch was sent, and the ordinals of its first and last records."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    records: int
+    sent_at: float
+
+
 class BatchReporter:
     """Reports one producer's batches to an observer.
 
@@ -109,7 +125,10 @@ class BatchReporter:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         # When each batch was last sent; the key is the `ordinal` of its first record.
-        self._sent_at: dict[int, float] = {}
+        self._sent: dict[int, _Sent] = {}
+        # Batches of which some records have an outcome: others may get theirs without being sent
+        # again (KIP-467).
+        self._divided: deque[_Sent] = deque(maxlen=_MOST_DIVIDED)
 
     def on_dispatched(self, entry: Entry) -> None:
         """Report a batch that was written to a connection."""
@@ -117,7 +136,10 @@ class BatchReporter:
         first = batch.records[0]
         if batch.attempt is None:
             return
-        sent_at = self._sent_at[first.ordinal] = batch.attempt.sent_at
+        sent_at, last = batch.attempt.sent_at, batch.records[-1]
+        self._sent[first.ordinal] = _Sent(
+            state.topic, state.partition, first.ordinal, last.ordinal, batch.count, sent_at
+        )
         _report(
             self._observer.on_batch_sent,
             SentBatch(
@@ -146,10 +168,26 @@ class BatchReporter:
                 outcome.status,
                 error,
                 first.queued_at,
-                self._sent_at.pop(first.ordinal, None),
+                self._sent_at(settlement),
                 now,
             ),
         )
+
+    def _sent_at(self, settlement: Settlement) -> float | None:
+        """Return when the records were sent for the last time; None if they never were."""
+        ordinal, outcome = settlement.records[0].ordinal, settlement.outcome
+        sent = self._sent.pop(ordinal, None)
+        if sent is not None:
+            if len(settlement.records) < sent.records:
+                self._divided.append(sent)
+            return sent.sent_at
+        if not outcome.attempts:
+            return None
+        for each in (*self._sent.values(), *reversed(self._divided)):
+            where = each.topic, each.partition
+            if where == (outcome.topic, outcome.partition) and each.first <= ordinal <= each.last:
+                return each.sent_at
+        return None
 
     def on_waited(self, topic: str, partition: int | None, seconds: float) -> None:
         """Report a call that waited for room in the buffer."""

@@ -96,6 +96,27 @@ async def test_an_observer_receives_why_records_failed() -> None:
     assert memory.sent == []
 
 
+@pytest.mark.parametrize("bad", [{1}, {0, 2}, {2, 3}])
+@bounded(20)
+async def test_a_record_that_is_refused_alone_was_sent_with_its_batch(bad: set[int]) -> None:
+    """KIP-467: the others are sent again, and each refused record is settled for itself."""
+    async with EmbeddedCluster(rtt=0.1) as cluster:
+        cluster.create_topic("t", configs={"cleanup.policy": "compact"})
+        memory = Memory()
+        async with Producer(
+            cluster.bootstrap_servers, connector=cluster.connector, observer=memory
+        ) as producer:
+            for number in range(4):
+                key = None if number in bad else b"k"
+                producer.send_nowait("t", b"value", key=key, partition=0)
+    first, again = memory.sent
+    assert (first.records, again.records) == (4, 4 - len(bad))
+    refused = [each for each in memory.settled if each.error is not None]
+    assert sum(each.records for each in refused) == len(bad)
+    assert {each.sent_at for each in refused} == {first.sent_at}
+    assert [each.sent_at for each in memory.settled if each.error is None] == [again.sent_at]
+
+
 @bounded(20)
 async def test_an_observer_that_raises_is_logged_and_disturbs_nothing(
     caplog: pytest.LogCaptureFixture,
