@@ -114,7 +114,8 @@ class PlainScreen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._spool.drain()
+        if kind is not KeyboardInterrupt:  # who interrupts does not wait for a reader
+            self._spool.drain()
 
 
 class LiveScreen:
@@ -191,7 +192,8 @@ class LiveScreen:
     ) -> None:
         self._out.quiet = False
         self._progress.stop()
-        self._spool.drain()
+        if kind is not KeyboardInterrupt:  # who interrupts does not wait for a reader
+            self._spool.drain()
 
 
 def choose_screen(interval: float | None = None) -> Screen:

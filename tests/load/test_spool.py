@@ -145,3 +145,22 @@ def test_progress_that_nobody_reads_is_left_out_and_results_are_not(
         assert 0 < arrived[0].count("7 records acknowledged") < MANY
     else:
         assert f"note {MANY - 1}\n" in arrived[0]
+
+
+@pytest.mark.parametrize("interval", [None, 1.0], ids=["live", "plain"])
+def test_an_interruption_does_not_wait_for_the_reader(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, interval: float | None
+) -> None:
+    """Ctrl-C while the table waits for the reader ends the command."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", pipe.stream)
+    screen = choose_screen(interval)
+    screen.note("more than a pipe takes ".ljust(200_000))
+    with pytest.raises(KeyboardInterrupt), screen:
+        raise KeyboardInterrupt
+    reader = Thread(target=pipe.rest)
+    reader.start()
+    with screen:
+        pass
+    pipe.stream.close()
+    reader.join()
