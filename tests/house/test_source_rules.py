@@ -203,6 +203,13 @@ def test_no_committed_file_has_a_path_or_a_host_of_one_machine() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_committed_file_has_a_plain_name() -> None:
+    """A command that was tried out in the tree has not left its results there."""
+    plain = re.compile(r"[A-Za-z0-9_./-]+")
+    names = (str(path.relative_to(ROOT).as_posix()) for path in _committed())
+    assert [name for name in names if not plain.fullmatch(name)] == []
+
+
 @pytest.mark.parametrize(
     "planted", [f"see {'/'}home/me", f"https://{_HOSTS[1]}/", f"at {'/'}work/x"]
 )
