@@ -338,6 +338,8 @@ class ProducerCore:
         for state in active:
             if state.deadlines.next_wake(now, grace, linger) < wake_at or not state.untroubled():
                 return False
+            if not state.batches.outstanding and state.batches.unresolved:
+                return False  # what is in doubt may have a turn of its own (`turns_at`)
         idle_after = config.connections_max_idle or math.inf
         for link in self.connections.links.values():
             if now < link.throttled_until:

@@ -127,6 +127,11 @@ class Effects:
         """Return why a partition is not in the open transaction yet, in words; None if it is."""
         return self._transactions.not_added(topic, partition)
 
+    @property
+    def refusal(self) -> errors.KafkaError | None:
+        """The last refusal of a coordinator, since it last accepted a request."""
+        return self._transactions.last_refusal
+
     def window_changed(self, where: str, route: Route | None, before: int, after: int) -> None:
         """Report that a leader names another window than before (KIP-1269).
 

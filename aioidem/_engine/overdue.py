@@ -68,6 +68,8 @@ class LeaderStatus(NamedTuple):
     """Why the partition is not in the open transaction yet, for messages; None if it is, or if it
     need not be added (see `Transactions.not_added`).
     """
+    refusal: errors.KafkaError | None = None
+    """The coordinator's last refusal, if `not_added` tells it."""
 
 
 def overdue(
@@ -100,7 +102,8 @@ def overdue(
         f"{where}: {records} {verdict} in delivery_timeout ({timeout:g} s): {waited_for}; "
         f"{progress}{last_failure(trouble)}. {_advice(leader)}, or raise delivery_timeout"
     )
-    cause = last if isinstance(last, Exception) and leader.error is None else leader.error
+    causes = (leader.error, leader.refusal, last if isinstance(last, Exception) else None)
+    cause = next((each for each in causes if each is not None), None)
     # The copy has no traceback, whose frames would keep a closed connection in memory.
     error.__cause__ = copy.copy(cause) if isinstance(cause, errors.KafkaError) else cause
     return error

@@ -203,6 +203,7 @@ class Partitions:
             return LeaderStatus(
                 None if node_id is None else f"broker {node_id}", leads, None, 0, None
             )
+        not_added = self._effects.not_added(state.topic, state.partition)
         return LeaderStatus(
             f"broker {node_id} ({node.address})",
             leads,
@@ -210,7 +211,8 @@ class Partitions:
             node.backoff.failures,
             node.last_error,
             0.0 if node.link is None else node.link.throttle_at(now),
-            self._effects.not_added(state.topic, state.partition),
+            not_added,
+            None if not_added is None else self._effects.refusal,
         )
 
     def unreachable(self, now: float) -> errors.KafkaConnectionError | None:

@@ -160,6 +160,9 @@ def test_the_cause_is_why_the_leader_cannot_be_reached_or_else_the_last_failure(
     assert cause(None, UP) is None
     assert cause(trouble("in words"), UP) is None
     assert cause(last, DOWN) is DOWN.error
+    loading = errors.CoordinatorLoadInProgressError("loading")
+    waits = UP._replace(not_added=f"not added: {loading}", refusal=loading)
+    assert isinstance(cause(last, waits), errors.CoordinatorLoadInProgressError)
     copied = cause(last, UP)
     assert isinstance(copied, errors.NotEnoughReplicasError)
     assert copied is not refused

@@ -54,6 +54,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4551363, id="what a leader counts from may have ended unknown"),
         pytest.param(5712224, id="what a log that lost its end shows is not read"),
         pytest.param(3472, id="what was refused waits for the doubt behind it"),
+        pytest.param(4600152, id="what all answers refuse has a turn of its own"),
         pytest.param(4578423, id="a leader that lost what was acknowledged is not asked for ever"),
         pytest.param(4559539, id="a late copy may follow the one that was acknowledged"),
     ],

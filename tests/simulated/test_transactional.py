@@ -61,6 +61,13 @@ def test_a_connection_given_up_for_its_answer_is_no_second_route() -> None:
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
+def test_records_that_the_coordinator_did_not_add_have_its_refusal_as_their_cause() -> None:
+    """Their error tells the refusal."""
+    with quiet():
+        result = perform(draw_transactional(4001192))
+    assert not result.violations, "\n".join(map(str, result.violations))
+
+
 def test_first_records_of_a_new_producer_may_expire_while_it_asks_what_it_needs() -> None:
     """With a short delivery timeout, the last transaction may take two attempts (seed 2100664)."""
     with quiet():
