@@ -18,7 +18,7 @@ from typing import TypeAlias
 from anyio.abc import ByteStream
 
 from aioidem._config import ProducerConfig
-from aioidem._network.cancellation import is_foreign
+from aioidem._network.cancellation import ends_task
 from aioidem._network.happy_eyeballs import race
 from aioidem._network.names import addresses_of
 from aioidem._network.transport import Connector, address
@@ -95,7 +95,7 @@ class AllowedConnector:
                 if isinstance(error, KafkaConnectionError) and error.args:
                     raise
                 # The connector, which may be the user's, has raised what it should not.
-                if not isinstance(error, Exception) and not is_foreign(error):
+                if ends_task(error):
                     raise
                 raise KafkaConnectionError(
                     f"cannot connect to {address(ip, port)}: {error!r}"

@@ -17,7 +17,7 @@ from asyncio import CancelledError, current_task
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["is_foreign", "may_be_cancelled"]
+__all__ = ["ends_task", "may_be_cancelled"]
 
 _NAMES = ("cancel_called", "shield", "_parent_scope")
 
@@ -53,7 +53,7 @@ def may_be_cancelled() -> bool:
     return False
 
 
-def is_foreign(error: BaseException) -> bool:
+def _is_foreign(error: BaseException) -> bool:
     """Return whether an exception is asyncio's cancellation, but nobody has cancelled this task.
 
     `await future` raises it for a future that somebody else has cancelled. In a task that nobody
@@ -67,6 +67,15 @@ def is_foreign(error: BaseException) -> bool:
     except RuntimeError:  # trio runs here, whose own cancellation has another class
         return True
     return task is None or not task.cancelling()
+
+
+def ends_task(error: BaseException) -> bool:
+    """Return whether an exception has to be passed on, as it ends the current task or the program.
+
+    That is the task's own cancellation, and such as KeyboardInterrupt. What else the user's code
+    raises, also the cancellation of another task, is a failure of that code.
+    """
+    return not isinstance(error, Exception) and not _is_foreign(error)
 
 
 def _find_records() -> bool:

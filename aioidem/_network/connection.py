@@ -54,7 +54,7 @@ from anyio.abc import ByteStream
 
 from aioidem._build import __version__
 from aioidem._config.secret import Secret
-from aioidem._network.cancellation import is_foreign
+from aioidem._network.cancellation import ends_task
 from aioidem._network.eager import DirectStream
 from aioidem._network.tls import TlsConnector, tls_failure
 from aioidem._network.tls_probe import PROBE_SECONDS, answers_tls, speaks
@@ -257,7 +257,7 @@ class Connection:
                 except BaseException as error:
                     # The connector, which may be the user's, has raised what it should not; or the
                     # system permits no more threads.
-                    if not isinstance(error, Exception) and not is_foreign(error):
+                    if ends_task(error):
                         raise
                     failure = KafkaConnectionError(f"{peer}: cannot connect: {error!r}")
                     failure.__cause__ = error
@@ -794,7 +794,7 @@ async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
     except _STREAM_ERRORS as error:
         reason = str(error.__cause__ or error) or "the other end was closed"
     except BaseException as error:
-        if not isinstance(error, Exception) and not is_foreign(error):
+        if ends_task(error):
             raise
         reason = type(error).__name__  # the connector may be the user's
     else:
@@ -920,7 +920,7 @@ def _odd(error: BaseException) -> KafkaConnectionError:
     Raises:
         BaseException: The given one, if it is the cancellation of this task.
     """
-    if not isinstance(error, Exception) and not is_foreign(error):
+    if ends_task(error):
         raise error
     return KafkaConnectionError(f"the connection was lost: {error!r}")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aioidem._config import ProducerConfig
 from aioidem._config.secret import Secret, in_utf8
-from aioidem._network.cancellation import is_foreign
+from aioidem._network.cancellation import ends_task
 from aioidem.errors import AuthenticationFailedError, ConfigError, KafkaError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class SaslClient:
             # A copy, whose text gets the broker's address: the callable may raise this one again.
             raise copy.copy(error) from error
         except BaseException as error:
-            if not isinstance(error, Exception) and not is_foreign(error):
+            if ends_task(error):
                 raise
             raise AuthenticationFailedError(f"{name} raised {type(error).__name__}") from error
 
