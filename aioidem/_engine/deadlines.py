@@ -11,7 +11,7 @@ import math
 from aioidem import errors
 from aioidem._engine.batch import Batch
 from aioidem._engine.effects import Effects
-from aioidem._engine.endings import ENDED_NOT_WRITTEN, Endings
+from aioidem._engine.endings import Endings
 from aioidem._engine.idempotence import SequenceLedger
 from aioidem._engine.overdue import (
     LeaderStatus,
@@ -138,8 +138,7 @@ class Deadlines:
             self._endings.settle_records(expired, DeliveryStatus.NOT_WRITTEN, overtaken, out)
         for batch in failed:
             reason = error(batch_progress(batch, now), count, in_doubt=False)
-            self._endings.fail(batch, reason, out)
-            self._endings.give_up_numbers(out, ENDED_NOT_WRITTEN, reason)
+            self._endings.drop(batch, reason, out)
         doubtful = sum(batch.count for batch in unknown)
         for batch in unknown:
             self._endings.give_up(

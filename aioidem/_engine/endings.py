@@ -42,11 +42,11 @@ from aioidem.structs import DeliveryStatus, TopicPartition
 if TYPE_CHECKING:
     from aioidem.incident import Incident
 
-__all__ = ["ENDED_NOT_WRITTEN", "Endings"]
+__all__ = ["Endings"]
 
 _ACKED = DeliveryStatus.ACKED  # a member's name is looked up slowly in Python 3.11, see `Named`
 
-ENDED_NOT_WRITTEN = "a batch ended NOT_WRITTEN"
+_ENDED_NOT_WRITTEN = "a batch ended NOT_WRITTEN"
 """Why sequence numbers were given up, for messages."""
 
 
@@ -215,8 +215,7 @@ class Endings:
         if batch.in_doubt or (batch.state is BatchState.IN_FLIGHT and not answered):
             self.give_up(batch, error, out)
         else:
-            self.fail(batch, error, out)
-            self.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
+            self.drop(batch, error, out)
 
     def give_up_numbers(
         self, out: Effects, what: str, error: errors.KafkaError | None = None
@@ -238,9 +237,9 @@ class Endings:
             out.bump(self._where, self._ledger.identity, reason)
 
     def drop(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """End a batch that cannot be built, and so was never sent, as NOT_WRITTEN."""
+        """End a batch as NOT_WRITTEN, and give up its sequence numbers."""
         self.fail(batch, error, out)
-        self.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
+        self.give_up_numbers(out, _ENDED_NOT_WRITTEN, error)
 
     def disown(self, error: errors.KafkaError, out: Effects) -> None:
         """Stop sending under a producer id that another client uses too.

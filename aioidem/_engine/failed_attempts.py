@@ -14,7 +14,7 @@ from aioidem import errors
 from aioidem._engine.batch import Batch, BatchEvent, Evidence, Persistence
 from aioidem._engine.classify import Action, Disposition
 from aioidem._engine.effects import Effects
-from aioidem._engine.endings import ENDED_NOT_WRITTEN, Endings
+from aioidem._engine.endings import Endings
 from aioidem._engine.idempotence import SequenceLedger
 from aioidem._engine.leadership import Leadership
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
@@ -238,8 +238,7 @@ class FailedAttempts:
 
     def _on_permanent(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if not batch.in_doubt:
-            self._endings.fail(batch, error, out)
-            self._endings.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
+            self._endings.drop(batch, error, out)
         elif (
             self._leadership.knows(batch)
             and not batch.absent_here
@@ -259,8 +258,7 @@ class FailedAttempts:
             self._on_permanent(batch, error, out)
             return
         if batch.count == 1:
-            self._endings.fail(batch, error, out)
-            self._endings.give_up_numbers(out, ENDED_NOT_WRITTEN, error)
+            self._endings.drop(batch, error, out)
             return
         # The batch is split when it is its turn to be sent (`UnresolvedBatches.replace`): the
         # topic's limit may be known by then.
