@@ -69,12 +69,11 @@ class WireRules:
                 self._windows[entry[0]] = entry[0].leadership.route, most
 
     def _window(self, state: PartitionState) -> int:
-        route, most = self._windows.get(state, (None, DEFAULT_BATCHES_RETAINED))
-        if (
-            route != state.leadership.route
-        ):  # a new connection or leader, which has named no window yet
+        route = state.leadership.route
+        before, most = self._windows.get(state, (None, DEFAULT_BATCHES_RETAINED))
+        if before != route:  # a new connection or leader, which has named no window yet
             most = DEFAULT_BATCHES_RETAINED
-            self._windows[state] = state.leadership.route, most
+            self._windows[state] = route, most
         return most
 
     def judge(self, sent: Iterable[PartitionState]) -> list[str]:

@@ -187,8 +187,8 @@ def without_values(message: str, argv: Sequence[str]) -> str:
 def without_secrets(message: str, argv: Sequence[str]) -> str:
     """Replace secrets from the command line by "..." in a message that quotes what was given.
 
-    A property that follows the wrong flag (`--command-config sasl.password=...`) is taken for the
-    flag's own value: the name of a file, for example.
+    `refuse_misplaced_secrets` refuses those after another flag. One may still be in the value of
+    another property (`--producer-props linger.ms=sasl.password=...`).
     """
     for word in argv:
         name, equals, value = word.removeprefix("--").partition("=")

@@ -30,7 +30,7 @@ from anyio.lowlevel import RunVar
 from aioidem._network.waiting import in_task_of_asyncio
 from aioidem.errors import KafkaConnectionError
 
-__all__ = ["OwnThreads", "Threads"]
+__all__ = ["OwnThreads", "Threads", "run_alone"]
 
 T = TypeVar("T")
 
@@ -84,6 +84,15 @@ class Threads:
             self._pool.shutdown(wait=False)
 
 
+async def run_alone(function: Callable[[], T]) -> T:
+    """Call a function in a thread that ends with the call; see `Threads.run`."""
+    thread = Threads(1)
+    try:
+        return await thread.run(function)
+    finally:
+        thread.end()
+
+
 class OwnThreads:
     """The threads of one kind of work that is rare: each ends with its call.
 
@@ -111,14 +120,11 @@ class OwnThreads:
         if limiter is None:
             limiter = anyio.CapacityLimiter(_MOST)
             self._of_this_loop.set(limiter)
-        thread = Threads(1)
         async with limiter:
             try:
-                called = await thread.run(partial(_called, function))
+                called = await run_alone(partial(_called, function))
             except RuntimeError as error:
                 raise KafkaConnectionError(f"no thread for {self._name}: {error}") from error
-            finally:
-                thread.end()
         return called.result()
 
 

@@ -46,7 +46,7 @@ from aioidem._engine.record_block import Columns
 from aioidem._flight.dumping import Dumping
 from aioidem._flight.recorder import Draws, FlightRecorder
 from aioidem._network.cancellation import may_be_cancelled
-from aioidem._network.threads import Threads
+from aioidem._network.threads import run_alone
 from aioidem._network.transport import Connector, TcpConnector
 from aioidem._producer.arguments import Headers, check_timeout, checked_partition, milliseconds
 from aioidem._producer.deliveries import BulkDeliveries, Deliveries
@@ -741,12 +741,8 @@ class Producer(TransactionCalls):
         Raises:
             FlightRecordError: The file cannot be written, or the option `flight_recorder` is 0.
         """
-        thread = Threads(1)
-        try:
-            with anyio.CancelScope(shield=True):  # the file is written to its end
-                await thread.run(partial(self._dump("asked for").save, path))
-        finally:
-            thread.end()
+        with anyio.CancelScope(shield=True):  # the file is written to its end
+            await run_alone(partial(self._dump("asked for").save, path))
 
     def _dump(self, reason: str) -> Dump:
         from aioidem._flight.dump import Dump  # here, because few producers are asked
