@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 import anyio
@@ -21,6 +22,19 @@ from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from tests.security.tools import password
 
 from .tools import ASYNCIO, EVERY_WORLD, bounded, producer_for
+
+
+def plain(credentials: Callable[[], Awaitable[tuple[str, str]]], **more: Any) -> dict[str, Any]:
+    """Return the options of a producer that asks a callable for its name and password."""
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_allow_plaintext": True,
+        "sasl_credentials": credentials,
+        "reconnect_backoff": 0.01,
+        **more,
+    }
+
 
 pytestmark = pytest.mark.anyio
 Transport = Literal["tcp", "memory"]
@@ -199,13 +213,7 @@ async def test_credentials_that_wait_for_a_cancelled_task_are_asked_for_again(
 
     security = BrokerSecurity(mechanisms=("PLAIN",), users={"u": "p"})
     async with EmbeddedCluster(transport=transport, security=security) as cluster:
-        options: dict[str, Any] = {
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "PLAIN",
-            "sasl_allow_plaintext": True,
-            "sasl_credentials": credentials,
-            "reconnect_backoff": 0.01,
-        }
+        options = plain(credentials)
         async with producer_for(cluster, **options) as producer:
             await producer.send("t", b"x")
             bad = True
@@ -232,15 +240,7 @@ async def test_credentials_that_raise_one_error_again_do_not_make_it_longer(
 
     security = BrokerSecurity(mechanisms=("PLAIN",), users={"alice": "alice-secret"})
     async with EmbeddedCluster(transport=transport, security=security) as cluster:
-        options: dict[str, Any] = {
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "PLAIN",
-            "sasl_allow_plaintext": True,
-            "sasl_credentials": credentials,
-            "reconnect_backoff": 0.01,
-            "delivery_timeout": 0.5,
-            "request_timeout": 0.4,
-        }
+        options = plain(credentials, delivery_timeout=0.5, request_timeout=0.4)
         async with producer_for(cluster, **options) as producer:
             await producer.send("t", b"x")
             await restart(cluster)
