@@ -79,10 +79,11 @@ async def peer(handle: Callable[[SocketStream], Awaitable[None]]) -> AsyncIterat
 
     async def run(stream: SocketStream) -> None:
         async with stream:
-            with contextlib.suppress(
-                anyio.BrokenResourceError, anyio.EndOfStream, ssl.SSLError, OSError
-            ):
+            # `except*`: a handler with tasks of its own raises their errors as a group.
+            try:
                 await handle(stream)
+            except* (anyio.BrokenResourceError, anyio.EndOfStream, ssl.SSLError, OSError):
+                pass
 
     async with multi, anyio.create_task_group() as tasks:
         tasks.start_soon(multi.serve, run)
