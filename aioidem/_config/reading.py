@@ -21,6 +21,7 @@ from aioidem.errors import ConfigError
 __all__ = ["read_keywords", "read_properties"]
 
 _JAAS: Final = "sasl.jaas.config"
+_LEVEL: Final = "compression.level"
 
 
 def read_properties(properties: Mapping[str, str]) -> dict[str, object]:
@@ -28,7 +29,8 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, object]:
 
     Raises:
         ConfigError: A name is unknown, a value is illegal or not a string, or an option is given
-            both as its own property and in sasl.jaas.config.
+            both as its own property and in sasl.jaas.config, or the level of a codec under two
+            names.
     """
     values: dict[str, object] = {}
     for name, text in _one_level(properties).items():
@@ -86,15 +88,18 @@ def _one_level(properties: Mapping[str, str]) -> Mapping[str, str]:
     """Return the properties with compression.level instead of Java's compression.<codec>.level.
 
     Only the level of the codec in use is kept.
+
+    Raises:
+        ConfigError: compression.level is there as well.
     """
     codec = str(properties.get("compression.type", "none")).strip()
     levels = {f"compression.{name}.level": name for name in LEVELS}
-    resolved: dict[str, str] = {}
-    for name, text in properties.items():
-        if name not in levels:
-            resolved[name] = text
-        elif levels[name] == codec:
-            resolved["compression.level"] = text
+    resolved = {name: text for name, text in properties.items() if name not in levels}
+    own = f"compression.{codec}.level"
+    if codec in LEVELS and own in properties:
+        if _LEVEL in resolved:
+            raise ConfigError(f"{both_names('compression_level')} is given twice: also as {own}")
+        resolved[_LEVEL] = properties[own]
     return resolved
 
 

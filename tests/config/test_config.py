@@ -630,6 +630,14 @@ def test_javas_level_properties_count_for_the_codec_in_use_only() -> None:
     assert _properties(levels).compression_level is None
 
 
+def test_a_level_under_two_names_is_refused() -> None:
+    """compression.level and Java's property of the codec in use are one option."""
+    both = {"compression.type": "gzip", "compression.level": "1", "compression.gzip.level": "9"}
+    with pytest.raises(ConfigError, match=r"given twice: also as compression\.gzip\.level$"):
+        _properties(both)
+    assert _properties({**both, "compression.type": "lz4"}).compression_level == 1
+
+
 @given(st.dictionaries(st.text(), st.text(), max_size=5))
 def test_any_properties_are_taken_or_refused_with_config_error(properties: dict[str, str]) -> None:
     """Any properties make a configuration, or raise ConfigError."""
