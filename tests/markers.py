@@ -54,7 +54,7 @@ THOROUGH = (
     "simulated/test_transactional.py",
     "spark",
 )
-SECONDS_ON_KAFKA = 300  # the first test may download Kafka; each test has its own, tighter limit
+SECONDS_ON_KAFKA = 900  # the first test may download Kafka; each test has its own, tighter limit
 
 
 @runtime_checkable

@@ -85,7 +85,7 @@ async def produce(servers: str, values: Iterable[int]) -> None:
             await producer.send(TOPIC, b"%d" % value, partition=value % PARTITIONS)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_javas_consumer_subscribes_rebalances_commits_and_resumes() -> None:
     """Java's consumer joins a group, rebalances, commits and resumes."""
     with EmbeddedCluster.in_thread(brokers=2) as cluster:
