@@ -294,7 +294,9 @@ def _undecided(
         return reasons.TOPIC_GONE, f"{where} now belongs to another topic with the same name"
     if (lacking := _lacking(incident, search, facts, where)) is not None:
         return lacking
-    read = f"the batch is not in {where} up to offset {search.end - 1}"
+    read = f"the batch is not in {where}, which " + (
+        f"was read up to offset {search.end - 1}" if search.end else "is empty"
+    )
     if incident.renumbered:
         return reasons.RENUMBERED, f"{read}, but it was sent under another identity before"
     return _may_still_arrive(search, facts, read)

@@ -85,6 +85,15 @@ def test_the_batch_in_the_log_is_written() -> None:
     assert verdict(ACKED, MINE, incident=INCIDENT.of_record(3)).offset == 103
 
 
+def test_the_words_name_the_last_offset_that_was_read() -> None:
+    """An empty log has no last offset: its end is not called offset -1."""
+    assert "is not in orders-3, which was read up to offset 105" in verdict(*ABSENT).detail
+    unacknowledged = dataclasses.replace(INCIDENT, after=None)
+    found = verdict(incident=unacknowledged, begin=0)
+    assert found.reason is UndecidedReason.NOT_FENCED
+    assert found.detail.startswith("the batch is not in orders-3, which is empty, but a broker")
+
+
 def test_an_absent_batch_needs_a_later_one_of_the_same_producer() -> None:
     """A newer epoch, or a later sequence of the same epoch, makes each leader refuse a copy."""
     assert verdict(*ABSENT).verdict is Verdict.ABSENT

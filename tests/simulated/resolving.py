@@ -47,6 +47,7 @@ from aioidem.structs import DeliveryStatus
 from aioidem.testing import ValueId, parse_value
 
 from .schedule import Schedule, draw
+from .second_verdict import Reading, complaint_about
 from .sim_records import SimRecord
 from .soak import quiet
 from .swarm import draw_swarm
@@ -129,7 +130,9 @@ class Found:
                 return "a copy is in the log at the end"
         if self.last and resolution.reason is not None and resolution.reason not in GONE:
             return "nothing keeps the log from being read"
-        return None
+        return complaint_about(
+            resolution, self.incident, Reading(self.begin, self.read, self.facts)
+        )
 
 
 @dataclass
