@@ -64,9 +64,9 @@ ONE_EACH: Mapping[str, Any] = {"batch_size": 1, "late_sealing": False}
 def bounded(
     seconds: float,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail a test that takes longer than `seconds`: the bound for all machines is `_PATIENCE` times.
+    """Fail a test that takes `_PATIENCE` times as long as `seconds`.
 
-    A bound is there so that nothing hangs, and says nothing about how fast anything is.
+    The bound is there so that nothing hangs, and says nothing about how fast anything is.
     """
 
     def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
