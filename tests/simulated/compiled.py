@@ -73,7 +73,8 @@ _HELPERS = (
     "aioidem/_testing/wire_frames.py",
 )
 _JUDGES = (
-    *("alarms", "allowances", "attempts", "audit", "conduct", "contents", "deadlines", "decoding"),
+    *("alarms", "allowances", "attempts", "audit", "beliefs", "conduct", "contents", "deadlines"),
+    *("decoding", "size_questions", "strange_batches"),
     *("filling", "flushes", "frame_watch", "freshness", "ledger", "lines", "missing", "numbers"),
     *("progress", "read_committed", "reading", "reasons", "removed", "rows", "sim_connection"),
     *("sim_core", "trace_lines", "wording", "world"),

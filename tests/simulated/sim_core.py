@@ -16,6 +16,7 @@ from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, partition, steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
+from aioidem._engine.links import Link, Node
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.watch import OperatorWatch
@@ -27,6 +28,7 @@ from aioidem.testing import Anomaly, Row, ValueId
 from .alarms import Alarms, Watch
 from .attempts import Attempts
 from .audit import audit, finished, still_busy
+from .beliefs import Beliefs
 from .conduct import Conduct, refuses_v14
 from .contents import Contents
 from .filling import Filling
@@ -36,6 +38,7 @@ from .numbers import Numbers
 from .reading import Reading
 from .readings import Readings
 from .schedule import Schedule
+from .size_questions import SizeQuestions
 from .started_ledger import StartedLedger
 
 __all__ = ["Host", "SimCore"]
@@ -100,6 +103,8 @@ class SimCore(ProducerCore):
         self._looks: int | None = None
         self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
         self.readings = Readings(self._link_of, self._awaits, self.config.request_timeout)
+        self._beliefs = Beliefs(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        self._sizes = SizeQuestions(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
         self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
@@ -110,6 +115,9 @@ class SimCore(ProducerCore):
     def _broker_of(self, link_id: int) -> str:
         link = self.connections.links.get(link_id)
         return "a broker" if link is None else f"broker {link.node_id}"
+
+    def _node_of(self, link: Link) -> Node | None:
+        return self.connections.nodes.get(link.node_id)
 
     def _link_of(self, place: tuple[str, int]) -> int | None:
         state = self.partitions.get(place)
@@ -164,11 +172,17 @@ class SimCore(ProducerCore):
                 self._world.missing.asked(step.token)
             elif isinstance(step, steps.ReadBack):
                 self.readings.asked(step, now)
+            elif isinstance(step, steps.DescribeTopicLimit):
+                link = self.connections.links[step.link_id]
+                self._sizes.asks(link, self._node_of(link), step.topic, step.token, now)
             elif isinstance(step, steps.SendProduce):
                 self.numbers.sent(step, now)
                 self.filling.sent(step)
                 self.contents.sent(step)
                 self.reading.sent(step)
+                link = self.connections.links[step.link_id]
+                for topic in step.topics:
+                    self._sizes.sends(link, self._node_of(link), topic.name)
         return todo
 
     def _judge_delay(self, now: float) -> None:
@@ -231,8 +245,26 @@ class SimCore(ProducerCore):
             case steps.ReadBack() if self._awaits(step.link_id, step.token):
                 self.readings.heard(step, answer)
                 return super().on_answer(step, answer, now, merge)
+            case steps.DescribeTopicLimit():
+                self._on_limit(step, answer, now)
+                return super().on_answer(step, answer, now, merge)
+            case steps.DescribeBrokerConfig() if self._awaits(step.link_id, step.token):
+                odd = super().on_answer(step, answer, now, merge)
+                self._beliefs.configured(step.node_id, answer)
+                return odd
             case _:
                 return super().on_answer(step, answer, now, merge)
+
+    def _on_limit(self, step: steps.DescribeTopicLimit, told: int | None, now: float) -> None:
+        if self._awaits(step.link_id, step.token):
+            link = self.connections.links[step.link_id]
+            self._sizes.answered(link, step.token, told, now)
+
+    def on_unsupported(self, step: steps.Request, error: errors.KafkaError, now: float) -> None:
+        """Withdraw a request as usual: the broker does not support it."""
+        if isinstance(step, steps.DescribeTopicLimit):
+            self._on_limit(step, None, now)
+        super().on_unsupported(step, error, now)
 
     def _on_produced(
         self, step: steps.SendProduce, answer: ProduceAnswer, now: float
@@ -242,7 +274,12 @@ class SimCore(ProducerCore):
         waited = link is not None and step.token in link.outstanding
         if waited:
             self.numbers.answered(step.token, now)
+        if waited and link is not None:
+            self._note_sizes(link, step, answer)
+        ends = self._beliefs.ends(step)
         odd = super().on_answer(step, answer, now)
+        if waited and odd is None:
+            self._beliefs.acknowledged(step, answer, ends)
         if waited:
             self.conduct.produced(step, answer, odd, now)
             if refuses_v14(step, answer):
@@ -254,12 +291,28 @@ class SimCore(ProducerCore):
             self._world.watch.lost(step.link_id)
         return odd
 
+    def _note_sizes(self, link: Link, step: steps.SendProduce, answer: ProduceAnswer) -> None:
+        """Tell the judge which batches are refused for their sizes."""
+        sizes = {
+            (name, index): (topic.name, len(data))
+            for topic in step.topics
+            for index, data in topic.partitions
+            for name in (topic.name, topic.topic_id)
+        }
+        for part in answer.partitions:
+            place = sizes.get((part.topic or part.topic_id, part.partition))
+            if part.error_code in _TOO_LARGE and place is not None:
+                self._sizes.refused(link, *place)
+
     def on_link_open(
         self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
     ) -> None:
         """Note as usual that a connection is up; tell the judges if it lacks v14."""
         self._told(now)
         super().on_link_open(link_id, produce_version, now, transaction_version)
+        link = self.connections.links.get(link_id)
+        if link is not None:
+            self._sizes.opened(link, self._node_of(link))
         if produce_version < PRODUCE_WITH_WINDOW:
             broker = self._broker_of(link_id)
             self.conduct.without_v14(broker)
@@ -296,6 +349,7 @@ class SimCore(ProducerCore):
         link = self.connections.links.get(step.link_id)
         heard = link is not None and step.token in link.outstanding
         super().on_answer(step, update, now, merge)
+        self._beliefs.heard_of(topic.name for topic in update.topics)
         if heard:
             self._note_partitions(step.token, update, now)
 
