@@ -161,7 +161,7 @@ class Anomaly(enum.Enum):
     FOREIGN = "a value in the wrong place, or of a call that is not in the history"
     UNSETTLED = "no outcome"
     LATE = "settled after its deadline"
-    BASELESS = "UNKNOWN, and nothing explains why"
+    BASELESS = "not acknowledged, and nothing explains why"
     LEAK = "something is left over"
     GAP = "a first send that does not continue its partition's sequences"
     MISSTATED = "a batch whose header says something else than its records"

@@ -99,6 +99,14 @@ class Attempts:
         stories = self._stories.values()
         return any(s.place == place and s.doubted_at is not None for s in stories)
 
+    def overtook(self, story: Story) -> bool:
+        """Return whether a later record of a record's partition may be in the log."""
+        return any(
+            other.place == story.place and other.sent_at >= story.sent_at and other.may_be_written
+            for other in self._stories.values()
+            if other is not story
+        )
+
     def oldest_stamp_ms(self, place: tuple[str, int]) -> int:
         """Return the oldest timestamp that was ever given to a socket for a partition.
 

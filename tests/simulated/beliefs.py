@@ -33,6 +33,7 @@ class Beliefs:
         self._core = core
         self._complain = complain
         self._epochs: dict[tuple[TopicView, int], int] = {}
+        # Seconds after which each broker of a cluster forgets a producer, by its number.
         self._expirations: dict[int, float] = {}
 
     # -- metadata ----------------------------------------------------------------------------------
@@ -64,6 +65,10 @@ class Beliefs:
         known = inside._inquiries.expiration
         if told and known != min(told):
             self._complain(f"brokers forget producers after {min(told)} s, and {known} s counts")
+
+    def other_cluster(self) -> None:
+        """Note that the producer has gone to another cluster, whose brokers are others."""
+        self._expirations.clear()
 
     # -- the log -----------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
-"""The judge of UNKNOWN: whether the wire and the brokers explain why a record's outcome is unknown.
+"""The judge of failures: whether the wire and the brokers explain why a record has failed.
 
 A record may end UNKNOWN only if an attempt at it may have been appended. Besides, something must
-have kept the producer from finding out whether it was: `Reasons.judge` names it.
+have kept the producer from finding out whether it was: `Reasons.judge` names it. A record ends
+NOT_WRITTEN before its deadline only if a broker refused it for good, if its partition does not
+exist, or if the producer has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from collections.abc import Callable, Sequence
 from kio.schema.errors import ErrorCode
 
 from aioidem._config import ProducerConfig
-from aioidem.testing import Row
+from aioidem._engine.record import Outcome
+from aioidem.errors import BrokerResponseError, KafkaTimeoutError
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import Row, ValueId
 
 from .attempts import Attempts, Story
 
@@ -83,6 +88,8 @@ class Reasons:
         """Returns what is wrong if a record ends UNKNOWN because brokers may have forgotten the
         producer, though its leader's log could have shown it (`Readings`).
         """
+        self.blocked_until: dict[ValueId, float] = {}
+        """Until when a record may wait for metadata, in seconds, if its call has waited before."""
         self.moves = 0
         """How often it did so."""
 
@@ -92,6 +99,16 @@ class Reasons:
         if place is not None:
             self.losses.add(place)
 
+    def judge_end(self, rows: Sequence[Row], outcome: Outcome) -> str | None:
+        """Return a complaint if nothing explains the outcome that the records of a batch get."""
+        match outcome.status:
+            case DeliveryStatus.UNKNOWN:
+                return self.judge(rows)
+            case DeliveryStatus.NOT_WRITTEN:
+                return self.judge_refusal(rows, outcome.error)
+            case _:
+                return None
+
     def judge(self, rows: Sequence[Row]) -> str | None:
         """Note why the records of a batch end UNKNOWN now; return a complaint if nothing does."""
         why, explained = self._why(rows)
@@ -99,6 +116,32 @@ class Reasons:
             return f"{rows[0].value}: {why}"
         self.found[why] += 1
         return None
+
+    def judge_refusal(self, rows: Sequence[Row], error: Exception | None) -> str | None:
+        """Return a complaint if nothing explains that the records of a batch end NOT_WRITTEN now.
+
+        Args:
+            rows: The records.
+            error: The error that their callers get.
+        """
+        deadline = min(row.started for row in rows) + self._config.delivery_timeout
+        over = self.closing or self._attempts.ended_at is not None
+        if over or self._now() >= deadline - _SLACK:
+            return None
+        code = error.errno if isinstance(error, BrokerResponseError) else None
+        if code == ErrorCode.unknown_topic_or_partition:
+            return None  # `missing` judges that
+        row = rows[0]
+        story = self._attempts.of(row.value)
+        if story is None:
+            until = self.blocked_until.get(row.value, row.started + self._config.max_block)
+            waited = isinstance(error, KafkaTimeoutError) and self._now() >= until - _SLACK
+            return None if waited else f"{row.value} was never sent, and has time left"
+        if code == ErrorCode.out_of_order_sequence_number and self._attempts.overtook(story):
+            return None
+        if code is not None and code in story.codes and not _retriable(code):
+            return None
+        return f"{row.value} was answered with {dict(story.codes)} alone"
 
     def _why(self, rows: Sequence[Row]) -> tuple[str, bool]:
         now, row = self._now(), rows[0]

@@ -103,7 +103,7 @@ class SimCore(ProducerCore):
         self._looks: int | None = None
         self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
         self.readings = Readings(self._link_of, self._awaits, self.config.request_timeout)
-        self._beliefs = Beliefs(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        self.beliefs = Beliefs(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
         self._sizes = SizeQuestions(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
@@ -250,7 +250,7 @@ class SimCore(ProducerCore):
                 return super().on_answer(step, answer, now, merge)
             case steps.DescribeBrokerConfig() if self._awaits(step.link_id, step.token):
                 odd = super().on_answer(step, answer, now, merge)
-                self._beliefs.configured(step.node_id, answer)
+                self.beliefs.configured(step.node_id, answer)
                 return odd
             case _:
                 return super().on_answer(step, answer, now, merge)
@@ -276,10 +276,10 @@ class SimCore(ProducerCore):
             self.numbers.answered(step.token, now)
         if waited and link is not None:
             self._note_sizes(link, step, answer)
-        ends = self._beliefs.ends(step)
+        ends = self.beliefs.ends(step)
         odd = super().on_answer(step, answer, now)
         if waited and odd is None:
-            self._beliefs.acknowledged(step, answer, ends)
+            self.beliefs.acknowledged(step, answer, ends)
         if waited:
             self.conduct.produced(step, answer, odd, now)
             if refuses_v14(step, answer):
@@ -349,7 +349,7 @@ class SimCore(ProducerCore):
         link = self.connections.links.get(step.link_id)
         heard = link is not None and step.token in link.outstanding
         super().on_answer(step, update, now, merge)
-        self._beliefs.heard_of(topic.name for topic in update.topics)
+        self.beliefs.heard_of(topic.name for topic in update.topics)
         if heard:
             self._note_partitions(step.token, update, now)
 

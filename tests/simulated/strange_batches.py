@@ -22,6 +22,8 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CHECKED: Final = 21
 """The CRC covers the bytes from here on."""
 _APPEND_TIME: Final = 8
+_NAMELESS: Final = 0.02
+"""How many headers have no name, which makes their record malformed."""
 _LEAST: Final = 7
 """Bytes of the smallest record."""
 _JUMPS: Final = (1, 1, 1, 2, 63, 64, 65, 8191, 8192, 20_000)
@@ -122,7 +124,8 @@ def _record(record: Record, delta: int, dice: Random) -> bytes:
     headers = [*record.headers, *(("ü" * 40, b"1"), ("", None))[: dice.randrange(3)]]
     fields += _varint(len(headers), dice)
     for name, value in headers:
-        fields += _text(name.encode(), dice) + _text(value, dice)
+        nameless = dice.random() < _NAMELESS
+        fields += _text(None if nameless else name.encode(), dice) + _text(value, dice)
     return _varint(len(fields), dice) + bytes(fields)
 
 

@@ -128,6 +128,10 @@ def test_brokers_forget_producers_after_the_shortest_time_that_was_told() -> Non
     engine._inquiries.expiration = 60.0
     judge.configured(2, BrokerFacts(70.0))
     assert not told
+    judge.other_cluster()
+    engine._inquiries.expiration = 90.0
+    judge.configured(2, BrokerFacts(90.0))
+    assert not told
 
 
 @pytest.mark.parametrize(

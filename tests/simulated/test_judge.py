@@ -13,6 +13,7 @@ import crc32c
 import pytest
 from kio.schema.errors import ErrorCode
 
+from aioidem import errors
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, deadlines
@@ -177,6 +178,43 @@ def test_unknown_needs_a_reason() -> None:
     watched.answer(5.0, watched.send(4.5), ErrorCode.out_of_order_sequence_number)
     assert reasons.judge([row]) is None
     assert reasons.found == {"two passes of probes were refused": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "blamed", "explained"),
+    [
+        (ErrorCode.invalid_record, ErrorCode.invalid_record, True),
+        (ErrorCode.invalid_record, ErrorCode.invalid_timestamp, False),
+        (ErrorCode.not_leader_or_follower, ErrorCode.not_leader_or_follower, False),
+        (ErrorCode.network_exception, ErrorCode.out_of_order_sequence_number, False),
+        (None, ErrorCode.invalid_record, False),
+        (None, ErrorCode.unknown_topic_or_partition, True),
+    ],
+)
+def test_not_written_needs_a_reason(code: int | None, blamed: int, explained: bool) -> None:
+    """A record ends NOT_WRITTEN before its deadline if it was refused for good, or never can be."""
+    watched = Watched()
+    reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+    row = Row(VALUE, "t", 0, 0.0)
+    if code is not None:
+        watched.answer(1.0, watched.send(0.5), code)
+    error = errors.broker_error(blamed, "t-0")
+    outcome = SharedOutcome("t", 0, DeliveryStatus.NOT_WRITTEN, error=error)
+    assert (reasons.judge_end([row], outcome) is None) == explained
+    watched.now = 10.0
+    assert reasons.judge_end([row], outcome) is None
+
+
+def test_a_topic_without_metadata_is_a_reason_after_max_block() -> None:
+    watched = Watched()
+    config = dataclasses.replace(CONFIG, max_block=5.0)
+    reasons = Reasons(config, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+    error = errors.KafkaTimeoutError("no metadata")
+    late = SharedOutcome("t", 0, DeliveryStatus.NOT_WRITTEN, error=error)
+    watched.now = 4.0
+    assert "was never sent" in str(reasons.judge_end([Row(VALUE, "t", 0, 0.0)], late))
+    watched.now = 5.0
+    assert reasons.judge_end([Row(VALUE, "t", 0, 0.0)], late) is None
 
 
 @pytest.mark.parametrize(

@@ -719,8 +719,10 @@ class Whole:
                     fresh.append(row)
                 if outcome.status is DeliveryStatus.ACKED:
                     self._acked.add(value)
-            if fresh and outcome.status is DeliveryStatus.UNKNOWN and self.unknowns is not None:
-                complaint = self.unknowns.judge(fresh)
+            if fresh and self.unknowns is not None:
+                first, longest = fresh[0].value, self.schedule.options.get("max_block", 60.0)
+                self.unknowns.blocked_until[first] = self.rows[first].started + longest
+                complaint = self.unknowns.judge_end(fresh, outcome)
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
 

@@ -486,8 +486,8 @@ class World:
             outcome = settlement.outcome
             rows = [record.row for record in settlement.records if isinstance(record, SimRecord)]
             unknown = outcome.status is DeliveryStatus.UNKNOWN
-            if unknown and rows[0].value not in self._decided:
-                complaint = self.unknowns.judge(rows)
+            if rows and rows[0].value not in self._decided:
+                complaint = self.unknowns.judge_end(rows, outcome)
                 if complaint is not None:
                     self.report(Anomaly.BASELESS, f"{complaint} ({outcome.error!r})")
             self.core.numbers.settled(settlement, self.now)
@@ -649,6 +649,7 @@ class World:
     def _append(self, topic: str, record: PendingRecord, row: Row, block_until: float) -> None:
         row.started = self.now
         self.rows[row.value] = row
+        self.unknowns.blocked_until[row.value] = block_until
         try:
             self.core.accumulator.append(topic, record, self.now, block_until)
         except errors.KafkaError:
@@ -791,6 +792,7 @@ class World:
             self.watch.cluster_changed(moved[2])
             self.freshness.moved(self.now)
             self.core.conduct.other_cluster()
+            self.core.beliefs.other_cluster()
             # A broker of the same number in the other cluster has answered nothing yet.
             self._speak_v14.clear()
         lost = lost_place(event)
