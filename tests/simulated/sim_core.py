@@ -274,9 +274,9 @@ class SimCore(ProducerCore):
         waited = link is not None and step.token in link.outstanding
         if waited:
             self.numbers.answered(step.token, now)
-        if waited and link is not None:
-            self._note_sizes(link, step, answer)
         ends = self.beliefs.ends(step)
+        if waited and link is not None:
+            self._note_sizes(link, step, answer, ends)
         odd = super().on_answer(step, answer, now)
         if waited and odd is None:
             self.beliefs.acknowledged(step, answer, ends)
@@ -291,13 +291,28 @@ class SimCore(ProducerCore):
             self._world.watch.lost(step.link_id)
         return odd
 
-    def _note_sizes(self, link: Link, step: steps.SendProduce, answer: ProduceAnswer) -> None:
-        """Tell the judge which batches are refused for their sizes."""
+    def _note_sizes(
+        self,
+        link: Link,
+        step: steps.SendProduce,
+        answer: ProduceAnswer,
+        awaited: Collection[tuple[str, int]],
+    ) -> None:
+        """Tell the judge which batches are refused for their sizes.
+
+        Args:
+            link: The connection.
+            step: The request.
+            answer: The answer.
+            awaited: The partitions whose batches are not over yet, as those of a topic are that was
+                recreated since.
+        """
         sizes = {
             (name, index): (topic.name, len(data))
             for topic in step.topics
             for index, data in topic.partitions
             for name in (topic.name, topic.topic_id)
+            if (topic.name, index) in awaited
         }
         for part in answer.partitions:
             place = sizes.get((part.topic or part.topic_id, part.partition))
