@@ -14,7 +14,7 @@ from aioidem._engine.topic_view import TopicView
 from aioidem._protocol.broker_config import BrokerFacts
 from aioidem._protocol.produce import ProduceAnswer
 
-from .decoding import all_records
+from .decoding import all_records, answered_batches
 
 __all__ = ["Beliefs"]
 
@@ -101,16 +101,11 @@ class Beliefs:
             answer: The answer.
             before: What `ends` has returned before the answer was taken.
         """
-        names = {topic.topic_id: topic.name for topic in step.topics}
-        batches = {
-            (topic.name, index): data for topic in step.topics for index, data in topic.partitions
-        }
-        for part in answer.partitions:
-            place = (part.topic or names.get(part.topic_id) or "", part.partition)
+        for place, data, part in answered_batches(step, answer):
             state = self._core.partitions.get(place)
             if part.error_code or part.base_offset < 0 or place not in before or state is None:
                 continue
-            last = part.base_offset + len(all_records(batches[place])) - 1
+            last = part.base_offset + len(all_records(data)) - 1
             end = state.log.offset
             if end != last and not end == before[place] > last:
                 self._complain(

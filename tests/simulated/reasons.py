@@ -91,7 +91,7 @@ class Reasons:
         self.blocked_until: dict[ValueId, float] = {}
         """Until when a record may wait for metadata, in seconds, if its call has waited before."""
         self.moves = 0
-        """How often it did so."""
+        """How often the producer has moved to another cluster."""
 
     def logged(self, event: str) -> None:
         """Note an event that the producer reports to its operator."""

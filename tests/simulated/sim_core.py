@@ -31,6 +31,7 @@ from .audit import audit, finished, still_busy
 from .beliefs import Beliefs
 from .conduct import Conduct, refuses_v14
 from .contents import Contents
+from .decoding import answered_batches
 from .filling import Filling
 from .frame_watch import FrameWatch
 from .missing import MissingPartitions
@@ -307,17 +308,9 @@ class SimCore(ProducerCore):
             awaited: The partitions whose batches are not over yet, as those of a topic are that was
                 recreated since.
         """
-        sizes = {
-            (name, index): (topic.name, len(data))
-            for topic in step.topics
-            for index, data in topic.partitions
-            for name in (topic.name, topic.topic_id)
-            if (topic.name, index) in awaited
-        }
-        for part in answer.partitions:
-            place = sizes.get((part.topic or part.topic_id, part.partition))
-            if part.error_code in _TOO_LARGE and place is not None:
-                self._sizes.refused(link, *place)
+        for place, data, part in answered_batches(step, answer):
+            if part.error_code in _TOO_LARGE and place in awaited:
+                self._sizes.refused(link, place[0], len(data))
 
     def on_link_open(
         self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
