@@ -277,7 +277,7 @@ class SimCore(ProducerCore):
             self.numbers.answered(step.token, now)
         ends = self.beliefs.ends(step)
         if waited and link is not None:
-            self._note_sizes(link, step, answer, ends)
+            self._note_sizes(link, step, answer)
         odd = super().on_answer(step, answer, now)
         if waited and odd is None:
             self.beliefs.acknowledged(step, answer, ends)
@@ -292,24 +292,15 @@ class SimCore(ProducerCore):
             self._world.watch.lost(step.link_id)
         return odd
 
-    def _note_sizes(
-        self,
-        link: Link,
-        step: steps.SendProduce,
-        answer: ProduceAnswer,
-        awaited: Collection[tuple[str, int]],
-    ) -> None:
+    def _note_sizes(self, link: Link, step: steps.SendProduce, answer: ProduceAnswer) -> None:
         """Tell the judge which batches are refused for their sizes.
 
-        Args:
-            link: The connection.
-            step: The request.
-            answer: The answer.
-            awaited: The partitions whose batches are not over yet, as those of a topic are that was
-                recreated since.
+        A batch that was given up since counts too: its size was refused all the same. One of a
+        topic that was recreated since does not, because the new topic has another limit.
         """
+        sent = link.outstanding[step.token].entries
         for place, data, part in answered_batches(step, answer):
-            if part.error_code in _TOO_LARGE and place in awaited:
+            if part.error_code in _TOO_LARGE and self.partitions.get(place) is sent[place][0]:
                 self._sizes.refused(link, place[0], len(data))
 
     def on_link_open(

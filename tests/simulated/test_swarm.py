@@ -83,6 +83,7 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5047675, id="metadata may be old while its answer comes after slow ones"),
         pytest.param(5117105, id="a gap is not looked into where a clock has made records old"),
         pytest.param(5121696, id="the producer moves to the cluster that it names"),
+        pytest.param(260, id="the size of a batch that was given up is refused all the same"),
     ],
 )
 def test_seeds_of_calls_of_every_kind_that_were_wrong_are_right(seed: int) -> None:
