@@ -47,6 +47,7 @@ class Story:
         doubted_codes: The same, from the moment when the record was in doubt.
         contradicted: Whether an answer named an offset, and a code that shows that the batch has
             none. No broker says so; only the fault "after" does.
+        refused_v14: How often an attempt in Produce v14 was answered UNSUPPORTED_VERSION.
     """
 
     place: tuple[str, int]
@@ -60,6 +61,7 @@ class Story:
     codes: Counter[int] = field(default_factory=Counter)
     doubted_codes: Counter[int] = field(default_factory=Counter)
     contradicted: bool = False
+    refused_v14: int = 0
 
     @property
     def may_be_written(self) -> bool:
@@ -171,6 +173,13 @@ class Attempts:
             for story in self._ended(left.pop(place, [])):
                 self._answer(story, answer)
         self._doubt(left)
+
+    def refused_v14(self, values: Iterable[ValueId]) -> None:
+        """Note that the records of a batch were answered UNSUPPORTED_VERSION in Produce v14."""
+        for value in values:
+            story = self._stories.get(value)
+            if story is not None:
+                story.refused_v14 += 1
 
     def lost(self, connection: object, unwritten: Collection[object] = ()) -> None:
         """Note that a connection has ended; of the requests `unwritten` no byte was written."""

@@ -76,6 +76,22 @@ def _partition(state: PartitionState) -> Iterator[str]:
     if unresolved and batches.next_ordinal <= unresolved[-1].ordinal:
         last, following = unresolved[-1].ordinal, batches.next_ordinal
         yield f"{state.where} has batch {last}, and {following} is next"
+    yield from _distances(state)
+
+
+def _distances(state: PartitionState) -> Iterator[str]:
+    """Compare distances in batches with those in records, of which each batch has at least one.
+
+    A producer that counts too many batches keeps fewer in flight than its window has room for.
+    """
+    batches, ledger = state.batches, state.ledger
+    ours = [batch for batch in batches.unresolved if batch.identity == ledger.identity]
+    if ledger.identity is None or not ours:
+        return
+    places = [(batch.ordinal, batch.base) for batch in ours]
+    for earlier, later in pairwise([*places, (batches.next_ordinal, ledger.next)]):
+        if later[0] - earlier[0] > later[1] - earlier[1]:
+            yield f"{state.where} counts too many batches from {earlier} to {later}"
 
 
 def _idle(link: Link, core: ProducerCore) -> Iterator[str]:

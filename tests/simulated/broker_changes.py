@@ -6,6 +6,7 @@ these faults.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from aioidem.testing import LogRecord, Outcome, Row, ValueId, parse_value
 
 if TYPE_CHECKING:
     from aioidem._broker.intercept import RequestSeen
+    from aioidem._broker.topology import Topology
 
     from .attempts import Story
     from .schedule import Glitch, Schedule
@@ -145,8 +147,8 @@ class BrokerChanges:
     def __init__(self) -> None:
         # When brokers forgot producers earlier than they had said: begin and end, in seconds.
         self.forgets_early: list[tuple[float, float]] = []
-        # How many faults lower `producer.id.expiration.ms` now.
-        self._lowered = 0
+        # By cluster: how many faults lower `producer.id.expiration.ms` of its brokers now.
+        self._lowered: Counter[Topology] = Counter()
         # By broker: the number of batches that it says that it retains, true or not.
         self._boasts: dict[int, int] = {}
         # Whether the answers to DescribeConfigs lack the config of KIP-1269.
@@ -187,13 +189,13 @@ class BrokerChanges:
         """
         topology = self._world.cluster.topology
         before = self._world.schedule.broker_configs.get(_EXPIRATION)
-        self._lowered += 1
+        self._lowered[topology] += 1
         topology.set_broker_configs(None, {**topology.configs, _EXPIRATION: str(milliseconds)})
         self._forget_early(seconds)
 
         def end() -> None:
-            self._lowered -= 1
-            if self._lowered:
+            self._lowered[topology] -= 1
+            if self._lowered[topology]:
                 return
             configs = {k: v for k, v in topology.configs.items() if k != _EXPIRATION}
             if before is not None:

@@ -74,7 +74,7 @@ _HELPERS = (
 )
 _JUDGES = (
     *("alarms", "allowances", "attempts", "audit", "beliefs", "conduct", "contents", "deadlines"),
-    *("decoding", "size_questions", "strange_batches"),
+    *("decoding", "size_questions", "strange_batches", "waiting_records"),
     *("filling", "flushes", "frame_watch", "freshness", "ledger", "lines", "missing", "numbers"),
     *("progress", "read_committed", "reading", "reasons", "removed", "rows", "sim_connection"),
     *("sim_core", "trace_lines", "wording", "world"),

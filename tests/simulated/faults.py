@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -62,6 +63,8 @@ class Injector(BrokerChanges, ReadFaults):
         self._garble: dict[tuple[int, int], int] = {}
         self._pid_code = 0
         self._old_metadata: dict[tuple[str | None, int, bool], Entity] | None = None
+        # Who led each partition, and in which epoch, when brokers began to repeat old metadata.
+        self._old_leaders: dict[tuple[UUID, int], tuple[int, int]] = {}
         self._gone: set[str] = set()
         self._leaderless = False
         # For each deleted topic: how many partitions it will have when it is recreated.
@@ -302,6 +305,11 @@ class Injector(BrokerChanges, ReadFaults):
 
     def _do_stale(self, seconds: float) -> None:
         self._old_metadata = {}
+        self._old_leaders = {
+            (topic.id, partition.index): (partition.leader, partition.leader_epoch)
+            for topic in self._world.cluster.topics.values()
+            for partition in topic.partitions
+        }
 
         def end() -> None:
             self._old_metadata = None
@@ -619,11 +627,29 @@ class Injector(BrokerChanges, ReadFaults):
                 # All brokers of a cluster repeat the first answer that any of them gave in this
                 # API version. Who asks about the cluster alone is not told of topics.
                 kind = getattr(answer, "cluster_id", None), seen.api_version, bool(answer.topics)
-                answer = self._old_metadata.setdefault(kind, answer)
+                answer = self._old_metadata.setdefault(kind, self._aged(answer))
             topics = tuple(self._veil(topic) for topic in answer.topics)
             return dataclasses.replace(answer, topics=topics)
 
         return Rewrite(change)
+
+    def _aged(self, answer: Entity) -> Entity:
+        """Return a Metadata answer with the leaders that there were when the fault began."""
+
+        def aged(topic: Any, partition: Any) -> Any:
+            key = topic.topic_id, partition.partition_index
+            leader, epoch = self._old_leaders.get(key, (NO_LEADER, -1))
+            if leader == NO_LEADER:
+                return partition
+            return dataclasses.replace(
+                partition, leader_id=leader, leader_epoch=epoch, error_code=ErrorCode.none
+            )
+
+        topics = tuple(
+            dataclasses.replace(topic, partitions=tuple(aged(topic, p) for p in topic.partitions))
+            for topic in answer.topics
+        )
+        return dataclasses.replace(answer, topics=topics)
 
     def _veil(self, topic: Any) -> Any:
         if topic.name in self._gone:

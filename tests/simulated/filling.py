@@ -32,7 +32,6 @@ class Filling:
 
     def __init__(self, config: ProducerConfig, complain: Callable[[str], None]) -> None:
         self._limit = min(config.batch_size, config.max_request_size)
-        self._grows = config.late_sealing
         self._complain = complain
         # By record: the most bytes that it takes in a batch, and the next record of its call.
         self._sizes: dict[ValueId, int] = {}
@@ -62,11 +61,9 @@ class Filling:
             return
         for topic in step.topics:
             for _, data in topic.partitions:
-                self._judge([value for value, _ in records_in(data)], len(data))
+                self._judge([value for value, _ in records_in(data)])
 
-    def _judge(self, values: Sequence[ValueId], nbytes: int) -> None:
-        if nbytes > self._limit and len(values) > 1 and not self._grows:
-            self._complain(f"a batch of {len(values)} records has {nbytes} bytes: {values[0]}")
+    def _judge(self, values: Sequence[ValueId]) -> None:
         again = not self._sent.isdisjoint(values)
         self._sent.update(values)
         self._judge_callers(values, again=again)

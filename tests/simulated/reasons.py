@@ -139,7 +139,10 @@ class Reasons:
             return None if waited else f"{row.value} was never sent, and has time left"
         if code == ErrorCode.out_of_order_sequence_number and self._attempts.overtook(story):
             return None
-        if code is not None and code in story.codes and not _retriable(code):
+        answers = 0 if code is None else story.codes[code]
+        if code == ErrorCode.unsupported_version:
+            answers -= story.refused_v14  # it is sent again in v13
+        if code is not None and answers > 0 and not _retriable(code):
             return None
         return f"{row.value} was answered with {dict(story.codes)} alone"
 

@@ -31,7 +31,7 @@ from .audit import audit, finished, still_busy
 from .beliefs import Beliefs
 from .conduct import Conduct, refuses_v14
 from .contents import Contents
-from .decoding import answered_batches
+from .decoding import answered_batches, records_in
 from .filling import Filling
 from .frame_watch import FrameWatch
 from .missing import MissingPartitions
@@ -41,6 +41,7 @@ from .readings import Readings
 from .schedule import Schedule
 from .size_questions import SizeQuestions
 from .started_ledger import StartedLedger
+from .waiting_records import held_back
 
 __all__ = ["Host", "SimCore"]
 
@@ -160,6 +161,8 @@ class SimCore(ProducerCore):
         if self.early:
             self._judge_idle(todo, decided, "a poll before anything is due")
         self._judge_wake(now)
+        for what in held_back(self, now):
+            self._world.report(Anomaly.STUCK, what)
         self._rested = not self.unsettled
         self._looks = self._alarms.looks if now >= self.watch.due_at else None
         if audited:
@@ -183,7 +186,8 @@ class SimCore(ProducerCore):
                 self.reading.sent(step)
                 link = self.connections.links[step.link_id]
                 for topic in step.topics:
-                    self._sizes.sends(link, self._node_of(link), topic.name)
+                    batches = (data for _, data in topic.partitions)
+                    self._sizes.sends(link, self._node_of(link), topic.name, batches)
         return todo
 
     def _judge_delay(self, now: float) -> None:
@@ -278,7 +282,10 @@ class SimCore(ProducerCore):
         ends = self.beliefs.ends(step)
         if waited and link is not None:
             self._note_sizes(link, step, answer)
+        if refuses_v14(step, answer):
+            self._note_v14(step, answer)
         odd = super().on_answer(step, answer, now)
+        self.beliefs.heard_of(topic.name for topic in step.topics)
         if waited and odd is None:
             self.beliefs.acknowledged(step, answer, ends)
         if waited:
@@ -293,15 +300,29 @@ class SimCore(ProducerCore):
         return odd
 
     def _note_sizes(self, link: Link, step: steps.SendProduce, answer: ProduceAnswer) -> None:
-        """Tell the judge which batches are refused for their sizes.
+        """Tell the judge which batches are accepted, and which are refused for their sizes.
 
         A batch that was given up since counts too: its size was refused all the same. One of a
         topic that was recreated since does not, because the new topic has another limit.
         """
         sent = link.outstanding[step.token].entries
         for place, data, part in answered_batches(step, answer):
-            if part.error_code in _TOO_LARGE and self.partitions.get(place) is sent[place][0]:
+            if self.partitions.get(place) is not sent[place][0]:
+                continue
+            if part.error_code in _TOO_LARGE:
                 self._sizes.refused(link, place[0], len(data))
+            elif not part.error_code:
+                self._sizes.accepted(link, place[0], len(data))
+
+    def _note_v14(self, step: steps.SendProduce, answer: ProduceAnswer) -> None:
+        """Tell the judge of failures which batches are to be sent again in v13."""
+        refused = {
+            place: data
+            for place, data, part in answered_batches(step, answer)
+            if part.error_code == ErrorCode.unsupported_version
+        }
+        for data in refused.values():
+            self._world.witness.refused_v14([value for value, _ in records_in(data)])
 
     def on_link_open(
         self, link_id: int, produce_version: int, now: float, transaction_version: int = 0

@@ -1,4 +1,9 @@
-"""The judge of questions about sizes: a broker is asked for a topic's limit if that is needed.
+"""The judge of sizes: batches keep to the limits that are known, which are asked for if needed.
+
+A batch of several records is, when it is first sent, no larger than `batch_size`, than
+`max_request_size` and than the topic's limit. With `late_sealing` it may exceed `batch_size`, and
+then be as large as the topic's limit, if the connection has told it, or as the largest batch that
+was accepted on the connection.
 
 A limit is needed if batches may grow beyond `batch_size`, or one was refused for its size and no
 known limit explains that. It is asked for once, and again after `metadata_max_age`, or at once if a
@@ -9,11 +14,14 @@ delivers each record all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.batch_limits import BatchLimit
 from aioidem._engine.links import Link, Node
+from aioidem.testing import ValueId
+
+from .decoding import records_in
 
 __all__ = ["SizeQuestions"]
 
@@ -25,6 +33,8 @@ class _Asked:
 
     def __init__(self) -> None:
         self.open = False  # whether a question waits for its answer
+        # The largest batch that was accepted, in bytes.
+        self.accepted = 0
         self.answered_at: float | None = None
         self.told: int | None = None
         # Whether a batch was refused since that the limit allows.
@@ -47,6 +57,7 @@ class SizeQuestions:
         # A topic that was recreated has another limit than the one that was asked for.
         self._up: dict[Node | None, list[Link]] = {}
         self._open: dict[Link, dict[int, _Asked]] = {}
+        self._sent: set[ValueId] = set()
 
     def opened(self, link: Link, node: Node | None) -> None:
         """Note that a connection is up."""
@@ -80,8 +91,8 @@ class SizeQuestions:
             return "upon which it may have closed the connection before"
         return None
 
-    def sends(self, link: Link, node: Node | None, topic: str) -> None:
-        """Note that a batch of a topic is sent on a connection."""
+    def sends(self, link: Link, node: Node | None, topic: str, batches: Iterable[bytes]) -> None:
+        """Note that batches of a topic are sent on a connection."""
         asked = self._of(link, topic)
         due = asked.answered_at is None or asked.told is not None
         if asked.unexplained and due and not asked.open and self._unwise(link, node) is None:
@@ -89,6 +100,27 @@ class SizeQuestions:
                 f"broker {link.node_id} has refused a batch of {topic} for its size, and gets "
                 "another one before it is asked for the limit"
             )
+        for data in batches:
+            values = [value for value, _ in records_in(data)]
+            if len(values) > 1 and self._sent.isdisjoint(values):
+                self._judge_size(asked, len(data), f"{len(values)} records from {values[0]} on")
+            self._sent.update(values)
+
+    def _judge_size(self, asked: _Asked, nbytes: int, what: str) -> None:
+        config = self._config
+        most = config.batch_size
+        if config.late_sealing:
+            most = max(most, asked.accepted)
+        if asked.told is not None:
+            most = asked.told if config.late_sealing else min(most, asked.told)
+        most = min(most, config.max_request_size)
+        if nbytes > most:
+            self._complain(f"a batch of {nbytes} bytes has {what}; at most {most} bytes may")
+
+    def accepted(self, link: Link, topic: str, nbytes: int) -> None:
+        """Note that a batch was accepted."""
+        asked = self._of(link, topic)
+        asked.accepted = max(asked.accepted, nbytes)
 
     def answered(self, link: Link, token: int, told: int | None, now: float) -> None:
         """Note an answer; `told` is None if the broker names no limit, or cannot be asked."""
@@ -101,6 +133,8 @@ class SizeQuestions:
         asked = self._of(link, topic)
         if asked.told is None or nbytes <= asked.told:
             asked.unexplained = True
+        if nbytes <= asked.accepted:
+            asked.accepted = 0
 
     def _of(self, link: Link, topic: str) -> _Asked:
         return self._asked.setdefault(link.limits.of(topic), _Asked())

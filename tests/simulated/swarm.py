@@ -349,8 +349,16 @@ class SwarmDrawer(ReadDraws):
         self._glitch("garbage", self.r.choice((0, 5, 9, 30)))
 
     def stale_metadata(self) -> None:
-        """Let brokers repeat an old Metadata answer for a while."""
-        self.fault("stale", self._duration())
+        """Let brokers repeat an old Metadata answer for a while, in which a leader often moves."""
+        seconds = self._duration()
+        self.fault("stale", seconds)
+        r = random.Random(f"stale {self.seed}")  # so that the others stay what they were
+        topic, partitions = r.choice(self.values["topics"])
+        brokers = self.values["brokers"]
+        at = self.faults[-1].at + r.random() * seconds
+        for _ in range(r.randrange(3)):
+            place = topic, r.randrange(partitions)
+            self._fault("move", *place, r.randrange(brokers), at=round(at, 5))
 
     def hidden_topic(self) -> None:
         """Let Metadata lack a topic for a while."""

@@ -47,6 +47,10 @@ def _spoil_ordinal(core: ProducerCore) -> None:
     _only(core).batches.next_ordinal = 0
 
 
+def _spoil_distance(core: ProducerCore) -> None:
+    _only(core).batches.next_ordinal += 2
+
+
 def _spoil_requests(core: ProducerCore) -> None:
     _link(core).window.outstanding -= 1
 
@@ -89,6 +93,7 @@ def _spoil_identity(core: ProducerCore) -> None:
         (_spoil_outstanding, ["1 batches in flight, not 0"]),
         (_spoil_order, ["has 2 batches in flight", "has batch 0 after 0", "bytes of records"]),
         (_spoil_ordinal, ["has batch 0, and 0 is next"]),
+        (_spoil_distance, ["t-0 counts too many batches from (0, 0) to (3, 2)"]),
         (_spoil_requests, ["connection 2 waits for "]),
         (_spoil_bytes_in_flight, ["bytes in flight"]),
         (_spoil_connection, ["is connected, and counts as lost"]),

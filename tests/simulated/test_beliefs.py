@@ -18,7 +18,7 @@ from aioidem._records import build_batch
 
 from .beliefs import Beliefs
 from .size_questions import SizeQuestions
-from .test_conduct import config
+from .test_conduct import VALUES, config, produce
 
 # -- sizes -----------------------------------------------------------------------------------------
 
@@ -62,12 +62,12 @@ def test_a_refusal_within_the_limit_is_a_reason_to_ask_at_once(nbytes: int, asks
     judge.asks(link, None, "t", 1, 0.0)
     judge.answered(link, 1, 1000, 1.0)
     judge.refused(link, "t", nbytes)
-    judge.sends(link, None, "t")
+    judge.sends(link, None, "t", ())
     assert len(told) == asks
     told.clear()
     judge.asks(link, None, "t", 2, 2.0)
     assert len(told) == (not asks)
-    judge.sends(link, None, "t")
+    judge.sends(link, None, "t", ())
     assert len(told) == (not asks)
 
 
@@ -77,10 +77,44 @@ def test_a_broker_that_may_have_hung_up_upon_the_question_is_not_asked_at_once()
     following: Any = _Link()
     judge.opened(following, None)
     judge.refused(following, "t", 500)
-    judge.sends(following, None, "t")
+    judge.sends(following, None, "t", ())
     assert not told
     judge.asks(following, None, "t", 1, 1.0)
     assert "closed the connection" in told.pop()
+
+
+@pytest.mark.parametrize(
+    ("late", "batch_size", "accepted", "limit", "right"),
+    [
+        (False, 0, None, None, True),
+        (False, -1, None, None, False),
+        (False, -1, 0, 0, False),
+        (False, 0, None, -1, False),
+        (True, -1, None, None, False),
+        (True, -1, -1, None, False),
+        (True, -1, 0, None, True),
+        (True, -1, None, 0, True),
+        (True, -1, 0, -1, False),
+    ],
+)
+def test_a_batch_of_several_records_keeps_to_the_limit_that_is_known(
+    late: bool, batch_size: int, accepted: int | None, limit: int | None, right: bool
+) -> None:
+    """All sizes are given as the difference to that of the batch."""
+    [(_, data)] = produce(*VALUES[:2]).topics[0].partitions
+    size = len(data)
+    judge, link, told = sizes(batch_size=size + batch_size, late_sealing=late)
+    if accepted is not None:
+        judge.accepted(link, "t", size + accepted)
+    if limit is not None:
+        judge.asks(link, None, "t", 1, 0.0)
+        judge.answered(link, 1, size + limit, 1.0)
+    told.clear()
+    judge.sends(link, None, "t", [data])
+    assert (not told) is right
+    told.clear()
+    judge.sends(link, None, "t", [data])
+    assert not told, "it is sent again as it was"
 
 
 # -- beliefs ---------------------------------------------------------------------------------------

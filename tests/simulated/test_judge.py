@@ -205,6 +205,18 @@ def test_not_written_needs_a_reason(code: int | None, blamed: int, explained: bo
     assert reasons.judge_end([row], outcome) is None
 
 
+def test_the_code_that_refuses_v14_is_no_reason_until_it_answers_v13_too() -> None:
+    watched = Watched()
+    reasons = Reasons(CONFIG, watched.attempts, lambda: watched.now, lambda: 0.0, 86400.0)
+    error = errors.broker_error(ErrorCode.unsupported_version, "t-0")
+    outcome = SharedOutcome("t", 0, DeliveryStatus.NOT_WRITTEN, error=error)
+    watched.answer(1.0, watched.send(0.5), ErrorCode.unsupported_version)
+    watched.attempts.refused_v14([VALUE])
+    assert "alone" in str(reasons.judge_end([Row(VALUE, "t", 0, 0.0)], outcome))
+    watched.answer(2.0, watched.send(1.5), ErrorCode.unsupported_version)
+    assert reasons.judge_end([Row(VALUE, "t", 0, 0.0)], outcome) is None
+
+
 def test_a_topic_without_metadata_is_a_reason_after_max_block() -> None:
     watched = Watched()
     config = dataclasses.replace(CONFIG, max_block=5.0)
