@@ -228,7 +228,7 @@ class Transactions:
         self._backoff = backoff
         self._calling: Call | None = None
         # `_begun`: the coordinator may have a transaction of this producer. `_confirmed`: the
-        # coordinator is known to have one.
+        # coordinator is known to have one, or at least to have completed the one before.
         self._begun = False
         self._confirmed = False
         self._wanted: list[tuple[str, int]] = []
@@ -505,12 +505,15 @@ class Transactions:
 
         In v2 the first write adds its partition and so begins the transaction at the coordinator.
         A write answered CONCURRENT_TRANSACTIONS does not: the markers of the previous transaction
-        are still being written, and an EndTxn now would get this producer fenced.
+        are still being written, and an EndTxn now would get this producer fenced. A write that is
+        accepted, or refused for its epoch, shows that they are written.
 
         Args:
             error_code: the error code of the answer; None if no answer came.
         """
         self._begun = self._begun or error_code != _CONCURRENT
+        if self.version >= V2 and error_code in _SHOWS_COMPLETED:
+            self._confirmed = True
 
     @property
     def grants_epochs(self) -> bool:
@@ -547,7 +550,8 @@ class Transactions:
             topic: the name of a topic that was deleted and recreated.
             numbered: whether batches for it have had sequences of the present epoch.
         """
-        self.renew()
+        if numbered or self.version < V2:
+            self.renew()
         # The new topic may have fewer partitions; those that are still needed are asked for again.
         self._wanted = [which for which in self._wanted if which[0] != topic]
         if self.state is TransactionState.READY:
@@ -777,7 +781,8 @@ class Transactions:
             # The coordinator has no transaction to abort, so the abort is finished. If a late
             # request of this producer can still begin the transaction, InitProducerId is sent next:
             # its new epoch fences the late request, or it aborts the transaction that the late
-            # request began. If another producer has fenced this one, InitProducerId fails.
+            # request began. If another producer has fenced this one, InitProducerId fails, or
+            # aborts the transaction that the other one has open.
             self._heard()
             self._finish(committed=False)
             return
@@ -807,7 +812,9 @@ class Transactions:
         """Return whether an error code means that the coordinator has no transaction to abort.
 
         In v2 the code may be PRODUCER_FENCED: if EndTxn is about a transaction that the coordinator
-        does not know, it answers so while it is still completing the previous transaction.
+        does not know, it answers so while it is still completing the previous transaction. If that
+        one is known to be completed, another producer has fenced this one, which must not send
+        InitProducerId then: the coordinator would abort the other one's open transaction.
         """
         if self._decision_in_doubt or self.finishing(error_code, now):
             return False
@@ -815,7 +822,7 @@ class Transactions:
             self._renew = self._renew or self._confirmed or self.version >= V2
             return True
         if error_code == ErrorCode.invalid_producer_id_mapping or (
-            error_code == ErrorCode.producer_fenced and self.version >= V2
+            error_code == ErrorCode.producer_fenced and self.version >= V2 and not self._confirmed
         ):
             self._renew = True
             return True
@@ -950,6 +957,12 @@ _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
 _NEEDED_BY_ABORTS = frozenset({CallKind.FIND, CallKind.INIT})
 """The calls that an abort needs as well, if they are about the transactional id."""
 _BEGINNING = frozenset({CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS, CallKind.COMMIT_OFFSETS})
+_SHOWS_COMPLETED = frozenset(
+    {ErrorCode.none, ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced}
+)
+"""An answer to a write of transactions v2 with one of these codes shows that the coordinator has
+completed the transaction before: until then it answers CONCURRENT_TRANSACTIONS to the right epoch.
+"""
 _CONCURRENT = ErrorCode.concurrent_transactions
 """An EndTxn with this answer was not carried out. With other retriable codes it may have been: a
 coordinator that is stopping, is loading or cannot reach its replicas can answer with one of them

@@ -19,6 +19,7 @@ transaction at a time, and a second place to send from would hide that.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -37,7 +38,12 @@ from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
 from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset
-from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from aioidem.structs import (
+    ConsumerGroupMetadata,
+    DeliveryStatus,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 
 __all__ = ["TransactionCalls"]
 
@@ -133,24 +139,48 @@ class TransactionCalls:
                 it has succeeded, nothing was committed.
             KafkaTimeoutError: The result is not known yet. The commit goes on; call again.
             IllegalStateError: No transaction is open.
-            KafkaError: A fatal error; its `status` is UNKNOWN if the transaction may have been
-                committed.
+            KafkaError: The producer has ended; the error's `status` is UNKNOWN if the transaction
+                may have been committed, and NOT_WRITTEN if it was not.
         """
         check_timeout(timeout)
-        transactions = self._transactional()
-        self._note("commit")
-        outcome = self._coordination.commit()
-        with self._life.timed("txn-commit"):
-            await self._until(
-                lambda: outcome.committed is not None or transactions.state not in _COMMITTING,
-                timeout,
-                "commit_transaction",
-            )
-        if not outcome.committed:
-            transactions.check()
-            raise errors.TransactionAborted("the transaction was aborted by another call")
+        outcome = self._core.transactions.outcome
+        try:
+            transactions = self._transactional()
+            self._note("commit")
+            outcome = self._coordination.commit()
+            with self._life.timed("txn-commit"):
+                await self._until(
+                    lambda: outcome.committed is not None or transactions.state not in _COMMITTING,
+                    timeout,
+                    "commit_transaction",
+                )
+            if not outcome.committed:
+                transactions.check()
+                raise errors.TransactionAborted("the transaction was aborted by another call")
+        except errors.KafkaError as error:
+            if not self._is_over():
+                raise
+            if not outcome.committed or outcome.told:
+                raise self._of_commit(error) from error.__cause__
         self._note("told")
         outcome.told = True
+
+    def _is_over(self) -> bool:
+        return self._life.ended or self._core.fatal_error is not None
+
+    def _of_commit(self, error: errors.KafkaError) -> errors.KafkaError:
+        """Return the error of a commit that the end of the producer interrupts, with its status.
+
+        The given error may be that of the whole producer, so it is not changed. Until the state is
+        DECIDING, no EndTxn was given to a connection.
+        """
+        state = self._core.transactions.state
+        if error.status is not None or state not in _COMMITTING:
+            return error
+        told = copy.copy(error)
+        deciding = state is TransactionState.DECIDING
+        told.status = DeliveryStatus.UNKNOWN if deciding else DeliveryStatus.NOT_WRITTEN
+        return told.with_traceback(error.__traceback__)
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort the transaction; records without an outcome fail with `TransactionAborted`.
@@ -328,9 +358,7 @@ class TransactionCalls:
         limit = self.config.max_block if timeout is None else timeout
         self._sender.wakeup.set()
         with anyio.move_on_after(limit) as scope:
-            await self._sender.until(
-                lambda: condition() or self._life.ended or self._core.fatal_error is not None
-            )
+            await self._sender.until(lambda: condition() or self._is_over())
         if condition():
             return  # even if the producer has ended meanwhile
         if scope.cancelled_caught:
@@ -363,8 +391,7 @@ class TransactionCalls:
                     lambda: (
                         not transactions.in_transaction
                         or transactions.state is TransactionState.ABORTABLE
-                        or self._life.ended
-                        or self._core.fatal_error is not None
+                        or self._is_over()
                     )
                 )
                 if transactions.state is not TransactionState.ABORTABLE:

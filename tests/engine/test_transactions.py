@@ -1001,6 +1001,43 @@ def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abor
             a_whole_transaction(rig)
 
 
+@pytest.mark.parametrize("code", [NONE, INVALID_PRODUCER_EPOCH])
+def test_a_producer_that_v2_has_fenced_does_not_ask_for_a_new_epoch(code: int) -> None:
+    """After a write that was accepted, or refused for its epoch, PRODUCER_FENCED can be believed.
+
+    The last transaction is completed then. InitProducerId would abort the transaction that the
+    other producer has open: while one is open, the coordinator does not look at the epoch.
+    """
+    rig = opened(V2)
+    rig.send()
+    rig.hold = (END, INIT)
+    rig.answer(
+        rig.outstanding()[0],
+        [rig.entry(rig.outstanding()[0], part, code) for part in rig.outstanding()[0].parts],
+    )
+    rig.abort()
+    rig.answer_call(rig.called(END), PRODUCER_FENCED)
+    assert rig.txn is FATAL
+    assert rig.calling is None
+
+
+def test_a_recreated_topic_costs_no_epoch_in_v2_if_nothing_was_numbered_for_it() -> None:
+    """Right after the epochs of a producer id are used up, InitProducerId would fence the producer.
+
+    The coordinator does not know the new id before the last end is finished.
+    """
+    rig = deciding(V2)
+    rig.answer_call(rig.called(END), identity=(9000, 0))
+    rig.begin()
+    rig.hold = (END, INIT)
+    rig.transactions.on_topic_recreated("t", numbered=False)
+    outcome = rig.commit()
+    rig.poll()
+    assert outcome.committed
+    assert rig.txn is READY
+    assert rig.calling is None
+
+
 @BOTH
 @pytest.mark.parametrize("kind", [steps.SendProduce, ADD, ADD_GROUP, COMMIT_OFFSETS])
 def test_a_producer_id_that_is_not_known_any_more_is_asked_for_anew(

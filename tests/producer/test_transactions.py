@@ -26,7 +26,7 @@ from aioidem import (
     TopicPartition,
 )
 from aioidem._broker.entities import ZERO_MS, respond
-from aioidem._broker.intercept import Action, Drop, RequestSeen, Respond, Rewrite
+from aioidem._broker.intercept import Action, Delay, Drop, RequestSeen, Respond, Rewrite
 from aioidem._producer.native import internals
 from aioidem._protocol.versions import ApiKey
 from aioidem.broker import EmbeddedCluster
@@ -665,3 +665,79 @@ async def test_an_end_that_grants_the_same_epoch_again_costs_no_partition(versio
         cluster.release_high_watermark("t")
         await works(cluster, producer)
         assert committed(cluster) == [b"1", b"works"]
+
+
+# -- a producer that was taken over, or has ended --------------------------------------------------
+
+
+@bounded(30)
+@pytest.mark.parametrize("how", ["abort", "close", "transaction"])
+async def test_a_producer_that_was_taken_over_leaves_its_successors_transaction_open(
+    version: Version, how: str
+) -> None:
+    async with running(version) as (cluster, old):
+        await old.begin_transaction()
+        await old.send("t", b"old")
+        if how == "transaction":
+            await old.commit_transaction()
+        async with producer_for(cluster, transactional_id="x") as new:
+            await new.begin_transaction()
+            await new.send("t", b"new")
+            match how:
+                case "abort":
+                    with pytest.raises(ProducerFenced):
+                        await old.abort_transaction()
+                case "close":
+                    await old.close()
+                case _:
+                    with pytest.raises(KafkaError):
+                        async with old.transaction():
+                            await old.send("t", b"zombie")
+            await new.commit_transaction()
+        assert committed(cluster) == ([b"old"] if how == "transaction" else []) + [b"new"]
+
+
+def end_answered(action: Action) -> Callable[[RequestSeen], Action | None]:
+    """Return a hook for the answers to EndTxn."""
+    return lambda request: action if request.api_key == ApiKey.END_TXN else None
+
+
+@bounded(30)
+async def test_a_commit_that_the_end_of_the_producer_interrupts_is_unknown(
+    version: Version,
+) -> None:
+    async with running(version) as (cluster, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        cluster.intercept(end_answered(Drop(processed=True, silent=True)))
+
+        async def commit() -> None:
+            with pytest.raises(ProducerClosed) as caught:
+                await producer.commit_transaction()
+            assert caught.value.status is DeliveryStatus.UNKNOWN
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit)
+            await anyio.wait_all_tasks_blocked()
+            await producer.close(timeout=0)
+        with pytest.raises(ProducerClosed) as again:
+            await producer.commit_transaction()
+        assert again.value.status is DeliveryStatus.UNKNOWN
+
+
+@bounded(30)
+async def test_a_commit_that_took_place_is_told_once_after_the_producer_has_ended(
+    version: Version,
+) -> None:
+    """The first call has timed out, and the answer came before the producer was closed."""
+    async with running(version) as (cluster, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        cluster.intercept(end_answered(Delay(0.5)))
+        with pytest.raises(KafkaTimeoutError):
+            await producer.commit_transaction(timeout=0.1)
+        await anyio.sleep(1.0)  # on the virtual clock
+        await producer.close()
+        await producer.commit_transaction()
+        with pytest.raises(ProducerClosed):
+            await producer.commit_transaction()
