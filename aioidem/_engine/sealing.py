@@ -130,13 +130,13 @@ class Sealer:
         limit = self.limit(state, link, most)
         if self._compresses:
             ratio = self._ratio(topic)
-            if self._begin_draft(state, int(limit / ratio)):
+            if self._begin_draft(state, int(limit / ratio), most):
                 return None
             limit = int(min(limit, room) / ratio)
         else:
             limit = min(limit, room)
         flushing = state.queue.flushing
-        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room()))
+        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room()), most)
         body = self._build(topic.name, records)
         size, bound = body.batch_size, min(most, room)
         while size > bound and body.count > 1:
@@ -157,13 +157,14 @@ class Sealer:
 
         A thread compresses the draft before the batch can be sent.
         """
-        limit = self.limit(state, link, self.most(topic, link, now))
-        self._begin_draft(state, int(limit / self._ratio(topic)))
+        most = self.most(topic, link, now)
+        limit = self.limit(state, link, most)
+        self._begin_draft(state, int(limit / self._ratio(topic)), most)
 
     def _ratio(self, topic: TopicState) -> float:
         return self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
 
-    def _begin_draft(self, state: PartitionState, limit: int) -> bool:
+    def _begin_draft(self, state: PartitionState, limit: int, most: int) -> bool:
         """Return whether the next batch takes long to compress; if so, begin a draft of it.
 
         No draft is begun while the largest permitted number of drafts is being compressed.
@@ -171,12 +172,14 @@ class Sealer:
         Args:
             state: the partition.
             limit: the largest size of the batch before compression, in bytes with header.
+            most: the result of the method `most`, in bytes.
         """
         queue, drafts = state.queue, self.drafts
         if max(min(limit, queue.bytes), queue.first_size) <= drafts.quick:
             return False
         if not drafts.full:
-            drafts.begin(state, queue, queue.head(limit, min(_MAX_RECORDS, state.sequence_room())))
+            records = queue.head(limit, min(_MAX_RECORDS, state.sequence_room()), most)
+            drafts.begin(state, queue, records)
         return True
 
     def _seal_draft(

@@ -233,9 +233,10 @@ class RecordIntake:
         if not self._budget.try_take(total):
             place = pending[0].partition  # an int, whatever was given
             block_until = await self.wait_for_bytes(total, topic, place, block_until)
+        now = self._life.clock()  # once: records with one deadline are not torn at it
         try:
             while pending:
-                self.queue(topic, pending.popleft(), block_until)
+                self.queue(topic, pending.popleft(), block_until, now)
         finally:
             self._budget.release(sum(record.charge() for record in pending))
         return deliveries
@@ -431,7 +432,13 @@ class RecordIntake:
         self._meters.failed(topic, 1, error, self._life.clock())
         return error
 
-    def queue(self, topic: str, record: QueuedDelivery, block_until: float | None = None) -> None:
+    def queue(
+        self,
+        topic: str,
+        record: QueuedDelivery,
+        block_until: float | None = None,
+        now: float | None = None,
+    ) -> None:
         """Queue a record for which there is room.
 
         Args:
@@ -439,13 +446,15 @@ class RecordIntake:
             record: The record; its bytes have been taken from the budget (of `buffer_memory`).
             block_until: When the wait for the topic's metadata ends, on the event loop's clock;
                 None ends it `max_block` seconds from now.
+            now: The event loop's clock; None reads it.
 
         Raises:
             KafkaError: The producer has ended, the transaction's state forbids records, or the
                 partitioner has failed. Nothing was queued; the bytes are back in the budget.
         """
         try:
-            self._accumulator.append(topic, record, self._life.clock(), block_until)
+            now = self._life.clock() if now is None else now
+            self._accumulator.append(topic, record, now, block_until)
         except BaseException:  # a partitioner may raise anything
             self._budget.release(record.charge())
             raise

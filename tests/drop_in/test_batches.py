@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import pytest
@@ -73,19 +74,34 @@ async def test_a_closed_batch_is_neither_mixed_nor_torn(
     assert all(whole) if close else not all(whole)
 
 
-async def test_a_full_batch_is_not_torn(cluster: EmbeddedCluster) -> None:
+@pytest.mark.parametrize("codec", [None, "gzip", "lz4"])
+async def test_a_full_batch_is_not_torn(cluster: EmbeddedCluster, codec: str | None) -> None:
     """A full BatchBuilder is sent as one batch, although the producer's queue overestimates it.
 
     The BatchBuilder counts bytes exactly; the queue calculates an upper bound of a batch's size.
+    How much a codec saves is a guess before the first batches.
     """
     cluster.create_topic("t")
-    async with made(cluster, max_batch_size=1000) as producer:
+    async with made(cluster, max_batch_size=1000, compression_type=codec) as producer:
         for length in (1, 10, 57, 100, 470):
             batch = producer.create_batch()
             while batch.append(timestamp=None, key=None, value=b"x" * length) is not None:
                 pass
             await (await producer.send_batch(batch, "t", partition=0))
             assert len(on_the_wire(cluster)[-1]) == batch.record_count()
+
+
+async def test_the_records_of_a_closed_batch_have_one_deadline(cluster: EmbeddedCluster) -> None:
+    """So the batch is not torn if the leader comes back between two deadlines."""
+    cluster.create_topic("t")
+    async with made(cluster) as producer:
+        inside = producer._inside  # noqa: SLF001 - a loop's clock does not move meanwhile
+        clock, looks = inside.life.clock, count()
+        with being_sent(filled(producer, b"1", b"2", b"3", close=True)) as records:
+            inside.life.clock = lambda: clock() + next(looks)
+            queued = await inside.intake.enqueue_batch("t", records, partition=0, size=1000)
+            inside.life.clock = clock
+        assert len({record.deadline for record in queued}) == 1
 
 
 async def test_a_batch_counts_its_bytes_exactly() -> None:
