@@ -90,9 +90,8 @@ async def until_known(
             except (errors.KafkaConnectionError, errors.KafkaTimeoutError) as error:
                 reason = error
             await anyio.sleep(_PAUSE)
-    raise errors.KafkaTimeoutError(
-        f"{what}: no answer within {timeout:g} s; the last failure: {reason}"
-    )
+    why = "the first attempt had not ended" if reason is None else f"the last failure: {reason}"
+    raise errors.KafkaTimeoutError(f"{what}: no answer within {timeout:g} s; {why}")
 
 
 async def ask(

@@ -19,7 +19,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import aioidem
-from aioidem._broker.intercept import RequestSeen
+from aioidem._broker.intercept import Drop, RequestSeen
 from aioidem.broker import EmbeddedCluster
 from aioidem.integrations.aiokafka import AIOKafkaProducer, group_metadata
 from aioidem.integrations.aiokafka import committed as committed_offsets
@@ -155,13 +155,22 @@ async def test_committed_offsets_wait_until_no_transaction_can_change_them() -> 
             await producer.send_offsets_to_transaction({numbers[1]: 7, numbers[2]: 9}, "g")
             await producer.commit_transaction()
             with pytest.raises(aiokafka.errors.KafkaTimeoutError, match="an open transaction"):
-                await committed_offsets(producer, "g", numbers, timeout_ms=300)
+                await committed_offsets(producer, "g", numbers, timeout_ms=1000)
             cluster.release_markers()
             found = await committed_offsets(producer, "g", numbers)
             assert found == {numbers[1]: 7, numbers[2]: 9}
             cluster.fail_coordinator("g", ErrorCode.group_authorization_failed)
             with pytest.raises(aiokafka.errors.GroupAuthorizationFailedError):
                 await committed_offsets(producer, "g", numbers)
+
+
+async def test_committed_offsets_without_any_answer_say_so() -> None:
+    number = aiokafka.TopicPartition("numbers", 0)
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            cluster.intercept(lambda _: Drop(processed=False, silent=True))
+            with pytest.raises(aiokafka.errors.KafkaTimeoutError, match="first attempt had not"):
+                await committed_offsets(producer, "g", [number], timeout_ms=50)
 
 
 async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> None:

@@ -247,7 +247,7 @@ async def test_credentials_that_raise_one_error_again_do_not_make_it_longer(
 
     security = BrokerSecurity(mechanisms=("PLAIN",), users={"alice": "alice-secret"})
     async with EmbeddedCluster(transport=transport, security=security) as cluster:
-        options = plain(credentials, delivery_timeout=0.5, request_timeout=0.4)
+        options = plain(credentials, delivery_timeout=2.0, request_timeout=0.4)
         async with producer_for(cluster, **options) as producer:
             await producer.send("t", b"x")
             await restart(cluster)
