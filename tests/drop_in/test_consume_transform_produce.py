@@ -166,11 +166,13 @@ async def test_committed_offsets_wait_until_no_transaction_can_change_them() -> 
 
 async def test_committed_offsets_without_any_answer_say_so() -> None:
     number = aiokafka.TopicPartition("numbers", 0)
-    async with EmbeddedCluster(transport="tcp") as cluster:
-        async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-            cluster.intercept(lambda _: Drop(processed=False, silent=True))
-            with pytest.raises(aiokafka.errors.KafkaTimeoutError, match="first attempt had not"):
-                await committed_offsets(producer, "g", [number], timeout_ms=50)
+    async with (
+        EmbeddedCluster(transport="tcp") as cluster,
+        AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+    ):
+        cluster.intercept(lambda _: Drop(processed=False, silent=True))
+        with pytest.raises(aiokafka.errors.KafkaTimeoutError, match="first attempt had not"):
+            await committed_offsets(producer, "g", [number], timeout_ms=50)
 
 
 async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> None:
