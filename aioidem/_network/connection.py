@@ -514,7 +514,6 @@ class Connection:
         self.close_soon("closed by this side")
         if self._ended is None:
             self._ended = anyio.Event()
-            self._queue.clear()
             try:
                 await _close(self._stream)
             finally:
@@ -533,8 +532,10 @@ class Connection:
         return self._cause
 
     def _stop(self) -> None:
-        """Pass on no more responses, and make `run` return."""
+        """Send no queued request, pass on no more responses, and make `run` return."""
         self._stopped = True
+        # The writing task, if it has been woken already, is cancelled only when it waits again.
+        self._queue.clear()
         if self._scope is not None:
             self._scope.cancel()
 
@@ -563,6 +564,8 @@ class Connection:
             while self._queue:
                 if self._authentication is not None and self._authentication.due:
                     await self._renew(self._authentication, on_progress)
+                    if not self._queue:
+                        break  # the connection was to end meanwhile
                 data = self._start_next()
                 if len(data) <= _SEND_BYTES:
                     await self._put(data)
