@@ -351,10 +351,11 @@ class Connection:
     async def _authenticate(self, sasl: SaslClient, client_id: str | None) -> None:
         """Authenticate for the first time, while nothing else uses the connection."""
 
-        async def ask(_: int, frame: Secret[bytes]) -> bytes:
+        async def ask(correlation_id: int, frame: Secret[bytes]) -> bytes:
             self._count_request(await _send_hidden(self._stream, frame))
             answer = await _only_frame(self._stream, self._splitter, "to authenticate")
             self._count_answer(len(answer))
+            _check_id(correlation_id_of(answer), correlation_id)
             return answer
 
         from aioidem._network.sasl.authentication import Authentication
@@ -738,8 +739,7 @@ class Connection:
                 f"a response with correlation id {came} came, but none was expected"
             )
         due, _ = self._due.popleft()
-        if came != due:
-            raise ProtocolError(f"a response with correlation id {came} came instead of {due}")
+        _check_id(came, due)
         return due
 
     def _hung_up(self) -> KafkaConnectionError:
@@ -784,6 +784,12 @@ class _Exchange:
         """Wait, and return the awaited response, or b"" if no particular response was awaited."""
         await self._over.wait()
         return self._frame
+
+
+def _check_id(came: int, due: int) -> None:
+    """Refuse a response with another correlation id than that of the request which it answers."""
+    if came != due:
+        raise ProtocolError(f"a response with correlation id {came} came instead of {due}")
 
 
 async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
