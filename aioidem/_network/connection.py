@@ -351,10 +351,11 @@ class Connection:
     async def _authenticate(self, sasl: SaslClient, client_id: str | None) -> None:
         """Authenticate for the first time, while nothing else uses the connection."""
 
-        async def ask(_: int, frame: Secret[bytes]) -> bytes:
+        async def ask(correlation_id: int, frame: Secret[bytes]) -> bytes:
             self._count_request(await _send_hidden(self._stream, frame))
             answer = await _only_frame(self._stream, self._splitter, "to authenticate")
             self._count_answer(len(answer))
+            _check_id(correlation_id_of(answer), correlation_id)
             return answer
 
         from aioidem._network.sasl.authentication import Authentication
@@ -514,7 +515,6 @@ class Connection:
         self.close_soon("closed by this side")
         if self._ended is None:
             self._ended = anyio.Event()
-            self._queue.clear()
             try:
                 await _close(self._stream)
             finally:
@@ -533,8 +533,10 @@ class Connection:
         return self._cause
 
     def _stop(self) -> None:
-        """Pass on no more responses, and make `run` return."""
+        """Send no queued request, pass on no more responses, and make `run` return."""
         self._stopped = True
+        # The writing task, if it has been woken already, is cancelled only when it waits again.
+        self._queue.clear()
         if self._scope is not None:
             self._scope.cancel()
 
@@ -563,6 +565,8 @@ class Connection:
             while self._queue:
                 if self._authentication is not None and self._authentication.due:
                     await self._renew(self._authentication, on_progress)
+                    if not self._queue:
+                        break  # the connection was to end meanwhile
                 data = self._start_next()
                 if len(data) <= _SEND_BYTES:
                     await self._put(data)
@@ -735,8 +739,7 @@ class Connection:
                 f"a response with correlation id {came} came, but none was expected"
             )
         due, _ = self._due.popleft()
-        if came != due:
-            raise ProtocolError(f"a response with correlation id {came} came instead of {due}")
+        _check_id(came, due)
         return due
 
     def _hung_up(self) -> KafkaConnectionError:
@@ -781,6 +784,12 @@ class _Exchange:
         """Wait, and return the awaited response, or b"" if no particular response was awaited."""
         await self._over.wait()
         return self._frame
+
+
+def _check_id(came: int, due: int) -> None:
+    """Refuse a response with another correlation id than that of the request which it answers."""
+    if came != due:
+        raise ProtocolError(f"a response with correlation id {came} came instead of {due}")
 
 
 async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:

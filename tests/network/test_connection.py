@@ -449,6 +449,21 @@ async def test_what_never_started_stays_known_after_the_end() -> None:
         assert peer.near.sent == []
 
 
+async def test_close_soon_keeps_back_what_the_woken_writer_was_about_to_send() -> None:
+    """A queued request is not sent after `close_soon`, though the writing task is awake already.
+
+    The request has not started, so its records end as not written and are not in doubt.
+    """
+    async with running() as peer:
+        await anyio.wait_all_tasks_blocked()
+        only = peer.write(bytes(PIECE))
+        peer.connection.close_soon("enough")
+        assert not peer.connection.started(only)
+        await peer.ended.wait()
+        assert not peer.connection.started(only)
+        assert peer.near.sent == []
+
+
 async def test_an_id_never_written_counts_as_started() -> None:
     """`started` is True for an unknown correlation id, because its request may have been sent."""
     async with running() as peer:

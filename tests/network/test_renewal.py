@@ -511,6 +511,41 @@ async def test_closing_in_the_middle_of_an_exchange_leaves_nothing_behind() -> N
         assert not any(it.connection.started(each) for each in ids)
 
 
+class WatchedStream(Direct):
+    """A stream that calls a function when the reading task wants more, before it waits."""
+
+    def __init__(self, inner: MemoryStream) -> None:
+        super().__init__(inner)
+        self.before: Callable[[], None] = lambda: None
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        self.before()
+        return await super().receive(max_bytes)
+
+
+async def test_closing_just_after_the_last_answer_of_an_exchange_sends_nothing() -> None:
+    """A connection that is closed when its session was just renewed ends with that reason."""
+    streams: list[WatchedStream] = []
+
+    def watched(stream: MemoryStream) -> ByteStream:
+        streams.append(WatchedStream(stream))
+        return streams[0]
+
+    async with world(Credentials(), direct=watched) as it:
+        await pass_time(3)
+        ids = it.write(2)
+
+        def close() -> None:
+            if it.broker.kinds.count(AUTHENTICATE) == 2:
+                it.connection.close_soon("enough")
+
+        streams[0].before = close
+        await it.ended.wait()
+        assert "enough" in str(it.cause)
+        assert it.broker.kinds == [18, 17, 36, 17, 36]
+        assert not any(it.connection.started(each) for each in ids)
+
+
 async def test_the_bytes_of_an_exchange_are_progress() -> None:
     """The bytes of a renewal are reported as progress."""
     async with world(Credentials()) as it:

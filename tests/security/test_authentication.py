@@ -24,6 +24,7 @@ from aioidem._broker.entities import respond
 from aioidem._broker.intercept import Action, Drop, RequestSeen, Respond, RespondRaw
 from aioidem._broker.security import MECHANISMS, BrokerSecurity
 from aioidem._config.secret import Secret
+from aioidem._protocol.messages import encode_response
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import (
     AuthenticationFailedError,
@@ -218,6 +219,30 @@ async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) ->
         with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-512: "):
             await of(cluster, **password("SCRAM-SHA-512")).start()
         assert cluster.state.topics == {}
+
+
+@pytest.mark.parametrize("asked", [HANDSHAKE, AUTHENTICATE])
+@bounded(30)
+async def test_an_answer_to_another_request_does_not_authenticate(asked: int) -> None:
+    """An answer with another correlation id than its request's ends the connection.
+
+    The client cannot know what such an answer is about, whatever it says.
+    """
+    values: Mapping[int, Mapping[str, Any]] = {
+        HANDSHAKE: {"error_code": ErrorCode.none, "mechanisms": ("PLAIN",)},
+        AUTHENTICATE: {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b""},
+    }
+
+    def mistake(seen: RequestSeen) -> Action | None:
+        if seen.api_key != asked:
+            return None
+        answer = respond(asked, seen.api_version, values[asked])
+        return RespondRaw(encode_response(answer, seen.correlation_id + 1)[4:])
+
+    async with brokers("PLAIN") as cluster:
+        cluster.intercept(mistake)
+        with pytest.raises(ProtocolError, match=r"correlation id \d+ came instead of \d+$"):
+            await of(cluster, **password("PLAIN")).start()
 
 
 @bounded(30)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -24,7 +25,10 @@ import anyio.to_thread
 import pytest
 
 from aioidem import Producer
+from aioidem._broker.entities import respond
+from aioidem._broker.intercept import Action, RequestSeen, Respond
 from aioidem._config.secret import Secret
+from aioidem._network.sasl import oidc
 from aioidem._network.sasl.oidc import ClientCredentials
 from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import AuthenticationFailedError, ConfigError, KafkaConnectionError
@@ -175,6 +179,36 @@ async def test_what_the_http_client_logs_of_the_endpoint_is_not_the_endpoints_te
         await client(f"{url}?key=canary").token()
     assert "\x1b" not in caplog.text
     assert "canary" not in caplog.text
+
+
+@bounded(20)
+async def test_a_refused_token_is_replaced_every_ten_seconds_at_most() -> None:
+    """A token that brokers refuse is forgotten, but no sooner than ten seconds after its request.
+
+    Otherwise a client without rights would ask the provider each time it connects.
+    """
+    now = 0.0
+    with provider(gives({"access_token": "t", "expires_in": 3600})) as (url, handler):
+        credentials = client(url, clock=lambda: now)
+        for at, asked in [(0.0, 1), (9.9, 1), (10.1, 2), (20.0, 2), (20.2, 3)]:
+            now = at
+            credentials.refused(await credentials.token())
+            await credentials.token()
+            assert len(handler.asked) == asked
+
+
+@bounded(20)
+async def test_a_token_is_kept_when_its_predecessor_is_refused() -> None:
+    """Several connections are refused with one token; only the first refusal replaces it."""
+    now = 0.0
+    with provider(gives({"access_token": "t", "expires_in": 3600})) as (url, handler):
+        credentials = client(url, clock=lambda: now)
+        first, now = await credentials.token(), 20.0
+        credentials.refused(first)
+        second, now = await credentials.token(), 40.0
+        credentials.refused(first)
+        assert await credentials.token() is second
+    assert len(handler.asked) == 2
 
 
 @bounded(20)
@@ -508,3 +542,45 @@ async def test_a_producer_authenticates_with_tokens_from_the_provider() -> None:
             with pytest.raises(AuthenticationFailedError, match="invalid_client"):
                 await Producer(cluster.bootstrap_servers, **options).start()
     assert len(handler.asked) == 2
+
+
+@bounded(30)
+async def test_a_producer_fetches_a_new_token_after_its_token_was_revoked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a broker has refused the token, the next connection shows a new one."""
+    now, offered, revoked = 0.0, list[bytes](), set[bytes]()
+    monkeypatch.setattr(oidc, "ClientCredentials", partial(ClientCredentials, clock=lambda: now))
+
+    def answer(asked: Provider) -> None:
+        each = token(time.time() + 3600, serial=len(asked.asked))
+        gives({"access_token": each, "expires_in": 3600})(asked)
+
+    def judge(seen: RequestSeen) -> Action | None:
+        if seen.api_key != 36:
+            return None
+        offered.append(seen.request.auth_bytes)
+        if offered[-1] not in revoked:
+            return None
+        values = {"error_code": 58, "error_message": "revoked", "auth_bytes": b""}
+        return Respond(respond(36, seen.api_version, values))
+
+    with provider(answer) as (url, handler):
+        options = sasl(
+            "OAUTHBEARER",
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_oauthbearer_client_id="me",
+            sasl_oauthbearer_client_secret="canary",
+            reconnect_backoff_max=0.1,
+        )
+        security = BrokerSecurity(mechanisms=("OAUTHBEARER",))
+        async with EmbeddedCluster(security=security) as cluster:
+            cluster.intercept(judge)
+            async with Producer(cluster.bootstrap_servers, **options) as producer:
+                await producer.send("t", b"1")
+                revoked.update(offered)
+                now = 60.0
+                await cluster.stop_broker(0)
+                await cluster.start_broker(0)
+                await producer.send("t", b"2")
+    assert len(handler.asked) == len(set(offered)) == 2

@@ -142,7 +142,11 @@ class Authentication:
             ),
             mechanism.name,
         )
-        await self._exchange(ask, mechanism)
+        try:
+            await self._exchange(ask, mechanism)
+        except AuthenticationFailedError:
+            self._client.refused(mechanism)
+            raise
 
     async def _exchange(self, ask: Ask, mechanism: Mechanism) -> None:
         message = await self._call(mechanism, lambda: Secret(mechanism.first()))

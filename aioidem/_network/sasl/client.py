@@ -109,6 +109,15 @@ class SaslClient:
                 domain = self._config.sasl_kerberos_domain_name or host
                 return Gssapi(lambda: kerberos_context(service, domain))
 
+    def refused(self, mechanism: Mechanism) -> None:
+        """Note that a broker has refused the credentials that this mechanism has shown."""
+        if self._oidc is None:
+            return
+        from aioidem._network.sasl.oauthbearer import OAuthBearer
+
+        if isinstance(mechanism, OAuthBearer):
+            self._oidc.refused(mechanism.token)
+
     async def _credentials(self) -> tuple[str, Secret[str]]:
         if self._config.sasl_credentials is None:
             return self._username or "", self._password or Secret("")

@@ -44,7 +44,7 @@ class OAuthBearer:
             raise AuthenticationFailedError(
                 "OAUTHBEARER: the token is empty or has characters that a bearer token cannot have"
             )
-        self._token = token
+        self.token = token
         if extensions is not None and not _are_texts(extensions):
             raise AuthenticationFailedError(
                 "OAUTHBEARER: extensions() did not return a mapping of texts to texts"
@@ -59,7 +59,7 @@ class OAuthBearer:
     def first(self) -> bytes:
         """Return the message with the token and the extensions."""
         pairs = [f"{name}={value}".encode() for name, value in self._extensions.items()]
-        head = b"n,,", b"auth=Bearer " + self._token.reveal().encode(), *pairs
+        head = b"n,,", b"auth=Bearer " + self.token.reveal().encode(), *pairs
         return _SEPARATOR.join([*head, b"", b""])
 
     def next(self, challenge: bytes) -> bytes | None:

@@ -1,6 +1,7 @@
 """Access tokens from an OpenID provider, by the client-credentials grant (RFC 6749, 4.4; KIP-768).
 
-A token is used until a fifth of its lifetime is left, and all connections of a producer share it.
+A token is used until a fifth of its lifetime is left or a broker refuses it, and all connections of
+a producer share it.
 The connections also share the request for a token: while one task's request is under way, the other
 tasks wait for its result, a token or an error. If the requesting task is cancelled, one of the
 waiting tasks sends a new request.
@@ -58,6 +59,9 @@ _PASSING: Final = frozenset({408, 429})
 _USED_UP: Final = 0.8
 """The share of a token's lifetime after which it is replaced, the same as in Java's client."""
 
+_YOUNG: Final = 10.0
+"""For so many seconds a token is used although brokers refuse it."""
+
 
 class _Answer(NamedTuple):
     """The HTTP status and the body of the provider's answer."""
@@ -88,6 +92,10 @@ class _Request:
 
 class ClientCredentials:
     """The source of one producer's access tokens: fetches a token, and keeps it while it is valid.
+
+    A token that a broker refuses, as after it was revoked or the provider's keys were changed, is
+    replaced for the next authentication, unless it is less than ten seconds old. So a client whose
+    tokens are all refused asks for a new one every ten seconds, not each time it connects.
 
     It belongs to one event loop.
 
@@ -127,6 +135,7 @@ class ClientCredentials:
         self._clock = clock
         self._http: _HttpClient | None = None
         self._token: Secret[str] | None = None
+        self._asked_at = 0.0
         self._replace_at = 0.0
         self._request: _Request | None = None
 
@@ -155,6 +164,12 @@ class ClientCredentials:
                 raise copy.copy(request.failure)
             if request.token is not None:
                 return request.token
+
+    def refused(self, token: Secret[str]) -> None:
+        """Note that a broker has refused a token, which `token` returned."""
+        # Several connections may have shown the same token; its successor is not refused yet.
+        if token is self._token and self._clock() >= self._asked_at + _YOUNG:
+            self._token = None
 
     async def _ask(self) -> Secret[str]:
         """Fetch a token for all tasks that wait for one."""
@@ -241,7 +256,8 @@ class ClientCredentials:
         if len(answer.body.reveal()) <= _LONGEST_ANSWER:
             token, lifetime = _token_of(answer.body)
             if token and lifetime > 0:
-                self._token, self._replace_at = token, asked + lifetime * _USED_UP
+                self._token, self._asked_at = token, asked
+                self._replace_at = asked + lifetime * _USED_UP
                 return token
         return AuthenticationFailedError(f"the answer of {self._shown} has no usable access_token")
 
