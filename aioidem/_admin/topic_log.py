@@ -140,8 +140,7 @@ class TopicLog:
             while begins and begins[0][0] <= batch.last_offset:
                 open_.add(begins.pop(0)[1])
             if batch.control:
-                record = next(batch.iter_records(), None)
-                if record is not None and (record.key or b"").startswith(_ABORT):
+                if batch.control_key().startswith(_ABORT):
                     open_.discard(batch.producer_id)
             elif not (self._isolation and batch.transactional and batch.producer_id in open_):
                 yield batch

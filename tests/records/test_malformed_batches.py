@@ -342,6 +342,33 @@ def test_a_decompression_bomb_is_refused_within_the_limit(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_for_the_key_of_a_control_record_no_more_than_4_kib_is_decompressed(codec: Codec) -> None:
+    """Whoever looks for markers reads one key of each, and a page may have thousands of them."""
+
+    def batch(size: int, limit: int = 1 << 26) -> RecordBatch:
+        record = ReadRecord(0, NOW, b"mark", b"x" * size, ())
+        data = build_batch([record], codec=codec, control=True).data
+        return read_batches(data, max_decompressed_bytes=limit)[0]
+
+    assert batch(4000).control_key() == b"mark"
+    with pytest.raises(ProtocolError):
+        batch(4000, limit=4000).control_key()
+    bomb = batch(1 << 20)
+    assert len(bomb.records()) == 1
+
+    def attempt() -> Iterator[object]:
+        with pytest.raises(ProtocolError):
+            yield bomb.control_key()
+
+    assert traced_peak(attempt()) < 1 << 18
+
+
+def test_a_control_batch_without_records_or_key_has_an_empty_key() -> None:
+    assert read_batches(batch_of(b"", 0))[0].control_key() == b""
+    assert read_batches(batch_of(record_of(WHOLE), 1))[0].control_key() == b""
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_the_limit_itself_is_allowed_and_a_byte_more_is_not(codec: Codec) -> None:
     built = build_batch([ReadRecord(0, NOW, None, b"x" * 100_000, ())], codec=codec)
     size = built.uncompressed_size - BATCH_OVERHEAD
