@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -134,14 +135,13 @@ class TopicLog:
         self, batches: Iterable[RecordBatch], aborted: Iterable[Any]
     ) -> Iterable[RecordBatch]:
         """Yield the batches with records for a reader, which control batches do not have."""
-        begins = sorted((int(each.first_offset), int(each.producer_id)) for each in aborted)
+        begins = deque(sorted((int(each.first_offset), int(each.producer_id)) for each in aborted))
         open_: set[int] = set()
         for batch in batches:
             while begins and begins[0][0] <= batch.last_offset:
-                open_.add(begins.pop(0)[1])
+                open_.add(begins.popleft()[1])
             if batch.control:
-                record = next(batch.iter_records(), None)
-                if record is not None and (record.key or b"").startswith(_ABORT):
+                if batch.control_key().startswith(_ABORT):
                     open_.discard(batch.producer_id)
             elif not (self._isolation and batch.transactional and batch.producer_id in open_):
                 yield batch

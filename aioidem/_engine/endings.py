@@ -40,6 +40,7 @@ from aioidem._protocol.produce import PartitionAnswer
 from aioidem.structs import DeliveryStatus, TopicPartition
 
 if TYPE_CHECKING:
+    from aioidem._engine.read_back import WrittenBatch
     from aioidem.incident import Incident
 
 __all__ = ["Endings"]
@@ -48,6 +49,18 @@ _ACKED = DeliveryStatus.ACKED  # a member's name is looked up slowly in Python 3
 
 _ENDED_NOT_WRITTEN = "a batch ended NOT_WRITTEN"
 """Why sequence numbers were given up, for messages."""
+
+
+def _append_time(batch: Batch, answer: PartitionAnswer | None, written: WrittenBatch | None) -> int:
+    """Return when a broker appended a batch, in ms since the epoch; -1 with CreateTime or unknown.
+
+    The log says whether a timestamp is the append time. The answer to a duplicate does not: it
+    names the timestamp of the stored batch, which is no append time if it is the batch's own.
+    """
+    if answer is None:
+        return -1 if written is None else written.log_append_time_ms
+    told = answer.log_append_time_ms
+    return -1 if told == batch.max_timestamp_ms and batch.attempts > 1 else told
 
 
 class Endings:
@@ -110,8 +123,7 @@ class Endings:
         base_offset: int,
         out: Effects,
         answer: PartitionAnswer | None,
-        *,
-        read_back: bool = False,
+        written: WrittenBatch | None = None,
     ) -> None:
         """End a batch as ACKED.
 
@@ -120,28 +132,23 @@ class Endings:
             base_offset: its offset; -1 if that is not known.
             out: receives the outcome.
             answer: the answer to the batch; None if it was proved otherwise.
-            read_back: whether it was found in the log.
+            written: the batch as it was found in the log; None if it was proved otherwise.
         """
         meters = out.meters
         meters.acked.append(meters.now - batch.deadline)
         if batch.doubted_at is not None:
-            out.doubt_ended("read back" if read_back else self._recovery.proof)
+            out.doubt_ended(self._recovery.proof if written is None else "read back")
         batch.learn(Evidence.PROVED, 0.0)
         batch.move(BatchEvent.ACK)
         self._batches.unresolved.remove(batch)
         self._log.reach(batch, base_offset)
         topic, partition = self._topic_partition
-        appended_at = -1 if answer is None else answer.log_append_time_ms
-        if appended_at == batch.max_timestamp_ms and batch.attempts > 1:
-            # The answer to a duplicate names the timestamp of the stored batch, which is no log
-            # append time if it is the batch's own.
-            appended_at = -1
         outcome = Outcome(
             topic,
             partition,
             _ACKED,
             base_offset=base_offset,
-            log_append_time_ms=appended_at,
+            log_append_time_ms=_append_time(batch, answer, written),
             log_start_offset=-1 if answer is None else answer.log_start_offset,
             attempts=batch.attempts,
             topic_partition=self._topic_partition,

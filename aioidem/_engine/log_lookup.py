@@ -107,7 +107,7 @@ class LogLookup:
         for batch, written in found:
             below = self._batches.unresolved[: self._batches.unresolved.index(batch)]
             self._suspicion.found(batch.max_timestamp_ms)
-            self._endings.settle_ack(batch, written.base_offset, out, None, read_back=True)
+            self._endings.settle_ack(batch, written.base_offset, out, None, written)
             self._acknowledgements.was_accepted_over_a_hole(batch, below, out)
         following = self._read_back.following(page, high_watermark)
         if following is None or len(found) == len(doubtful):

@@ -67,9 +67,7 @@ def logged_batch(batch: RecordBatch) -> LoggedBatch:
     """
     commits = None
     if batch.control:
-        record = next(batch.iter_records(), None)
-        key = b"" if record is None else record.key or b""
-        commits = {_ABORT: False, _COMMIT: True}.get(key[:4])
+        commits = {_ABORT: False, _COMMIT: True}.get(batch.control_key()[:4])
     return LoggedBatch(
         batch.base_offset,
         batch.last_offset,

@@ -18,13 +18,23 @@ __all__ = ["ReadBack", "WrittenBatch", "written_batches"]
 
 
 class WrittenBatch(NamedTuple):
-    """The position, producer id, epoch and base sequence of a committed batch in the log."""
+    """The position, producer id, epoch and base sequence of a committed batch in the log.
+
+    `log_append_time_ms` is when the broker appended it, in milliseconds since the epoch; -1 on a
+    topic with CreateTime.
+    """
 
     base_offset: int
     next_offset: int
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    log_append_time_ms: int = -1
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """The producer id, epoch and base sequence, by which a batch is found."""
+        return self.producer_id, self.producer_epoch, self.base_sequence
 
 
 def written_batches(page: bytes) -> list[WrittenBatch]:
@@ -40,6 +50,7 @@ def written_batches(page: bytes) -> list[WrittenBatch]:
             batch.producer_id,
             batch.producer_epoch,
             batch.base_sequence,
+            max(batch.max_timestamp_ms, -1) if batch.log_append else -1,
         )
         for batch in read_batches(page, partial=True)
     ]
@@ -122,7 +133,7 @@ class ReadBack:
             for b in doubtful
             if b.identity is not None
         }
-        matched = ((wanted.pop(written[2:], None), written) for written in page)
+        matched = ((wanted.pop(written.identity, None), written) for written in page)
         return [(batch, written) for batch, written in matched if batch is not None]
 
     def following(self, page: Sequence[WrittenBatch], high_watermark: int) -> int | None:

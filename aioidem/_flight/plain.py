@@ -331,7 +331,8 @@ class Reader:
 
     def _read_named(self, rest: list[Any], depth: int) -> Any:
         name, *values = rest
-        return self._class(name, tuple)._make(self._all(values, depth))
+        # A file of an earlier version may lack the last fields, which have defaults then.
+        return self._class(name, tuple)(*self._all(values, depth))
 
     def _read_exception(self, rest: list[Any], _depth: int) -> Any:
         name, text, status = rest

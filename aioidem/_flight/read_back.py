@@ -1,7 +1,7 @@
 """What a recorder keeps of a log that was read back: where batches are, and whose they are.
 
-The log may have records of other producers. Only the positions, producer ids, epochs and sequences
-of its batches are kept, which is all that the engine looks at.
+The log may have records of other producers. Only the positions, producer ids, epochs, sequences and
+append times of its batches are kept, which is all that the engine looks at.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def page_of(batches: Iterable[WrittenBatch] | None) -> bytes:
 def _header(batch: WrittenBatch) -> bytes:
     length = layout.BATCH_OVERHEAD - layout.PREAMBLE.size
     delta = batch.next_offset - batch.base_offset - 1
-    identity = batch.producer_id, batch.producer_epoch, batch.base_sequence
+    attributes = layout.LOG_APPEND_TIME if batch.log_append_time_ms >= 0 else 0
+    numbers = attributes, delta, 0, batch.log_append_time_ms, *batch.identity, 0
     lead = layout.LEAD.pack(batch.base_offset, length, layout.NO_LEADER_EPOCH, layout.MAGIC, 0)
-    return lead + layout.TAIL.pack(0, delta, 0, 0, *identity, 0)
+    return lead + layout.TAIL.pack(*numbers)

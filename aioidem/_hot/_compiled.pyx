@@ -969,6 +969,7 @@ def encode_columns(values, keys, headers, stamps, rows, begin, end, first_offset
     cdef uint8_t *at
     cdef bint well
     cdef bint several = type(headers) is list
+    cdef bint stamped = is_longs(stamps)
     memset(&value, 0, sizeof(Column))
     memset(&key, 0, sizeof(Column))
     section.start = NULL
@@ -992,7 +993,7 @@ def encode_columns(values, keys, headers, stamps, rows, begin, end, first_offset
             well = is_longs(rows)
             if well:
                 chosen = <const int64_t *> (<array> rows).data.as_longlongs
-        if well and is_longs(stamps):
+        if well and stamped:
             times = <const int64_t *> (<array> stamps).data.as_longlongs
             times_length = len(<array> stamps)
         elif well:
@@ -1011,7 +1012,7 @@ def encode_columns(values, keys, headers, stamps, rows, begin, end, first_offset
                 if not read(&key, row, &key_data, &key_length):
                     well = False
                     break
-                if times != NULL:
+                if stamped:  # an empty array has no buffer, so `times` may be NULL
                     if row >= times_length or not 0 <= times[row] < 2**62:
                         well = False
                         break

@@ -82,7 +82,8 @@ def _headers(data: bytes, pos: int, count: int) -> tuple[Headers, int]:
         if name is None:
             raise ValueError("a header has no key")
         value, pos = _nullable(data, pos)
-        headers.append((name.decode(), value))
+        # Brokers store names without decoding them, and Java's consumer replaces what is not UTF-8.
+        headers.append((name.decode(errors="replace"), value))
     return tuple(headers), pos
 
 

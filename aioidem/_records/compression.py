@@ -6,9 +6,10 @@
   linked ones.
 - zstd: RFC 8878 (KIP-110).
 
-Invariants: `decompress` never returns or holds more than its limit plus one block, and malformed
-bytes raise `ProtocolError`. A codec's library is imported when the codec is first used, so a
-missing library affects no other codec.
+Invariants: `decompress` never returns more than its limit. It holds at most about twice the limit
+plus one block, because a library's buffer is copied into the result. Malformed bytes raise
+`ProtocolError`. A codec's library is imported when the codec is first used, so a missing library
+affects no other codec.
 
 Rejected: several gzip members or frames in one batch (no Kafka client writes them, and any number
 of empty ones would cost time without limit); trusting the size that a header announces (a library

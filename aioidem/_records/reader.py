@@ -25,6 +25,9 @@ from aioidem.errors import ProtocolError
 # The most records and headers of one batch. A record takes at least 7 bytes on the wire, and a
 # header 2; as objects both take far more memory.
 DEFAULT_MAX_ITEMS: Final = 4_000_000
+# The most bytes that are decompressed to look at the key of a control record. A transaction marker
+# has about 20, and brokers write it uncompressed, whatever the topic's ``compression.type`` is.
+_MAX_CONTROL_BYTES: Final = 4096
 _SEQUENCES: Final = 2**31
 _OLDER_MAGICS: Final = (0, 1)
 
@@ -155,9 +158,26 @@ class RecordBatch:
                 records.
             UnsupportedCodecError: The codec's library is not installed.
         """
+        return self._iter_records(self._max_decompressed_bytes)
+
+    def control_key(self) -> bytes:
+        """Return the key of the first control record, which tells its type; b"" if it has none.
+
+        A page of a hostile log may have thousands of control batches, so no more than 4 KiB of each
+        is decompressed.
+
+        Raises:
+            ProtocolError: The batch is malformed or decompresses to more than that.
+            UnsupportedCodecError: The codec's library is not installed.
+        """
+        limit = min(self._max_decompressed_bytes, _MAX_CONTROL_BYTES)
+        record = next(self._iter_records(limit), None)
+        return b"" if record is None else record.key or b""
+
+    def _iter_records(self, limit: int) -> Iterator[ReadRecord]:
         body = self.raw[layout.BATCH_OVERHEAD :]
         if self.count or body:
-            body = decompress(self.codec, body, self._max_decompressed_bytes)
+            body = decompress(self.codec, body, limit)
         try:
             yield from iter_records(
                 body,

@@ -515,6 +515,35 @@ def test_a_batch_of_another_epoch_with_the_same_sequence_is_not_ours() -> None:
     assert rig.outcomes[1].status is UNKNOWN
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_batch_that_is_found_has_the_append_time_that_the_log_names(own: bool) -> None:
+    """The log says that it is the append time, also if it happens to be the batch's own time."""
+    rig, (lost,) = dated(1)
+    rig.fail(lost, NOT_ENOUGH_REPLICAS)  # so that the batch has had two attempts
+    rig.tick(1.0)
+    (request,) = rig.outstanding()
+    rig.lose()
+    rig.tick(2.0)
+    appended = request.only.batch.max_timestamp_ms if own else rig.now_stamp()
+    data = assign_offsets(
+        request.only.data, base_offset=1, leader_epoch=0, log_append_time_ms=appended
+    )
+    rig.core.on_answer(rig.held.pop(0), ReadBackAnswer(0, 2, data), rig.now)
+    rig.collect()
+    assert rig.outcomes[1].status is ACKED
+    told = rig.outcomes[1].settlement
+    assert told is not None
+    assert (told.attempts, told.base_offset, told.log_append_time_ms) == (2, 1, appended)
+
+
+def test_a_batch_that_is_found_on_a_topic_with_create_time_has_no_append_time() -> None:
+    rig, requests = doubted(1)
+    rig.page((requests[0], 1))
+    told = rig.outcomes[1].settlement
+    assert told is not None
+    assert told.log_append_time_ms == -1
+
+
 def test_without_read_what_is_in_doubt_is_unknown_and_other_partitions_are_read() -> None:
     """A refused read ends the doubt of its partition, and not that of others on the connection."""
     rig = DatedRig(partitions=2)

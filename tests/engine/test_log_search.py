@@ -14,7 +14,8 @@ import pytest
 from aioidem._broker.markers import end_marker
 from aioidem._broker.virtual import idempotent_batch
 from aioidem._engine.log_search import LogFacts, LoggedBatch, LogSearch, judge, logged_batch
-from aioidem._records import RecordBatch, assign_offsets
+from aioidem._records import Codec, ReadRecord, RecordBatch, assign_offsets, build_batch
+from aioidem.errors import ProtocolError
 from aioidem.incident import Acknowledged, Incident
 from aioidem.resolution import Resolution, UndecidedReason, Verdict
 
@@ -273,6 +274,14 @@ def test_a_header_is_taken_from_the_bytes() -> None:
     for commits in (True, False):
         ended = logged_batch(RecordBatch(end_marker(P, E, commit=commits, stamp_ms=NOW)))
         assert (ended.control, ended.commits, ended.producer_id) == (True, commits, P)
+
+
+def test_a_marker_that_decompresses_to_much_is_malformed() -> None:
+    """A log of such markers would otherwise cost 64 MiB for each of them."""
+    record = ReadRecord(0, NOW, b"\x00\x00\x00\x00", bytes(1 << 20), ())
+    bomb = build_batch([record], codec=Codec.GZIP, control=True).data
+    with pytest.raises(ProtocolError, match="more than 4096 bytes"):
+        logged_batch(RecordBatch(bomb))
 
 
 def _identity(data: bytes) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from aioidem._engine.batch import Batch
 from aioidem._engine.idempotence import SEQUENCE_MODULUS, ProducerIdentity
 from aioidem._engine.read_back import ReadBack, WrittenBatch, written_batches
 from aioidem._engine.record import PendingRecord
-from aioidem._records import build_batch
+from aioidem._records import assign_offsets, build_batch
 from aioidem.errors import ProtocolError
 
 
@@ -35,22 +35,30 @@ def batch(base: int, identity: ProducerIdentity | None) -> Batch:
 
 
 def at(base_offset: int, next_offset: int, sequence: int = 5, epoch: int = 0) -> WrittenBatch:
-    return WrittenBatch(base_offset, next_offset, 7, epoch, sequence)
+    return WrittenBatch(base_offset, next_offset, 7, epoch, sequence, 1_700_000_000_000 + sequence)
 
 
 def test_a_page_names_each_batch_and_where_it_ends() -> None:
-    assert written_batches(page(3, 1)) == [(0, 3, 7, 2, 5), (0, 1, 7, 2, 5)]
+    assert written_batches(page(3, 1)) == [(0, 3, 7, 2, 5, -1), (0, 1, 7, 2, 5, -1)]
     assert written_batches(b"") == []
 
 
 def test_a_page_may_end_in_the_middle_of_a_batch_but_may_not_be_malformed() -> None:
     data = page(3, 1)
-    assert written_batches(data[:-1]) == [(0, 3, 7, 2, 5)]
-    assert written_batches(page(3) + b"\0" * 7) == [(0, 3, 7, 2, 5)]
+    assert written_batches(data[:-1]) == [(0, 3, 7, 2, 5, -1)]
+    assert written_batches(page(3) + b"\0" * 7) == [(0, 3, 7, 2, 5, -1)]
     broken = bytearray(data)
     broken[16] = 9  # the magic byte
     with pytest.raises(ProtocolError):
         written_batches(bytes(broken))
+
+
+def test_a_page_names_the_append_time_of_a_batch_and_no_other_time() -> None:
+    """The newest timestamp of a batch is the append time only where its header says so."""
+    created = page(2)
+    appended = assign_offsets(created, base_offset=2, leader_epoch=0, log_append_time_ms=77)
+    times = [each.log_append_time_ms for each in written_batches(created + appended)]
+    assert times == [-1, 77]
 
 
 @pytest.mark.parametrize(("acked", "first"), [(41, 42), (0, 1), (-1, None)])

@@ -194,3 +194,12 @@ def test_records_that_are_not_there_are_refused(
     """Row numbers outside of the columns, and offsets below 0, raise an error."""
     with pytest.raises(error):
         form.encode_columns((b"a", b"b", b"c"), None, (), 0, None, begin, end, offset, 0)
+
+
+@pytest.mark.parametrize("stamps", [[], [NOW]], ids=["none", "one of two"])
+def test_a_row_without_a_timestamp_is_refused(form: Any, stamps: list[int]) -> None:
+    """An empty array of timestamps is not one timestamp for all rows."""
+    arguments = (b"a", b"b"), None, (), array("q", stamps), None, 0
+    with pytest.raises(IndexError):
+        form.encode_columns(*arguments, 2, 0, NOW)
+    assert form.encode_columns(*arguments, 0, 0, NOW) == b""

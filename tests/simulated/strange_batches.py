@@ -1,9 +1,10 @@
 """Batches as other clients, brokers or a failing disk leave them in a log, and what is in them.
 
 A producer that reads its log back meets them. `strange_batch` makes one, by an encoder of its own:
-with gaps in the offsets, timestamps that fall, keys and values of any length or none, bits that
-only brokers set, varints that are longer than they need be; and every second one is damaged.
-`whole_records` decodes it by the letter of the format (KIP-98), and stops where it is malformed.
+with gaps in the offsets, timestamps that fall, keys and values of any length or none, names that
+are not UTF-8, bits that only brokers set, varints that are longer than they need be; and every
+second one is damaged. `whole_records` decodes it by the letter of the format (KIP-98), with names
+as Java's consumer reads them, and stops where it is malformed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _HEADER: Final = 61
 _CHECKED: Final = 21
 """The CRC covers the bytes from here on."""
 _APPEND_TIME: Final = 8
+_FOREIGN: Final = ("ü" * 40).encode() + "ü".encode("latin-1")
+"""The name of a header in two encodings, as by a client that does not care for UTF-8."""
 _NAMELESS: Final = 0.02
 """How many headers have no name, which makes their record malformed."""
 _LEAST: Final = 7
@@ -119,11 +122,12 @@ def _record(record: Record, delta: int, dice: Random) -> bytes:
     fields += _varint(dice.choice(_STAMPS), dice) + _varint(delta, dice)
     fields += _text(_of_any_length(record.key, dice), dice)
     fields += _text(_of_any_length(record.value, dice), dice)
-    headers = [*record.headers, *(("ü" * 40, b"1"), ("", None))[: dice.randrange(3)]]
+    headers = [(name.encode(), value) for name, value in record.headers]
+    headers += ((_FOREIGN, b"1"), (b"", None))[: dice.randrange(3)]
     fields += _varint(len(headers), dice)
     for name, value in headers:
         nameless = dice.random() < _NAMELESS
-        fields += _text(None if nameless else name.encode(), dice) + _text(value, dice)
+        fields += _text(None if nameless else name, dice) + _text(value, dice)
     return _varint(len(fields), dice) + bytes(fields)
 
 
@@ -192,10 +196,7 @@ def _named(rest: bytes) -> tuple[tuple[tuple[str, bytes | None], ...], bytes]:
         value, rest = _bytes_or_none(rest)
         if name is None:
             raise MalformedError("a header without a name")
-        try:
-            headers.append((name.decode(), value))
-        except UnicodeDecodeError:
-            raise MalformedError("a name that is not UTF-8") from None
+        headers.append((name.decode(errors="replace"), value))
     return tuple(headers), rest
 
 

@@ -13,6 +13,7 @@ import pytest
 from aioidem import Producer
 from aioidem._admin.topic_log import LogPart, TopicLog
 from aioidem._config import ProducerConfig
+from aioidem._records import Codec, ReadRecord, build_batch
 from aioidem._spark.topic_source import TopicDataSource, topic_format
 from aioidem.broker import EmbeddedCluster, Rewrite
 from aioidem.errors import (
@@ -143,6 +144,31 @@ def test_a_log_that_is_read_again_and_again_has_an_end(
     try:
         with pytest.raises(ProtocolError, match=r"none from offset .* on, but earlier ones"):
             in_loop(read, log, LogPart(0, 0, 1_000))
+    finally:
+        cluster.intercept(None)
+
+
+def test_a_page_of_control_batches_that_decompress_to_much_is_refused(
+    cluster: EmbeddedCluster, topic: str, in_loop: InLoop
+) -> None:
+    """A hostile page must not cost 64 MiB for each of its control batches."""
+    in_loop(fill, cluster.bootstrap_servers, topic)
+    records = [ReadRecord(0, 1, b"\x00\x00\x00\x00", bytes(1 << 20), ())]
+    bomb = bytes(build_batch(records, codec=Codec.GZIP, control=True).data)
+
+    def exploding(answer: Any) -> Any:
+        [responses] = answer.responses
+        [part] = responses.partitions
+        kept = dataclasses.replace(part, records=bomb)
+        responses = dataclasses.replace(responses, partitions=(kept,))
+        return dataclasses.replace(answer, responses=(responses,))
+
+    config = ProducerConfig.build(cluster.bootstrap_servers)
+    log = TopicLog(config, topic, committed=True, timeout=5)
+    cluster.intercept(lambda seen: Rewrite(exploding) if seen.api_key == FETCH else None)
+    try:
+        with pytest.raises(ProtocolError, match="more than 4096 bytes"):
+            in_loop(read, log, LogPart(0, 0, 1))
     finally:
         cluster.intercept(None)
 
