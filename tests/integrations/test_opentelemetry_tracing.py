@@ -341,6 +341,20 @@ async def test_the_span_of_a_call_tells_how_many_records_failed() -> None:
     assert told(empty)["error.type"] == "TypeError"
 
 
+async def test_a_call_on_a_closed_producer_says_that_nothing_was_written() -> None:
+    """The error has the status that an untraced producer's has, and the span has the error."""
+    tracing = Tracing()
+    table = import_module("pyarrow").table({"value": [b"1"]})
+    async with cluster_in_memory() as cluster:
+        async with traced(cluster, tracing.provider) as producer:
+            pass
+        for call in (producer.send_many("orders", [b"1"]), producer.send_table("orders", table)):
+            with pytest.raises(errors.ProducerClosed) as refused:
+                await call
+            assert refused.value.status is DeliveryStatus.NOT_WRITTEN
+    assert [told(span)["error.type"] for span in tracing.spans] == ["ProducerClosed"] * 2
+
+
 async def test_the_span_of_a_cancelled_call_waits_for_the_outcomes() -> None:
     """The records that a cancelled `send_many` has queued are sent, and its span counts them."""
     tracing = Tracing()
