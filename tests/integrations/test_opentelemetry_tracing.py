@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -13,7 +14,7 @@ import trio.testing
 from kio.schema.errors import ErrorCode
 from opentelemetry import baggage, context, trace
 from opentelemetry.propagate import extract
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -370,6 +371,59 @@ async def test_the_span_of_a_cancelled_call_waits_for_the_outcomes() -> None:
     attributes = told(tracing.spans[1])
     assert attributes["aioidem.records.acked"] == 2
     assert attributes["error.type"] in {"CancelledError", "Cancelled"}
+
+
+class Broken(SpanProcessor):
+    """Raises at the end of each span; a `CancelledError` may come from a cancelled future."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def on_end(self, span: ReadableSpan) -> None:
+        del span
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError()])
+async def test_a_span_processor_that_raises_is_logged(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The outcomes reach the callers, also that of a record that is refused at once."""
+    tracing = Tracing()
+    tracing.provider.add_span_processor(Broken(error))
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        await producer.send("orders", b"1")
+        await producer.send_nowait("orders", b"2")
+        assert (await producer.send_many("orders", [b"3", b"4"])).counts.acked == 2
+        with pytest.raises(errors.MessageSizeTooLargeError):
+            await producer.send("orders", bytes(2_000_000))
+        with pytest.raises(errors.MessageSizeTooLargeError):
+            await producer.send_many("orders", [bytes(2_000_000)])
+    assert [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+    ] == ["a span processor raised [observer-raised]"] * 5
+
+
+async def test_a_span_processor_that_raises_after_the_call_does_not_end_the_producer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The span of a cancelled call ends where the records of all callers are settled."""
+    tracing = Tracing()
+    tracing.provider.add_span_processor(Broken(RuntimeError("broken")))
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        await producer.partitions_for("orders")
+        cluster.hold_high_watermark("orders")
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send_many, "orders", [b"1", b"2"])
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        other = producer.send_nowait("orders", b"3")
+        await anyio.wait_all_tasks_blocked()
+        cluster.release_high_watermark("orders")
+        assert (await other).offset == 2
+        assert (await producer.send("orders", b"4")).offset == 3
+    assert "a span processor raised [observer-raised]" in caplog.messages
 
 
 async def test_rows_of_a_table_are_traced() -> None:
