@@ -356,6 +356,18 @@ async def test_a_call_on_a_closed_producer_says_that_nothing_was_written() -> No
     assert [told(span)["error.type"] for span in tracing.spans] == ["ProducerClosed"] * 2
 
 
+async def test_one_record_in_the_place_of_many_is_refused() -> None:
+    """Its key is not written as a value, and the span has the error."""
+    tracing = Tracing()
+    one: Any = Record(b"v", key=b"k")
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        with pytest.raises(TypeError, match=r"not one Record: write \[record\]"):
+            await producer.send_many("orders", one)
+        await producer.send("orders", b"")
+        assert len(stored_headers(cluster)) == 1
+    assert told(tracing.spans[0])["error.type"] == "TypeError"
+
+
 async def test_the_span_of_a_cancelled_call_waits_for_the_outcomes() -> None:
     """The records that a cancelled `send_many` has queued are sent, and its span counts them."""
     tracing = Tracing()

@@ -33,7 +33,7 @@ from opentelemetry.util.types import AttributeValue
 from aioidem._build import __version__
 from aioidem._engine.record import Outcome
 from aioidem._log import LogLine, write_raised
-from aioidem._producer.arguments import Headers, checked_headers, checked_payload
+from aioidem._producer.arguments import Headers, check_records, checked_headers, checked_payload
 from aioidem._producer.deliveries import BulkDeliveries
 from aioidem._producer.delivery import Delivery, DeliveryContext
 from aioidem._producer.queued import QueuedDelivery
@@ -170,9 +170,16 @@ class CallSpan:
         self.headers = headers
 
     def records(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Yield the call's records, with the context in the headers that are a record's own."""
-        for each in values:
-            yield self._traced(each) if isinstance(each, Record) and each.headers else each
+        """Return the call's records, with the context in the headers that are a record's own.
+
+        Raises:
+            TypeError: The value is one record.
+        """
+        check_records(values)
+        return (
+            self._traced(each) if isinstance(each, Record) and each.headers else each
+            for each in values
+        )
 
     def _traced(self, record: Record) -> Record:
         try:
