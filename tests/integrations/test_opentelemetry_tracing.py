@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -321,6 +321,28 @@ async def test_a_call_with_many_records_is_one_span() -> None:
         int(GIVEN[36:52], 16),
         second.context.span_id,
         second.context.span_id,
+    ]
+
+
+async def test_headers_that_can_be_read_only_once_are_written_and_checked() -> None:
+    """They are read for the trace's context first, and again when the record is queued."""
+
+    def ends_in_an_error() -> Iterator[tuple[str, bytes]]:
+        yield "id", b"7"
+        raise TypeError("broken")
+
+    tracing = Tracing()
+    own: Any = iter([("id", b"7")])
+    given: Any = iter([("traceparent", GIVEN.encode()), ("id", b"8")])
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        await producer.send_many("orders", [Record(b"1", headers=own), Record(b"2", headers=given)])
+        for bad in (iter([("id", 5)]), ends_in_an_error(), 5):
+            with pytest.raises(TypeError, match=r"header 'id'|broken|headers must be"):
+                await producer.send_many("orders", [Record(b"", headers=bad)])  # type: ignore[arg-type]
+        found = stored_headers(cluster)
+    assert [[name for name, _ in headers] for headers in found] == [
+        ["id", "traceparent"],
+        ["traceparent", "id"],
     ]
 
 

@@ -182,10 +182,14 @@ class CallSpan:
         )
 
     def _traced(self, record: Record) -> Record:
+        own: object = record.headers
+        if not isinstance(own, Iterable):
+            return record  # it is refused when it is queued
+        record = record._replace(headers=tuple(own))  # an iterator can be read only once
         try:
             headers = checked_headers(record.headers)
         except TypeError:
-            return record  # it is refused when it is queued
+            return record  # it is refused when it is queued, too
         given = _creation_context(headers)
         if given is None:
             return record._replace(headers=_with(headers, self._injected))
