@@ -50,6 +50,9 @@ MOST_BATCHES = 1_000
 piece.
 """
 
+_ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
+"""Exceptions of the user's code that go on to the caller, because the program has to end."""
+
 
 class RecordAccumulator:
     """The records of one producer that have no outcome yet.
@@ -279,23 +282,27 @@ class RecordAccumulator:
 
         Raises:
             RecordError: the partitioner raised an exception, or chose no partition of the topic.
+            KeyboardInterrupt, SystemExit: the partitioner raised it, and the program has to end.
         """
         view = self._cluster.topics[name]
         everything = view.everything
         try:
             chosen = self._sealer.partitioner(key, everything, view.available or everything)
-        except Exception as error:
+        except _ENDS_PROGRAM:
+            raise
+        except BaseException as error:
             # The partitioner is the user's code. It may run long after `send` has returned, and
-            # then its exception would reach the engine's loop, where nothing catches it.
+            # then its exception would reach the engine's loop, where nothing catches it. A
+            # `CancelledError` may come from `result()` of a cancelled future: it cancels no task.
             raise errors.RecordError(
-                f"the partitioner raised {error!r} for topic {name!r}"
+                f"the partitioner raised {_shown(error)} for topic {name!r}"
             ) from error
         if chosen.__class__ is int and chosen in view.leaders:
             return chosen
         index = _number(chosen)
         if index not in view.leaders:
             raise errors.RecordError(
-                f"the partitioner chose {chosen!r}, which is none of the "
+                f"the partitioner chose {_shown(chosen)}, which is none of the "
                 f"{len(everything)} partitions of topic {name!r}"
             )
         return index
@@ -336,23 +343,38 @@ class RecordAccumulator:
         """Assign partitions to records that waited for metadata.
 
         One call assigns at most `assigned_at_once` records; later calls assign the rest.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: the partitioner raised it. Its record is refused, and all
+            that were taken before have been dealt with.
         """
         missing: dict[tuple[str, int], list[PendingRecord]] = {}
-        for topic, each in self._assigning.take(self.assigned_at_once):
-            try:
-                if self._place(topic, each.record, self._called_at(each.record)):
+        try:
+            for topic, each in self._assigning.take(self.assigned_at_once):
+                if self._place_due(topic, each.record):
                     continue
-            except errors.RecordError as error:
-                self._refuse(topic.name, [each.record], error)
-                continue
-            partition = each.record.partition
-            if partition is not None and topic.described_by > each.asked:
-                missing.setdefault((topic.name, partition), []).append(each.record)
-            else:
-                topic.unassigned.wait(*each)
-                self._metadata.want()
-        for where, records in missing.items():
-            self._refuse(where[0], records, self.missing_partition(*where))
+                partition = each.record.partition
+                if partition is not None and topic.described_by > each.asked:
+                    missing.setdefault((topic.name, partition), []).append(each.record)
+                else:
+                    topic.unassigned.wait(*each)
+                    self._metadata.want()
+        finally:
+            for where, records in missing.items():
+                self._refuse(where[0], records, self.missing_partition(*where))
+
+    def _place_due(self, topic: TopicState, record: PendingRecord) -> bool:
+        """Queue or refuse a record or a block; return False if metadata lacks its partition."""
+        try:
+            return self._place(topic, record, self._called_at(record))
+        except errors.RecordError as error:
+            self._refuse(topic.name, [record], error)
+        except _ENDS_PROGRAM as error:
+            # The record was taken out already, so nobody else could give it an outcome.
+            why = f"the partitioner raised {_shown(error)} for topic {topic.name!r}"
+            self._refuse(topic.name, [record], errors.RecordError(why))
+            raise
+        return True
 
     # -- draining ----------------------------------------------------------------------------------
 
@@ -717,8 +739,20 @@ def _number(chosen: Any) -> int:
     """Return an integer of any type, such as numpy's, as an int; -1 for anything else."""
     try:
         return operator.index(chosen)
-    except Exception:  # noqa: BLE001 - the object is the user's
+    except _ENDS_PROGRAM:
+        raise
+    except BaseException:  # noqa: BLE001 - the object is the user's
         return -1
+
+
+def _shown(thing: object) -> str:
+    """Return the `repr` of what the user's code has raised or returned; its type if that raises."""
+    try:
+        return repr(thing)
+    except _ENDS_PROGRAM:
+        raise
+    except BaseException:  # noqa: BLE001 - the object is the user's
+        return f"{type(thing).__name__}, whose repr() raises"
 
 
 def _not_written(error: BaseException) -> None:

@@ -14,9 +14,11 @@ from numbers import Real
 from typing import Any
 
 from aioidem import errors
+from aioidem.structs import Record
 
 __all__ = [
     "Headers",
+    "check_records",
     "check_timeout",
     "checked_headers",
     "checked_partition",
@@ -47,6 +49,16 @@ def checked_payload(name: str, data: object) -> bytes | None:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise TypeError(f"{name} must be bytes or None, not {type(data).__name__}")
+
+
+def check_records(values: object) -> None:
+    """Check that the records of a call are not one record, which would be read as its fields.
+
+    Raises:
+        TypeError: The value is a `Record`, which is a tuple.
+    """
+    if isinstance(values, Record):
+        raise TypeError("values must be records, not one Record: write [record]")
 
 
 def checked_headers(headers: Headers) -> Headers:

@@ -32,6 +32,7 @@ from aioidem._network.cancellation import may_be_cancelled
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
     Headers,
+    check_records,
     checked_headers,
     checked_partition,
     checked_payload,
@@ -264,6 +265,7 @@ class RecordIntake:
             RecordError: The topic, partition, a header or the timestamp is illegal.
             TypeError: An argument has the wrong type. Bad records raise when they are read.
         """
+        check_records(values)
         key = checked_payload("key", key)
         shared = self._shared(topic, key, headers, partition)
         return pieces_of(

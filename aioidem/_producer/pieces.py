@@ -168,6 +168,9 @@ def _quickly(piece: list[Any], common: _Common) -> Columns:
         )
     all_headers: list[Headers] | SharedHeaders = common.headers
     if any(headers):
+        if not set(map(type, headers)) <= {tuple, list}:
+            # An iterator can be read only once, and a record of the piece may still turn out bad.
+            raise TypeError("headers of other types are read one by one")
         all_headers = [checked_headers(each) if each else common.headers for each in headers]
     return Columns(values, one_key, all_headers, stamps)
 

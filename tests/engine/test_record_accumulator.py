@@ -5,7 +5,9 @@ The producer around it is the rig's; each test looks at one promise of the accum
 
 from __future__ import annotations
 
+import asyncio
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -181,6 +183,15 @@ def test_a_partitioner_that_chooses_no_partition_is_told_so(choice: Any) -> None
     assert rig.core.unsettled == 0
 
 
+def raising(error: BaseException) -> Callable[..., int]:
+    """Return a partitioner that raises this error."""
+
+    def partitioner(*_: Any) -> int:
+        raise error
+
+    return partitioner
+
+
 def test_a_partitioner_that_raises_is_the_cause() -> None:
     def broken() -> int:
         raise KeyError("no")
@@ -206,6 +217,94 @@ def test_a_partitioner_that_raises_later_fails_its_record_alone() -> None:
     assert lost.error.status is NOT_WRITTEN
     rig.ack_all()
     assert other.status is ACKED
+
+
+class HiddenError(Exception):
+    """An error that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    __str__ = __repr__
+
+
+class Odd:
+    """What can be neither shown nor taken for a number."""
+
+    def __repr__(self) -> str:
+        raise asyncio.CancelledError
+
+    def __index__(self) -> int:
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (asyncio.CancelledError(), r"CancelledError\(\)"),
+        (GeneratorExit("over"), r"GeneratorExit\('over'\)"),
+        (HiddenError(), r"HiddenError, whose repr\(\) raises"),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_whatever_a_partitioner_raises_refuses_its_record(
+    error: BaseException, shown: str, known: bool
+) -> None:
+    """The error is that of the call, or of the record if the topic was not known at the call."""
+    rig = Rig(partitioner=raising(error), max_block=9.0)
+    said = rf"the partitioner raised {shown} for topic 't'"
+    if known:
+        with pytest.raises(errors.RecordError, match=said) as raised:
+            rig.start().send(partition=None)
+        assert raised.value.__cause__ is error
+        assert raised.value.status is NOT_WRITTEN
+    else:
+        (lost,) = rig.send(partition=None)
+        rig.start()
+        assert lost.status is NOT_WRITTEN
+        assert re.search(said, str(lost.error))
+    assert rig.core.unsettled == 0
+
+
+def test_a_choice_that_cannot_be_shown_is_named_by_its_type() -> None:
+    rig = choosing(Odd())
+    with pytest.raises(
+        errors.RecordError, match=r"chose Odd, whose repr\(\) raises, which is none"
+    ):
+        rig.send(partition=None)
+    assert rig.core.unsettled == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(2)])
+def test_an_end_of_the_program_in_the_partitioner_loses_no_record(error: BaseException) -> None:
+    """It refuses its record and goes on; the records around it get their outcomes."""
+    rig = Rig(partitioner=raising(error), max_block=9.0).start()
+    rig.hold = (steps.FetchMetadata,)
+    rig.leaders["u", 0] = (1, 0)
+    missing, first, lost, last = (
+        rig.send(topic="u", partition=partition, poll=False)[0] for partition in (7, 0, None, 0)
+    )
+    rig.tick(1.0)
+    asked = rig.held.pop()
+    with pytest.raises(type(error)) as raised:
+        rig.core.on_answer(asked, rig.metadata(asked.topics), rig.now)
+    assert raised.value is error
+    rig.tick(1.0)
+    assert lost.status is NOT_WRITTEN
+    assert isinstance(lost.error, errors.RecordError)
+    assert repr(error) in str(lost.error)
+    assert missing.status is NOT_WRITTEN
+    assert "there is no partition 7" in str(missing.error)
+    rig.ack_all()
+    assert (first.status, last.status) == (ACKED, ACKED)
+    assert rig.core.unsettled == 0
+
+
+def test_an_end_of_the_program_in_a_call_counts_no_record() -> None:
+    rig = Rig(partitions=1, partitioner=raising(KeyboardInterrupt())).start()
+    with pytest.raises(KeyboardInterrupt):
+        rig.send(partition=None)
+    assert rig.core.unsettled == 0
 
 
 # -- records without a partition

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio.testing
 from kio.schema.errors import ErrorCode
 from opentelemetry import baggage, context, trace
 from opentelemetry.propagate import extract
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -323,6 +324,28 @@ async def test_a_call_with_many_records_is_one_span() -> None:
     ]
 
 
+async def test_headers_that_can_be_read_only_once_are_written_and_checked() -> None:
+    """They are read for the trace's context first, and again when the record is queued."""
+
+    def ends_in_an_error() -> Iterator[tuple[str, bytes]]:
+        yield "id", b"7"
+        raise TypeError("broken")
+
+    tracing = Tracing()
+    own: Any = iter([("id", b"7")])
+    given: Any = iter([("traceparent", GIVEN.encode()), ("id", b"8")])
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        await producer.send_many("orders", [Record(b"1", headers=own), Record(b"2", headers=given)])
+        for bad in (iter([("id", 5)]), ends_in_an_error(), 5):
+            with pytest.raises(TypeError, match=r"header 'id'|broken|headers must be"):
+                await producer.send_many("orders", [Record(b"", headers=bad)])  # type: ignore[arg-type]
+        found = stored_headers(cluster)
+    assert [[name for name, _ in headers] for headers in found] == [
+        ["id", "traceparent"],
+        ["traceparent", "id"],
+    ]
+
+
 async def test_the_span_of_a_call_tells_how_many_records_failed() -> None:
     """A record that is too large ends the call; its span has the error and the counts."""
     tracing = Tracing()
@@ -341,6 +364,32 @@ async def test_the_span_of_a_call_tells_how_many_records_failed() -> None:
     assert told(empty)["error.type"] == "TypeError"
 
 
+async def test_a_call_on_a_closed_producer_says_that_nothing_was_written() -> None:
+    """The error has the status that an untraced producer's has, and the span has the error."""
+    tracing = Tracing()
+    table = import_module("pyarrow").table({"value": [b"1"]})
+    async with cluster_in_memory() as cluster:
+        async with traced(cluster, tracing.provider) as producer:
+            pass
+        for call in (producer.send_many("orders", [b"1"]), producer.send_table("orders", table)):
+            with pytest.raises(errors.ProducerClosed) as refused:
+                await call
+            assert refused.value.status is DeliveryStatus.NOT_WRITTEN
+    assert [told(span)["error.type"] for span in tracing.spans] == ["ProducerClosed"] * 2
+
+
+async def test_one_record_in_the_place_of_many_is_refused() -> None:
+    """Its key is not written as a value, and the span has the error."""
+    tracing = Tracing()
+    one: Any = Record(b"v", key=b"k")
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        with pytest.raises(TypeError, match=r"not one Record: write \[record\]"):
+            await producer.send_many("orders", one)
+        await producer.send("orders", b"")
+        assert len(stored_headers(cluster)) == 1
+    assert told(tracing.spans[0])["error.type"] == "TypeError"
+
+
 async def test_the_span_of_a_cancelled_call_waits_for_the_outcomes() -> None:
     """The records that a cancelled `send_many` has queued are sent, and its span counts them."""
     tracing = Tracing()
@@ -356,6 +405,59 @@ async def test_the_span_of_a_cancelled_call_waits_for_the_outcomes() -> None:
     attributes = told(tracing.spans[1])
     assert attributes["aioidem.records.acked"] == 2
     assert attributes["error.type"] in {"CancelledError", "Cancelled"}
+
+
+class Broken(SpanProcessor):
+    """Raises at the end of each span; a `CancelledError` may come from a cancelled future."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def on_end(self, span: ReadableSpan) -> None:
+        del span
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError()])
+async def test_a_span_processor_that_raises_is_logged(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The outcomes reach the callers, also that of a record that is refused at once."""
+    tracing = Tracing()
+    tracing.provider.add_span_processor(Broken(error))
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        await producer.send("orders", b"1")
+        await producer.send_nowait("orders", b"2")
+        assert (await producer.send_many("orders", [b"3", b"4"])).counts.acked == 2
+        with pytest.raises(errors.MessageSizeTooLargeError):
+            await producer.send("orders", bytes(2_000_000))
+        with pytest.raises(errors.MessageSizeTooLargeError):
+            await producer.send_many("orders", [bytes(2_000_000)])
+    assert [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+    ] == ["a span processor raised [observer-raised]"] * 5
+
+
+async def test_a_span_processor_that_raises_after_the_call_does_not_end_the_producer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The span of a cancelled call ends where the records of all callers are settled."""
+    tracing = Tracing()
+    tracing.provider.add_span_processor(Broken(RuntimeError("broken")))
+    async with cluster_in_memory() as cluster, traced(cluster, tracing.provider) as producer:
+        await producer.partitions_for("orders")
+        cluster.hold_high_watermark("orders")
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send_many, "orders", [b"1", b"2"])
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        other = producer.send_nowait("orders", b"3")
+        await anyio.wait_all_tasks_blocked()
+        cluster.release_high_watermark("orders")
+        assert (await other).offset == 2
+        assert (await producer.send("orders", b"4")).offset == 3
+    assert "a span processor raised [observer-raised]" in caplog.messages
 
 
 async def test_rows_of_a_table_are_traced() -> None:

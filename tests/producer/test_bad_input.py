@@ -19,7 +19,7 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from aioidem import DeliveryStatus, Producer, errors
+from aioidem import DeliveryStatus, Producer, Record, errors
 from aioidem._config import ProducerConfig
 from aioidem.broker import EmbeddedCluster
 
@@ -231,6 +231,18 @@ async def test_send_many_with_a_bad_value_in_the_middle_says_which_records_were_
             assert [d.status for d in caught.value.deliveries] == [DeliveryStatus.ACKED] * 2
             await producer.send("t", b"4")
         assert stored_values(cluster) == [b"0", b"1", b"4"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("record", [Record(b"v", key=b"k"), Record(b"v"), Record()])
+@bounded(10)
+async def test_one_record_in_the_place_of_many_is_refused(
+    transport: Transport, record: Any
+) -> None:
+    """A `Record` is a tuple: its key must not be written as a value."""
+    async with running(transport) as producer:
+        with pytest.raises(TypeError, match=r"not one Record: write \[record\]"):
+            await producer.send_many("t", record)
 
 
 @pytest.mark.anyio

@@ -228,6 +228,17 @@ async def test_a_bad_record_ends_the_call_after_those_before_it(
         assert stored_values(cluster)[:1] == [b"0"]
 
 
+@pytest.mark.parametrize("value", [b"1", bytearray(b"1")])
+@bounded(20)
+async def test_headers_that_can_be_read_only_once_are_written(value: Any) -> None:
+    """Also if another record of the call needs a conversion, and the records are read again."""
+    headers: Any = iter([("a", b"x"), ("b", None)])
+    async with EmbeddedCluster(transport="memory") as cluster:
+        async with producer_for(cluster) as producer:
+            await producer.send_many("t", [Record(b"0", headers=headers), Record(value)])
+        assert [list(r.headers) for r in stored(cluster)] == [[("a", b"x"), ("b", None)], []]
+
+
 @bounded(20)
 async def test_bytes_like_values_are_copied() -> None:
     async with EmbeddedCluster(transport="memory") as cluster:

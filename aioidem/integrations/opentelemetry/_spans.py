@@ -32,7 +32,8 @@ from opentelemetry.util.types import AttributeValue
 
 from aioidem._build import __version__
 from aioidem._engine.record import Outcome
-from aioidem._producer.arguments import Headers, checked_headers, checked_payload
+from aioidem._log import LogLine, write_raised
+from aioidem._producer.arguments import Headers, check_records, checked_headers, checked_payload
 from aioidem._producer.deliveries import BulkDeliveries
 from aioidem._producer.delivery import Delivery, DeliveryContext
 from aioidem._producer.queued import QueuedDelivery
@@ -130,9 +131,10 @@ class RecordSpan:
         try:
             yield
         except BaseException as error:
-            self._span.set_attribute(_OUTCOME, DeliveryStatus.NOT_WRITTEN.name)
-            _fail(self._span, error)
-            self._span.end()
+            with _raising_is_logged():
+                self._span.set_attribute(_OUTCOME, DeliveryStatus.NOT_WRITTEN.name)
+                _fail(self._span, error)
+                self._span.end()
             raise
 
     def follow(self, delivery: Delivery) -> None:
@@ -145,13 +147,14 @@ class RecordSpan:
         self._span.add_event("the caller stopped waiting")
 
     def _end(self, outcome: Outcome, place: int) -> None:
-        if outcome.base_offset >= 0:
-            self._span.set_attribute("messaging.kafka.offset", outcome.base_offset + place)
-        self._span.set_attribute(_OUTCOME, outcome.status.name)
-        _describe(self._span, [outcome])
-        if outcome.error is not None:
-            _fail(self._span, outcome.error)
-        self._span.end()
+        with _raising_is_logged():
+            if outcome.base_offset >= 0:
+                self._span.set_attribute("messaging.kafka.offset", outcome.base_offset + place)
+            self._span.set_attribute(_OUTCOME, outcome.status.name)
+            _describe(self._span, [outcome])
+            if outcome.error is not None:
+                _fail(self._span, outcome.error)
+            self._span.end()
 
 
 class CallSpan:
@@ -167,15 +170,26 @@ class CallSpan:
         self.headers = headers
 
     def records(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Yield the call's records, with the context in the headers that are a record's own."""
-        for each in values:
-            yield self._traced(each) if isinstance(each, Record) and each.headers else each
+        """Return the call's records, with the context in the headers that are a record's own.
+
+        Raises:
+            TypeError: The value is one record.
+        """
+        check_records(values)
+        return (
+            self._traced(each) if isinstance(each, Record) and each.headers else each
+            for each in values
+        )
 
     def _traced(self, record: Record) -> Record:
+        own: object = record.headers
+        if not isinstance(own, Iterable):
+            return record  # it is refused when it is queued
+        record = record._replace(headers=tuple(own))  # an iterator can be read only once
         try:
             headers = checked_headers(record.headers)
         except TypeError:
-            return record  # it is refused when it is queued
+            return record  # it is refused when it is queued, too
         given = _creation_context(headers)
         if given is None:
             return record._replace(headers=_with(headers, self._injected))
@@ -192,7 +206,8 @@ class CallSpan:
         try:
             yield deliveries
         except BaseException as error:
-            _fail(self._span, error)
+            with _raising_is_logged():
+                _fail(self._span, error)
             raise
         finally:
             deliveries.call_over()
@@ -226,12 +241,26 @@ class TracedDeliveries(BulkDeliveries):
             self._end_span()
 
     def _end_span(self) -> None:
-        span, counts = self._span, self.counts
-        span.set_attribute("messaging.batch.message_count", len(self))
-        for outcome, count in counts._asdict().items():
-            span.set_attribute(f"aioidem.records.{outcome}", count)
-        _describe(span, [run.outcome for run in self._runs])
-        span.end()
+        with _raising_is_logged():
+            span, counts = self._span, self.counts
+            span.set_attribute("messaging.batch.message_count", len(self))
+            for outcome, count in counts._asdict().items():
+                span.set_attribute(f"aioidem.records.{outcome}", count)
+            _describe(span, [run.outcome for run in self._runs])
+            span.end()
+
+
+@contextmanager
+def _raising_is_logged() -> Iterator[None]:
+    """Return a context for the end of a span, in which an exception is logged.
+
+    The program's span processors run when a span ends. What they raise would replace the outcome
+    that the caller is to get, or end the producer, whose loop settles the records.
+    """
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - it is logged
+        write_raised(LogLine.OBSERVER_RAISED, "a span processor raised", error)
 
 
 def _describe(span: Span, outcomes: Sequence[Outcome]) -> None:

@@ -132,7 +132,7 @@ class TracedProducer(Producer):
         """Send many records, and wait for all outcomes; see `Producer.send_many`."""
         span = self._spans.of_call(topic, headers, partition)
         with span.sending(self._intake.context) as deliveries:
-            self._life.check_open()
+            self._check_open()
             pieces = self._intake.pieces(
                 topic,
                 span.records(values),
@@ -158,7 +158,7 @@ class TracedProducer(Producer):
         column = headers if isinstance(headers, str) else None
         span = self._spans.of_call(topic, () if isinstance(headers, str) else headers, partition)
         with span.sending(self._intake.context) as deliveries:
-            self._life.check_open()
+            self._check_open()
             if timestamp is not None and not isinstance(timestamp, str):
                 timestamp = milliseconds(timestamp)
             pieces = self._intake.table_pieces(
