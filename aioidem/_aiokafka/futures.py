@@ -231,17 +231,30 @@ def _resolve_batch(future: _Resolvable, translation: Translation, deliveries: Qu
 def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) -> None:
     if future.done():
         return
-    if delivery.status is DeliveryStatus.ACKED:
-        future.set_result(translation.metadata(delivery.metadata))
-        return
-    error = delivery.exception()
-    if error is None:
-        # With acks=0 there is no metadata, and None contradicts the annotated type, as in aiokafka.
-        future.set_result(cast("RecordMetadata", None))
-        return
-    future.set_exception(translation.error(error))
+    error: BaseException | None = None
+    try:
+        if delivery.status is DeliveryStatus.ACKED:
+            future.set_result(translation.metadata(delivery.metadata))
+            return
+        error = delivery.exception()
+        if error is None:
+            # With acks=0 there is no metadata, and None contradicts the annotated type, as in
+            # aiokafka.
+            future.set_result(cast("RecordMetadata", None))
+            return
+        future.set_exception(translation.error(error))
+    except RuntimeError:
+        # The future is done, but a closed loop takes none of its callbacks, and tells so. Nobody
+        # can call them any more, so that is no failure.
+        if not _is_left_behind(future):
+            raise
     if isinstance(error, _REPORTED_ELSEWHERE):
         future.exception()  # keeps asyncio from logging "exception was never retrieved"
+
+
+def _is_left_behind(future: _Resolvable) -> bool:
+    """Return whether a future is done, and its event loop is closed."""
+    return isinstance(future, DeliveryFuture) and future.done() and future.get_loop().is_closed()
 
 
 def done_future(

@@ -246,7 +246,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], Any] | None, ...]]] = {
     "fatal": (_error,),
     "close": (_number,),
     "flush": (_number,),
-    "transaction": (str, None),
+    "transaction": (str, None, _whole),
     "failed": (str, _whole, str, str, _whole, *(_number,) * 3, *(_whole,) * 3),
 }
 
@@ -275,6 +275,8 @@ def _event(plain: Any, partitions: int, topics: list[TopicUpdate]) -> tuple[Any,
         steps = tuple(_step(each, reader) for each in decided[0])
         batches = tuple(_batch(each, partitions) for each in decided[1])
         return ("poll", _number(now), wall, steps, batches)
+    if kind == "transaction" and len(values) == 2:
+        values.append(0)  # written before files said which records were queued before the call
     checks = _KINDS.get(kind) if isinstance(kind, str) else None
     if checks is None or len(checks) != len(values):
         raise _damaged(f"an event of the kind {kind!r:.40}")

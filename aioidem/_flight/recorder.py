@@ -277,15 +277,22 @@ class FlightRecorder:
     def called(self, call: str, commit: OffsetCommit | None = None) -> None:
         """Note a call about the transaction: init, begin, commit, abort, offsets or told."""
         offsets = None if commit is None else (commit.group, dict(commit.offsets))
-        self.note(("transaction", call, offsets))
+        self._note_call(call, offsets)
 
     def changed_id(self, transactional_id: str) -> None:
         """Note that another transactional id is used from now on."""
-        self.note(("transaction", "id", transactional_id))
+        self._note_call("id", transactional_id)
 
     def learned_coordinator(self, group: str, broker: BrokerAddress) -> None:
         """Note that the producer was told which broker coordinates a group."""
-        self.note(("transaction", "coordinator", (group, *broker)))
+        self._note_call("coordinator", (group, *broker))
+
+    def _note_call(self, call: str, given: object) -> None:
+        """Note a call about the transaction, and which records were queued before it.
+
+        A time would not tell: on some event loops it stands still between two calls.
+        """
+        self.note(("transaction", call, given, self._accumulator.appender.ordinal))
 
     # -- the batches that were sent ----------------------------------------------------------------
 

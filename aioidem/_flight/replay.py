@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from aioidem import errors
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.record import PendingRecord
-from aioidem._engine.transactions import OffsetCommit
+from aioidem._engine.transactions import OffsetCommit, TransactionState
 from aioidem._flight.plain import Writer
 from aioidem._flight.read_back import page_of
 from aioidem._flight.record import FlightRecord, SentBatch
@@ -278,7 +278,9 @@ class Replay:
                 accumulator = self.core.accumulator
                 accumulator.begin_flush()
             case "transaction":
-                self._transaction(*values)
+                call, given, ordinal = values
+                self._arrivals.upto(ordinal)
+                self._transaction(call, given)
             case "crash":
                 self._crash(number, *values)
 
@@ -367,6 +369,8 @@ class _Arrivals:
 
     def __init__(self, record: FlightRecord, core: ProducerCore) -> None:
         self._core, self._states, self._cluster = core, core.partitions, core.cluster
+        self._transactions = core.transactions
+        self._transactional = record.config.transactional_id is not None
         self._partitions = _partitions(record)
         self._chunks: dict[int, deque[_Chunk]] = {}
         # When a partition must be looked at: the time, or the number of the event.
@@ -450,11 +454,28 @@ class _Arrivals:
         for *_, partition in sorted(waiting):
             self._feed(partition, number, now)
 
+    def upto(self, ordinal: int) -> None:
+        """Queue all records up to a number: they were queued before a call about the transaction.
+
+        The call may end the transaction that they belong to. So those whose topic is not known yet
+        are queued as well, and wait for metadata in the engine, as the recorded ones did.
+        """
+        first_of = {
+            chunks[0].load.ordinal: partition
+            for partition, chunks in self._chunks.items()
+            if chunks
+        }
+        for first in sorted(first_of):
+            chunks = self._chunks[first_of[first]]
+            while chunks and chunks[0].load.ordinal <= ordinal:
+                chunk = chunks.popleft()
+                self._queue(first_of[first], chunk, chunk.load.records)
+
     def _feed(self, partition: int, number: int, now: float) -> None:
         chunks = self._chunks[partition]
         topic, index = self._partitions[partition]
-        if index not in (self._cluster.partitions(topic) or ()):
-            self._held.add(partition)  # they wait for metadata
+        if index not in (self._cluster.partitions(topic) or ()) or not self._in_transaction():
+            self._held.add(partition)  # they wait for metadata, or for a call that comes next
             return
         while chunks:
             chunk = chunks[0]
@@ -469,6 +490,10 @@ class _Arrivals:
             if chunk.load.queued_at <= now:
                 self._queue(partition, chunk, 1)
             return
+
+    def _in_transaction(self) -> bool:
+        """Return whether records can be queued; always so without a transactional id."""
+        return not self._transactional or self._transactions.state is TransactionState.OPEN
 
     def _queue(self, partition: int, chunk: _Chunk, upto: int) -> None:
         topic, index = self._partitions[partition]

@@ -127,7 +127,7 @@ class Timeline:
                 yield None, f"an answer on connection {link_id} cannot be decoded: {error}"
             case ("unsupported", request, error, _):
                 yield None, f"{type(request).__name__} is not supported: {error}"
-            case ("transaction", call, _):
+            case ("transaction", call, *_):
                 yield None, f"transaction: {call}"
             case ("credentials",):
                 yield None, "other SASL credentials are used for new connections"

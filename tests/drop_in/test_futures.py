@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, DeliveryStatus, errors
-from aioidem._aiokafka import LooseFuture
+from aioidem._aiokafka import DeliveryFuture, LooseFuture
 from aioidem._broker.intercept import Action, Refuse, RequestSeen
 from aioidem.broker import EmbeddedCluster
 from aioidem.structs import RecordMetadata, TopicPartition
@@ -209,3 +209,36 @@ async def test_a_failure_that_is_not_awaited_is_reported_by_asyncio_and_not_at_t
         await asyncio.wait([future])
         future.exception()
     assert "never looked at" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+def test_futures_whose_loop_is_closed_get_their_outcomes_in_silence(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their callbacks cannot be called any more, which is not told as an error of a callback."""
+
+    async def first() -> tuple[AIOKafkaProducer, list[DeliveryFuture]]:
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=60_000)
+        await producer.start()
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"1")
+        futures = [
+            await producer.send("t", b"0", partition=0),
+            await producer.send_batch(batch, "t", partition=0),
+        ]
+        for future in futures:
+            future.add_done_callback(called.append)
+        return producer, futures
+
+    called: list[Any] = []
+    with EmbeddedCluster.in_thread() as cluster:
+        cluster.create_topic("t")
+        home: asyncio.AbstractEventLoop = pytest.importorskip(kind).new_event_loop()
+        producer, futures = home.run_until_complete(first())
+        home.close()
+        asyncio.run(producer.stop())
+    for future in futures:
+        assert isinstance(future.exception(), errors.ProducerClosed)
+    assert called == []
+    assert "raised" not in caplog.text

@@ -6,17 +6,20 @@ import contextlib
 import gzip
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aioidem import Producer
 from aioidem._flight import plain
 from aioidem._flight.record import FlightRecord
 from aioidem._flight.replay import Replay
+from aioidem.broker import EmbeddedCluster
 from aioidem.errors import FlightRecordError
 from tests.simulated.soak import drawn
 
-from .simulated import flown
+from .simulated import flown, replayed
 
 SEED = 20261124
 
@@ -159,3 +162,27 @@ def test_a_file_of_another_version_says_who_wrote_it(content: bytes) -> None:
     lines[0] |= {"version": 3, "aioidem": "9.9"}
     with pytest.raises(FlightRecordError, match=r"version 3 .* '9.9' wrote it"):
         FlightRecord.decode(packed(lines))
+
+
+@pytest.mark.anyio
+async def test_a_file_without_the_place_of_calls_about_transactions_is_read(tmp_path: Path) -> None:
+    """Such files were written before a call said how many records were queued before it."""
+    path = tmp_path / "calls.flight.gz"
+    async with (
+        EmbeddedCluster(transport="memory") as cluster,
+        Producer(
+            cluster.bootstrap_servers, connector=cluster.connector, transactional_id="x"
+        ) as producer,
+    ):
+        async with producer.transaction():
+            await producer.send("t", b"v")
+        await producer.dump_flight_record(path)
+    lines = lines_of(path.read_bytes())
+    calls = [line for line in lines if isinstance(line, list) and line[0] == "transaction"]
+    assert [len(call) for call in calls] == [4] * len(calls)
+    for call in calls:
+        del call[3]
+    content = packed(lines)
+    events = FlightRecord.decode(content).events
+    assert [each[3] for each in events if each[0] == "transaction"] == [0] * len(calls)
+    assert [str(each) for each in replayed(content).differences] == []

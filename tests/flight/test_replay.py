@@ -106,8 +106,42 @@ async def test_another_transactional_id_is_replayed(version: Literal[0, 2], tmp_
             await producer.dump_flight_record(path)
     content = path.read_bytes()
     called = [each[1:] for each in FlightRecord.decode(content).events if each[0] == "transaction"]
-    assert [given for call, given in called if call == "id"] == ["y", "z"]
+    assert [given for call, given, _ in called if call == "id"] == ["y", "z"]
     assert [str(each) for each in replayed(content).differences] == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("known", [True, False])
+async def test_records_are_replayed_in_the_transaction_that_they_belong_to(
+    known: bool, version: Literal[0, 2], tmp_path: Path
+) -> None:
+    """They are queued before the commit, which follows at once, also if their topic is new.
+
+    The clock of uvloop stands still meanwhile.
+    """
+    path = tmp_path / "calls.flight.gz"
+    async with EmbeddedCluster(transaction_version=version) as cluster:
+        cluster.create_topic("t", partitions=2)
+        async with Producer(
+            cluster.bootstrap_servers, transactional_id="x", flight_recorder=1_000_000
+        ) as producer:
+            if known:
+                await producer.partitions_for("t")
+            for _ in range(3):
+                await producer.begin_transaction()
+                for partition in (1, 0, 1):
+                    producer.send_nowait("t", b"v", partition=partition)
+                await producer.commit_transaction()
+            await producer.begin_transaction()
+            producer.send_nowait("t", b"v")
+            await producer.abort_transaction()
+            await producer.dump_flight_record(path)
+    content = path.read_bytes()
+    assert [str(each) for each in replayed(content).differences] == []
+    calls = [each[1:] for each in FlightRecord.decode(content).events if each[0] == "transaction"]
+    assert [before for call, _, before in calls if call == "begin"] == [0, 3, 6, 9]
+    assert [before for call, _, before in calls if call in ("commit", "abort")] == [3, 6, 9, 10]
 
 
 def test_a_replay_is_run_once() -> None:
