@@ -237,9 +237,11 @@ class RecordIntake:
         now = self._life.clock()  # once: records with one deadline are not torn at it
         try:
             while pending:
-                self.queue(topic, pending.popleft(), block_until, now)
+                self._accumulator.append(topic, pending[0], now, block_until)
+                pending.popleft()
         finally:
             self._budget.release(sum(record.charge() for record in pending))
+            self._wakeup.set()
         return deliveries
 
     def partition_without_key(self, topic: str) -> int:
@@ -434,13 +436,7 @@ class RecordIntake:
         self._meters.failed(topic, 1, error, self._life.clock())
         return error
 
-    def queue(
-        self,
-        topic: str,
-        record: QueuedDelivery,
-        block_until: float | None = None,
-        now: float | None = None,
-    ) -> None:
+    def queue(self, topic: str, record: QueuedDelivery, block_until: float | None = None) -> None:
         """Queue a record for which there is room.
 
         Args:
@@ -448,15 +444,13 @@ class RecordIntake:
             record: The record; its bytes have been taken from the budget (of `buffer_memory`).
             block_until: When the wait for the topic's metadata ends, on the event loop's clock;
                 None ends it `max_block` seconds from now.
-            now: The event loop's clock; None reads it.
 
         Raises:
             KafkaError: The producer has ended, the transaction's state forbids records, or the
                 partitioner has failed. Nothing was queued; the bytes are back in the budget.
         """
         try:
-            now = self._life.clock() if now is None else now
-            self._accumulator.append(topic, record, now, block_until)
+            self._accumulator.append(topic, record, self._life.clock(), block_until)
         except BaseException:  # a partitioner may raise anything
             self._budget.release(record.charge())
             raise

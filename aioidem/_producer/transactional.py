@@ -143,7 +143,8 @@ class TransactionCalls:
                 may have been committed, and NOT_WRITTEN if it was not.
         """
         check_timeout(timeout)
-        outcome = self._core.transactions.outcome
+        transactions = self._core.transactions
+        outcome = transactions.outcome
         try:
             transactions = self._transactional()
             self._note("commit")
@@ -174,7 +175,8 @@ class TransactionCalls:
         The given error may be that of the whole producer, so it is not changed. Until the state is
         DECIDING, no EndTxn was given to a connection.
         """
-        state = self._core.transactions.state
+        transactions = self._core.transactions
+        state = transactions.state
         if error.status is not None or state not in _COMMITTING:
             return error
         told = copy.copy(error)

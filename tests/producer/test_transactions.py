@@ -47,7 +47,7 @@ from aioidem.errors import (
 from tests.simulated.read_committed import committed_records
 from tests.simulated.whole import AtAwait
 
-from .tools import bounded, producer_for
+from .tools import bounded, producer_for, virtual_time
 
 BOTH_GENERATIONS = pytest.mark.parametrize("version", [0, 2])
 LOOPS = pytest.mark.parametrize("anyio_backend", ["virtual", "asyncio", "trio"], indirect=True)
@@ -736,7 +736,7 @@ async def test_a_commit_that_took_place_is_told_once_after_the_producer_has_ende
         cluster.intercept(end_answered(Delay(0.5)))
         with pytest.raises(KafkaTimeoutError):
             await producer.commit_transaction(timeout=0.1)
-        await anyio.sleep(1.0)  # on the virtual clock
+        await virtual_time(1.0)
         await producer.close()
         await producer.commit_transaction()
         with pytest.raises(ProducerClosed):
