@@ -242,7 +242,7 @@ async def test_a_record_that_no_thread_can_write_harms_no_producer(
         EmbeddedCluster() as cluster,
         Producer(
             cluster.bootstrap_servers,
-            delivery_timeout=0.4,
+            delivery_timeout=1.0,
             request_timeout=0.2,
             linger=0,
             flight_record_directory=str(tmp_path),

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 PRODUCE = 0
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-SOON: dict[str, Any] = {"delivery_timeout": 0.4, "request_timeout": 0.1, "retry_backoff": 0.01}
+SOON: dict[str, Any] = {"delivery_timeout": 1.0, "request_timeout": 0.1, "retry_backoff": 0.01}
 
 
 @pytest.fixture(params=["asyncio", "trio"])

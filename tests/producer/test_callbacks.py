@@ -69,7 +69,7 @@ async def test_it_does_not_end_the_producer_when_its_record_expires(transport: T
     """Then the callback is called in the producer's own task, which is not cancelled by it."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", partitions=2)
-        options: dict[str, Any] = {"delivery_timeout": 0.4, "request_timeout": 0.2, "linger": 0.0}
+        options: dict[str, Any] = {"delivery_timeout": 1.0, "request_timeout": 0.2, "linger": 0.0}
         async with producer_for(cluster, **options) as producer:
             await producer.send("t", b"x", partition=1)
             cluster.hold_high_watermark("t", 0)

@@ -179,7 +179,7 @@ async def test_a_connectors_own_class_of_error_is_the_cause_of_what_times_out(
     """The error is copied for each record; its class need not be made from its arguments."""
     async with EmbeddedCluster(transport=transport) as cluster:
         connector = _RefusedByProxy(cluster.connector)
-        options: dict[str, Any] = {"delivery_timeout": 0.5, "request_timeout": 0.4, "linger": 0.0}
+        options: dict[str, Any] = {"delivery_timeout": 1.0, "request_timeout": 0.4, "linger": 0.0}
         options["reconnect_backoff_max"] = 0.1
         async with producer_for(cluster, connector=connector, **options) as producer:
             await producer.send("t", b"x")

@@ -28,7 +28,7 @@ Transport = Literal["tcp", "memory"]
 
 FETCH, METADATA, DELETE_RECORDS = 1, 3, 21
 IMPATIENT: dict[str, Any] = {"delivery_timeout": 3.0, "request_timeout": 1.0, "retry_backoff": 0.1}
-HASTY: dict[str, Any] = {"delivery_timeout": 0.4, "request_timeout": 0.2, "retry_backoff": 0.1}
+HASTY: dict[str, Any] = {"delivery_timeout": 1.0, "request_timeout": 0.2, "retry_backoff": 0.1}
 
 
 class Fate:
