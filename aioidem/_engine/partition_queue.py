@@ -93,25 +93,25 @@ class PartitionQueue(QueueFields):
         head = self.records[0]
         return head.first_size if isinstance(head, RecordBlock) else head.size
 
-    def cut(self, limit: int, max_records: int, most: int = 0) -> Sequence[PendingRecord]:
+    def cut(self, limit: int, max_records: int, whole_up_to: int = 0) -> Sequence[PendingRecord]:
         """Take at least one record from the head of the queue, for one batch.
 
         The batch has at most `limit` bytes (header included), unless its only record is larger, and
         at most `max_records` records. It has records of one `RecordGroup`, or only records without
-        a group. A group that has at most `limit` or `most` bytes is divided only if it has more
-        than `max_records` records.
+        a group. A group that has at most `limit` or `whole_up_to` bytes is divided only if it has
+        more than `max_records` records.
 
         Args:
             limit: the most bytes of a batch before compression, as far as its size can be guessed.
             max_records: the most records of a batch.
-            most: the most bytes that the leader is known to accept.
+            whole_up_to: the most bytes of a group that no guess may divide.
         """
         room = limit - BATCH_OVERHEAD
         records = self.records
         group = records[0].group
         if group is BLOCK:
             return self._cut_blocks([], 0, room, max_records)
-        whole = group is not None and group.size <= max(limit, most)  # a guess divides none
+        whole = group is not None and group.size <= max(limit, whole_up_to)
         taken, size = take_fitting(records, group, room, max_records, whole)
         if records and not whole:
             following = records[0].group
@@ -165,10 +165,10 @@ class PartitionQueue(QueueFields):
         self._took(size)
         return RecordRuns(taken)
 
-    def head(self, limit: int, max_records: int, most: int = 0) -> Sequence[PendingRecord]:
+    def head(self, limit: int, max_records: int, whole_up_to: int = 0) -> Sequence[PendingRecord]:
         """Return the records that `cut` would take, and leave them in the queue."""
         blocked, flushing = self.blocked, self.flushing
-        records = self.cut(limit, max_records, most)
+        records = self.cut(limit, max_records, whole_up_to)
         self.put_back(records, flushing=flushing)
         self.blocked = blocked
         return records

@@ -127,16 +127,16 @@ class Sealer:
         most = self.most(topic, link, now)
         if state.queue.draft is not None:
             return self._seal_draft(state, state.queue.draft, most, room, alone=alone)
-        limit = self.limit(state, link, most)
+        limit = whole_up_to = self.limit(state, link, most)
         if self._compresses:
             ratio = self._ratio(topic)
-            if self._begin_draft(state, int(limit / ratio), most):
+            if self._begin_draft(state, int(limit / ratio), whole_up_to):
                 return None
             limit = int(min(limit, room) / ratio)
         else:
             limit = min(limit, room)
         flushing = state.queue.flushing
-        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room()), most)
+        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room()), whole_up_to)
         body = self._build(topic.name, records)
         size, bound = body.batch_size, min(most, room)
         while size > bound and body.count > 1:
@@ -157,14 +157,13 @@ class Sealer:
 
         A thread compresses the draft before the batch can be sent.
         """
-        most = self.most(topic, link, now)
-        limit = self.limit(state, link, most)
-        self._begin_draft(state, int(limit / self._ratio(topic)), most)
+        limit = self.limit(state, link, self.most(topic, link, now))
+        self._begin_draft(state, int(limit / self._ratio(topic)), limit)
 
     def _ratio(self, topic: TopicState) -> float:
         return self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
 
-    def _begin_draft(self, state: PartitionState, limit: int, most: int) -> bool:
+    def _begin_draft(self, state: PartitionState, limit: int, whole_up_to: int) -> bool:
         """Return whether the next batch takes long to compress; if so, begin a draft of it.
 
         No draft is begun while the largest permitted number of drafts is being compressed.
@@ -172,13 +171,14 @@ class Sealer:
         Args:
             state: the partition.
             limit: the largest size of the batch before compression, in bytes with header.
-            most: the result of the method `most`, in bytes.
+            whole_up_to: the same after compression, by which a group of records is whole or not.
         """
         queue, drafts = state.queue, self.drafts
         if max(min(limit, queue.bytes), queue.first_size) <= drafts.quick:
             return False
         if not drafts.full:
-            records = queue.head(limit, min(_MAX_RECORDS, state.sequence_room()), most)
+            most = min(_MAX_RECORDS, state.sequence_room())
+            records = queue.head(limit, most, whole_up_to)
             drafts.begin(state, queue, records)
         return True
 

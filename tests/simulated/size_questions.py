@@ -1,9 +1,9 @@
 """The judge of sizes: batches keep to the limits that are known, which are asked for if needed.
 
 A batch of several records is, when it is first sent, no larger than `batch_size`, than
-`max_request_size` and than the topic's limit. With `late_sealing` it may exceed `batch_size`, and
-then be as large as the topic's limit, if the connection has told it, or as the largest batch that
-was accepted on the connection.
+`max_request_size` and than the topic's limit. With `late_sealing` or a codec it may exceed
+`batch_size`, and then be as large as the topic's limit, if the connection has told it, or as the
+largest batch that was accepted on the connection.
 
 A limit is needed if batches may grow beyond `batch_size`, or one was refused for its size and no
 known limit explains that. It is asked for once, and again after `metadata_max_age`, or at once if a
@@ -108,11 +108,13 @@ class SizeQuestions:
 
     def _judge_size(self, asked: _Asked, nbytes: int, what: str) -> None:
         config = self._config
+        # How much a codec saves is a guess: a batch that is larger than expected is sent as it is.
+        grows = config.late_sealing or config.compression_type != "none"
         most = config.batch_size
-        if config.late_sealing:
+        if grows:
             most = max(most, asked.accepted)
         if asked.told is not None:
-            most = asked.told if config.late_sealing else min(most, asked.told)
+            most = asked.told if grows else min(most, asked.told)
         most = min(most, config.max_request_size)
         if nbytes > most:
             self._complain(f"a batch of {nbytes} bytes has {what}; at most {most} bytes may")

@@ -84,26 +84,29 @@ def test_a_broker_that_may_have_hung_up_upon_the_question_is_not_asked_at_once()
 
 
 @pytest.mark.parametrize(
-    ("late", "batch_size", "accepted", "limit", "right"),
+    ("late", "codec", "batch_size", "accepted", "limit", "right"),
     [
-        (False, 0, None, None, True),
-        (False, -1, None, None, False),
-        (False, -1, 0, 0, False),
-        (False, 0, None, -1, False),
-        (True, -1, None, None, False),
-        (True, -1, -1, None, False),
-        (True, -1, 0, None, True),
-        (True, -1, None, 0, True),
-        (True, -1, 0, -1, False),
+        (False, "none", 0, None, None, True),
+        (False, "none", -1, None, None, False),
+        (False, "none", -1, 0, 0, False),
+        (False, "none", 0, None, -1, False),
+        (False, "gzip", -1, 0, 0, True),
+        (False, "gzip", -1, None, None, False),
+        (True, "none", -1, None, None, False),
+        (True, "none", -1, -1, None, False),
+        (True, "none", -1, 0, None, True),
+        (True, "none", -1, None, 0, True),
+        (True, "none", -1, 0, -1, False),
     ],
 )
 def test_a_batch_of_several_records_keeps_to_the_limit_that_is_known(
-    late: bool, batch_size: int, accepted: int | None, limit: int | None, right: bool
+    late: bool, codec: str, batch_size: int, accepted: int | None, limit: int | None, right: bool
 ) -> None:
     """All sizes are given as the difference to that of the batch."""
     [(_, data)] = produce(*VALUES[:2]).topics[0].partitions
     size = len(data)
-    judge, link, told = sizes(batch_size=size + batch_size, late_sealing=late)
+    grows: dict[str, Any] = {"late_sealing": late, "compression_type": codec}
+    judge, link, told = sizes(batch_size=size + batch_size, **grows)
     if accepted is not None:
         judge.accepted(link, "t", size + accepted)
     if limit is not None:
