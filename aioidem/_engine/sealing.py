@@ -130,7 +130,7 @@ class Sealer:
         limit = whole_up_to = self.limit(state, link, most)
         if self._compresses:
             ratio = self._ratio(topic)
-            if self._begin_draft(state, int(limit / ratio), whole_up_to):
+            if self._begin_draft(state, limit, ratio):
                 return None
             limit = int(min(limit, room) / ratio)
         else:
@@ -158,28 +158,28 @@ class Sealer:
         A thread compresses the draft before the batch can be sent.
         """
         limit = self.limit(state, link, self.most(topic, link, now))
-        self._begin_draft(state, int(limit / self._ratio(topic)), limit)
+        self._begin_draft(state, limit, self._ratio(topic))
 
     def _ratio(self, topic: TopicState) -> float:
         return self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
 
-    def _begin_draft(self, state: PartitionState, limit: int, whole_up_to: int) -> bool:
+    def _begin_draft(self, state: PartitionState, limit: int, ratio: float) -> bool:
         """Return whether the next batch takes long to compress; if so, begin a draft of it.
 
         No draft is begun while the largest permitted number of drafts is being compressed.
 
         Args:
             state: the partition.
-            limit: the largest size of the batch before compression, in bytes with header.
-            whole_up_to: the same after compression, by which a group of records is whole or not.
+            limit: the largest size of the batch on the wire, in bytes with header.
+            ratio: the share of its size that compression is expected to leave.
         """
         queue, drafts = state.queue, self.drafts
-        if max(min(limit, queue.bytes), queue.first_size) <= drafts.quick:
+        plain = int(limit / ratio)
+        if max(min(plain, queue.bytes), queue.first_size) <= drafts.quick:
             return False
         if not drafts.full:
             most = min(_MAX_RECORDS, state.sequence_room())
-            records = queue.head(limit, most, whole_up_to)
-            drafts.begin(state, queue, records)
+            drafts.begin(state, queue, queue.head(plain, most, whole_up_to=limit))
         return True
 
     def _seal_draft(

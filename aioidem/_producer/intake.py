@@ -49,7 +49,7 @@ from aioidem._producer.sender import Sender
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.structs import DeliveryStatus, Record
 
-__all__ = ["RecordIntake", "not_queued"]
+__all__ = ["RecordIntake", "not_queued", "with_status"]
 
 _EMPTY_RECORD = record_size_bound(None, b"", ())
 _ONE_BYTE_LENGTH, _TWO_BYTE_LENGTH = 64, 8192
@@ -62,11 +62,16 @@ def not_queued(error: errors.KafkaError) -> errors.KafkaError:
     The given error may be that of the whole producer, so it is not changed. Its own status may be
     the outcome of a commit (UNKNOWN).
     """
-    if error.status is DeliveryStatus.NOT_WRITTEN:
+    return with_status(error, DeliveryStatus.NOT_WRITTEN)
+
+
+def with_status(error: errors.KafkaError, status: DeliveryStatus) -> errors.KafkaError:
+    """Return an error with another status: a copy, unless it has that one already."""
+    if error.status is status:
         return error
     told = copy.copy(error)
     told.__cause__ = error.__cause__  # and not the error that it is a copy of
-    told.status = DeliveryStatus.NOT_WRITTEN
+    told.status = status
     return told.with_traceback(error.__traceback__)
 
 

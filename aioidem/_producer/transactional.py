@@ -19,7 +19,6 @@ transaction at a time, and a second place to send from would hide that.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -34,6 +33,7 @@ from aioidem._engine.coordination import Coordination
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._flight.recorder import FlightRecorder
 from aioidem._producer.arguments import check_timeout, checked_partition, whole_number
+from aioidem._producer.intake import with_status
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
 from aioidem._protocol.metadata import BrokerAddress
@@ -146,7 +146,7 @@ class TransactionCalls:
         transactions = self._core.transactions
         outcome = transactions.outcome
         try:
-            transactions = self._transactional()
+            self._transactional()
             self._note("commit")
             outcome = self._coordination.commit()
             with self._life.timed("txn-commit"):
@@ -179,10 +179,10 @@ class TransactionCalls:
         state = transactions.state
         if error.status is not None or state not in _COMMITTING:
             return error
-        told = copy.copy(error)
         deciding = state is TransactionState.DECIDING
-        told.status = DeliveryStatus.UNKNOWN if deciding else DeliveryStatus.NOT_WRITTEN
-        return told.with_traceback(error.__traceback__)
+        return with_status(
+            error, DeliveryStatus.UNKNOWN if deciding else DeliveryStatus.NOT_WRITTEN
+        )
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort the transaction; records without an outcome fail with `TransactionAborted`.

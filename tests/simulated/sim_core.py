@@ -282,7 +282,8 @@ class SimCore(ProducerCore):
         ends = self.beliefs.ends(step)
         if waited and link is not None:
             self._note_sizes(link, step, answer)
-        if refuses_v14(step, answer):
+        refused_v14 = refuses_v14(step, answer)
+        if refused_v14:
             self._note_v14(step, answer)
         odd = super().on_answer(step, answer, now)
         self.beliefs.heard_of(topic.name for topic in step.topics)
@@ -290,7 +291,7 @@ class SimCore(ProducerCore):
             self.beliefs.acknowledged(step, answer, ends)
         if waited:
             self.conduct.produced(step, answer, odd, now)
-            if refuses_v14(step, answer):
+            if refused_v14:
                 self.numbers.words.refused_v14(self._broker_of(step.link_id))
             codes = {part.error_code for part in answer.partitions}
             self.filling.limited |= bool(codes & _TOO_LARGE)
