@@ -12,9 +12,29 @@ from aioidem._aiokafka.translation import Translation
 from aioidem._log import LogLine, write_raised
 from aioidem._producer.observer import SentBatch, SettledBatch
 from aioidem.abc import ProducerMetricsCollector
+from aioidem.errors import ConfigError
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["CollectorObserver"]
+__all__ = ["CollectorObserver", "check_collector"]
+
+
+def check_collector(collector: object) -> None:
+    """Check that a metrics collector has every method of `ProducerMetricsCollector`, or is None.
+
+    Raises:
+        ConfigError: A method is missing, or the collector is a class.
+    """
+    if collector is None:
+        return
+    if isinstance(collector, type):
+        raise ConfigError(f"metrics_collector={collector!r}: expected an object, not its class")
+    methods = sorted(ProducerMetricsCollector.__abstractmethods__)
+    missing = [name for name in methods if not callable(getattr(collector, name, None))]
+    if missing:
+        raise ConfigError(
+            f"metrics_collector={collector!r}: expected an aioidem.abc.ProducerMetricsCollector or"
+            f" None; it has no method {' and no '.join(missing)}"
+        )
 
 
 class CollectorObserver:

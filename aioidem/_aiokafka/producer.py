@@ -28,7 +28,7 @@ from aioidem._aiokafka.batches import (
     whole_milliseconds,
 )
 from aioidem._aiokafka.client import ProducerClient
-from aioidem._aiokafka.collecting import CollectorObserver
+from aioidem._aiokafka.collecting import CollectorObserver, check_collector
 from aioidem._aiokafka.futures import DeliveryFuture, batch_future, done_future, record_future
 from aioidem._aiokafka.offsets import Offsets, Place, checked_group, checked_offsets
 from aioidem._aiokafka.options import OMITTED, MoreOptions, Omitted, check_serializer, config_from
@@ -164,6 +164,7 @@ class AIOKafkaProducer:
             _deprecated("api_version", "it has no effect")
         check_serializer("key_serializer", key_serializer)
         check_serializer("value_serializer", value_serializer)
+        check_collector(metrics_collector)
         self._config = config_from(arguments, more)
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer

@@ -163,3 +163,27 @@ async def test_the_null_collector_heeds_nothing(cluster: EmbeddedCluster) -> Non
         first = await producer.send("t", b"x" * 900, partition=0)
         await (await producer.send("t", b"y" * 900, partition=0))
         assert isinstance(first.exception(), errors.InvalidTimestampError)
+
+
+class Half:
+    """What somebody writes who has read half of the interface."""
+
+    def on_batch_dispatched(self, **facts: Any) -> None:
+        """Take no note."""
+
+    on_batch_completed = on_batch_dispatched
+
+
+@pytest.mark.parametrize(
+    ("collector", "why"),
+    [
+        (5, "it has no method on_batch_completed and no on_batch_dispatched and no on_batch_f"),
+        (Half(), "it has no method on_batch_failed and no on_buffer_wait"),
+        (Told, "expected an object, not its class"),
+    ],
+)
+async def test_what_is_no_collector_is_refused_when_the_producer_is_made(
+    collector: Any, why: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=f"metrics_collector=.*{why}"):
+        AIOKafkaProducer(metrics_collector=collector)
