@@ -23,11 +23,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
+from .same import fingerprint
 from .soak import MIXES, quiet
-from .world import Result
 
 __all__ = ["compiled_modules", "fingerprints", "main"]
 
@@ -106,18 +105,8 @@ def fingerprints(seeds: int) -> Iterator[str]:
         digest = hashlib.sha256()
         for seed in range(_FIRST, _FIRST + seeds):
             with quiet():
-                digest.update(repr(_told(run_one(seed))).encode())
+                digest.update(fingerprint(run_one(seed)).encode())
         yield f"{mix} from {_FIRST}: {digest.hexdigest()}"
-
-
-def _told(result: Result) -> list[object]:
-    """Return what a run tells, in an order that is always the same."""
-    told: list[object] = [result.schedule.seed, result.violations]
-    told += sorted((outcome.name, count) for outcome, count in result.outcomes.items())
-    told += sorted(map(str, result.reasons.items()))
-    told += sorted(map(str, result.allowances))
-    values = [getattr(result, field.name) for field in fields(result)]
-    return told + [value for value in values if isinstance(value, int | float | str)]
 
 
 def _say(line: str) -> None:

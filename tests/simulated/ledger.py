@@ -2,13 +2,14 @@
 
 `make soak LEDGER=docs/soaks.csv` adds a line for each run, so that a million seeds can be run in
 portions, on several days. `python -m tests.simulated.ledger` prints the sums for each code, kind
-and mix. A line names the code by `code_digest`: portions count together only while no file of the
-packages that the simulation drives has changed.
+and mix. A line names the code by `code_digest`: portions count together only while no statement of
+the packages that the simulation drives has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import hashlib
 import sys
@@ -23,6 +24,7 @@ __all__ = ["Portion", "code_digest", "main", "note", "read", "today", "totals"]
 
 ROOT = Path(__file__).parents[2]
 LEDGER = ROOT / "docs" / "soaks.csv"
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 DRIVEN = ("_engine", "_hot", "_network", "_producer", "_protocol", "_records")
 
 
@@ -51,13 +53,26 @@ def today() -> str:
 
 
 def code_digest(package: Path = ROOT / "aioidem") -> str:
-    """Return 12 hex digits of the SHA-256 of all Python files that the simulation drives."""
+    """Return 12 hex digits of the SHA-256 of all Python code that the simulation drives.
+
+    Comments, docstrings and line breaks do not count. Another minor version of Python may give
+    another digest of the same files, so that portions run by several do not count together.
+    """
     digest = hashlib.sha256()
     for name in DRIVEN:
         for file in sorted((package / name).rglob("*.py")):
             digest.update(f"{file.relative_to(package).as_posix()}\0".encode())
-            digest.update(file.read_bytes().replace(b"\r\n", b"\n") + b"\0")
+            digest.update(_statements(file.read_text(encoding="utf-8")).encode() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def _statements(source: str) -> str:
+    """Return the syntax tree of a module, without docstrings, as text."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def note(file: Path, portion: Portion) -> None:

@@ -67,7 +67,9 @@ def test_the_digest_follows_the_code_that_the_simulation_drives(tmp_path: Path) 
     first = code_digest(tmp_path)
     other.write_text("b = 1\n")
     assert code_digest(tmp_path) == first
-    driven.write_text("a = 2\n")
+    driven.write_text('"""What it is."""\n\na = (\n    1  # a reason\n)\n')
+    assert code_digest(tmp_path) == first
+    driven.write_text('"""What it is."""\na = 2\n')
     assert code_digest(tmp_path) != first
 
 
