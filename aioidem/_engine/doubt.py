@@ -111,7 +111,7 @@ class DoubtResolution:
         Decisions wait until no batch of the partition is outstanding.
         """
         if self._wall_ahead is not None:
-            state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration)
+            state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration, now)
         if state.untroubled():
             return
         route = state.leadership.route
@@ -301,7 +301,8 @@ class DoubtResolution:
         if due_ms is None or self._wall_ahead is None or not state.batches.in_doubt:
             return None
         at = (due_ms - self._wall_ahead) / 1000.0 + _CLOCK_TICK
-        return at if now < at and not state.suspicion.suspect else None
+        known = state.suspicion.suspect and not state.suspicion.exempt
+        return at if now < at and not known else None
 
     def awaits(self, state: PartitionState) -> float | None:
         """Return when a partition stops waiting for its old leader, if that leader stays silent.

@@ -94,6 +94,7 @@ class Ladder:
             case Rung.REFUSED if self._suspicion.suspect and self._resend:
                 self._resend_renumbered(now, out)
             case Rung.REFUSED | Rung.ASKING | Rung.PROBING if self._suspicion.suspect:
+                self._suspicion.refused()
                 self._recovery.move(RecoveryEvent.RESTART)
             case Rung.REFUSED:
                 self._recovery.move(RecoveryEvent.ASK if may_ask else RecoveryEvent.DOUBT_REMAINS)

@@ -18,6 +18,13 @@ ended UNKNOWN, since each may be the last one in the log. The other half of the 
 differences between clocks and the time of delivery. A partition that is suspect when its leader
 changes stays suspect until the new leader acknowledges a batch.
 
+In a suspect partition one batch is exempt: the only one without an outcome, if it is newer than all
+that are stored and its own records are young. It is the newest batch in the log, or is missing
+there. If it is in the log, the leader counts the expiration from its records, so it recognises a
+second copy. If it is missing, the second copy is the first. Such is the first record after a long
+idle time: its resend is safe, although the leader may have forgotten the batches before it. If the
+leader refuses the resend by OUT_OF_ORDER, the batch is exempt no longer.
+
 Rejected: measuring idleness. It suspects partitions whose state is not dropped, and misses others
 whose state is.
 """
@@ -47,8 +54,10 @@ class Suspicion:
         "_appended_ms",
         "_carried",
         "_given_up_ms",
+        "_refused",
         "_resend",
         "due_ms",
+        "exempt",
         "suspect",
     )
 
@@ -63,7 +72,12 @@ class Suspicion:
         # milliseconds since the Unix epoch; None if none did.
         self._given_up_ms: int | None = None
         self._carried = False
+        # Whether a leader has refused a resend by OUT_OF_ORDER since the last acknowledgement.
+        self._refused = False
         self.suspect = False
+        # Whether the batch in doubt may be resent although the partition is suspect; as of the last
+        # `exempt_alone`, which is called for a suspect partition.
+        self.exempt = False
         # After which time of day the leader may have forgotten the producer, in milliseconds since
         # the Unix epoch, as of the last `assess`; None without any timestamp.
         self.due_ms: float | None = None
@@ -73,9 +87,9 @@ class Suspicion:
         """Whether batches in doubt must not be resent: the leader may have forgotten the producer.
 
         Such a leader would append a resent batch a second time. The option `in_doubt="resend"`
-        permits that, so the property is False then.
+        permits that, so the property is False then. So it is for a batch that is exempt.
         """
-        return self.suspect and not self._resend
+        return self.suspect and not self._resend and not self.exempt
 
     def acked(self, created_ms: int, appended_ms: int) -> None:
         """Record an acknowledged batch's timestamp, from which the leader counts the expiration.
@@ -89,7 +103,7 @@ class Suspicion:
         by_log = appended_ms >= 0 and appended_ms != created_ms
         self._appended_ms = appended_ms if by_log else None
         self._acked_stamp_ms = appended_ms if by_log else created_ms
-        self._carried = False
+        self._carried = self._refused = False
 
     def found(self, created_ms: int) -> None:
         """Count the timestamp of a batch that was found in the log, until one is acknowledged.
@@ -112,6 +126,11 @@ class Suspicion:
         if self._given_up_ms is None or created_ms < self._given_up_ms:
             self._given_up_ms = created_ms
 
+    def refused(self) -> None:
+        """Note that the leader refused a batch in doubt by OUT_OF_ORDER: nothing is exempt now."""
+        self._refused = True
+        self.exempt = False
+
     def leader_changed(self) -> None:
         """Keep the suspicion for a new leader: it may have forgotten the producer as well."""
         self._carried = self._carried or self.suspect
@@ -119,7 +138,7 @@ class Suspicion:
     def renewed(self) -> None:
         """End the suspicion: the producer has a new identity, for which old state is irrelevant."""
         self._acked_stamp_ms = self._given_up_ms = None
-        self._carried = self.suspect = False
+        self._carried = self._refused = self.suspect = False
 
     def assess(self, wall_ms: float, expiration: float, unresolved: Iterable[Batch]) -> bool:
         """Decide whether the leader may have forgotten the producer by now; return the answer.
@@ -140,3 +159,24 @@ class Suspicion:
         self.due_ms = None if oldest is None else oldest + expiration * 1000.0 / 2
         self.suspect = self._carried or (self.due_ms is not None and wall_ms > self.due_ms)
         return self.suspect
+
+    def exempt_alone(
+        self, alone: Batch | None, sent_ms: float, wall_ms: float, expiration: float
+    ) -> None:
+        """Decide for a suspect partition whether its batch may be resent all the same.
+
+        Args:
+            alone: the only batch without an outcome, if it is newer than all that are stored.
+            sent_ms: the time of day at which it was first sent, in milliseconds since the Unix
+                epoch.
+            wall_ms: the time of day now, in the same unit.
+            expiration: seconds after which a broker forgets a producer.
+        """
+        self.exempt = False
+        if alone is None or self._carried or self._refused or self._given_up_ms is not None:
+            return
+        # With LogAppendTime the leader stamps a batch after it was sent, whatever its records say.
+        by_log = self._appended_ms is not None and alone.max_timestamp_ms > sent_ms
+        due_ms = (sent_ms if by_log else alone.max_timestamp_ms) + expiration * 1000.0 / 2
+        if wall_ms <= due_ms:
+            self.exempt, self.due_ms = True, due_ms

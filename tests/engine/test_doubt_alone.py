@@ -171,6 +171,21 @@ def test_no_leader_has_forgotten_before_a_clock_was_seen() -> None:
     assert not alone.state.suspicion.suspect
 
 
+def test_the_only_batch_is_read_as_soon_as_its_own_records_are_old() -> None:
+    """Until then it may be resent, though those before it are old. The engine wakes for that."""
+    alone = in_doubt(1)
+    alone.state.suspicion.acked(int(STAMP - HALF), -1)
+    alone.of.see_clock(STAMP + HALF - 1000.0, alone.now)
+    assert alone.prepare(alone.now) == []
+    assert (alone.state.suspicion.suspect, alone.state.suspicion.exempt) == (True, True)
+    turn = alone.of.turns_at(alone.state, alone.now)
+    assert turn is not None
+    assert turn == pytest.approx(alone.now + 1.001)
+    [step] = alone.prepare(turn)
+    assert isinstance(step, ReadBack)
+    assert alone.of.turns_at(alone.state, turn) is None
+
+
 def test_the_operator_is_told_once() -> None:
     alone = forgotten()
     alone.prepare(alone.now)

@@ -714,6 +714,107 @@ def test_the_log_is_read_beyond_a_high_watermark_below_what_was_acknowledged() -
     rig.assert_drained()
 
 
+# -- the first record after a long idle time
+
+
+def idle(batches: int = 1, **options: Any) -> DatedRig:
+    """Make a rig whose partition was idle for 13 hours, and then send batches of young records."""
+    rig = DatedRig(age=0.0, **options)
+    rig.start()
+    rig.send()
+    rig.ack(rig.outstanding()[0], 0)
+    rig.tick(2.0)
+    rig.core.age = 13 * HOUR
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send(batches)
+    return rig
+
+
+def lost_after_idleness(**options: Any) -> DatedRig:
+    """Make the rig of `idle` with one batch, lose its connection, and resend the batch."""
+    rig = idle(**options)
+    rig.lose()
+    rig.tick(2.0)
+    assert rig.sequences == [1]
+    return rig
+
+
+def test_the_only_batch_after_a_long_idle_time_is_resent() -> None:
+    """It is the newest in the log or is missing there, and its own records are young."""
+    rig = lost_after_idleness()
+    assert rig.state().suspicion.suspect
+    assert not rig.held
+    rig.ack_all()
+    rig.send()
+    assert not rig.state().suspicion.suspect
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 3
+    assert rig.core.epoch_bumps == 0
+    rig.assert_drained()
+
+
+def test_batches_behind_the_first_one_after_a_long_idle_time_wait_for_it() -> None:
+    rig = idle(3)
+    assert rig.sequences == [1]
+    rig.lose()
+    rig.tick(2.0)
+    assert rig.sequences == [1]
+    rig.ack_all()
+    rig.tick(0.1)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 4
+    rig.assert_drained()
+
+
+def test_the_only_batch_is_read_and_not_resent_again_if_the_leader_refuses_it() -> None:
+    """OUT_OF_ORDER contradicts what was assumed: then the log is read, and nothing is resent."""
+    rig = lost_after_idleness()
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    rig.tick(1.0)
+    assert not rig.outstanding()
+    [step] = rig.held
+    assert (type(step), step.offset) == (steps.ReadBack, 1)
+    rig.page()
+    assert rig.statuses == [ACKED, UNKNOWN]
+
+
+def test_the_only_batch_is_read_if_its_leader_changed() -> None:
+    rig = idle(brokers=2)
+    rig.move_leader(2, 1)
+    rig.lose(rig.outstanding()[0].link)
+    rig.tick(1.0)
+    assert not rig.outstanding()
+    assert [type(step) for step in rig.held] == [steps.ReadBack]
+
+
+def test_the_only_batch_is_read_if_one_before_it_ended_unknown_in_the_same_epoch() -> None:
+    rig = idle(delivery_timeout=3.0, request_timeout=2.0, linger=0.0)
+    rig.state().suspicion.given_up(rig.core.stamp_ms or 0)
+    rig.lose()
+    rig.tick(1.0)
+    assert not rig.outstanding()
+    assert [type(step) for step in rig.held] == [steps.ReadBack]
+
+
+def test_the_only_batch_is_read_if_a_later_one_is_stored() -> None:
+    """The leader counts from the later one, whose records are old, and takes second copies then."""
+    rig = DatedRig()
+    rig.start()
+    rig.send()
+    rig.ack(rig.outstanding()[0], 0)
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send()
+    rig.core.stamp_ms = None
+    rig.send()
+    young, old = rig.outstanding()
+    rig.fail(young, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(old, 7)
+    rig.lose()
+    rig.tick(1.0)
+    assert not rig.outstanding()
+    assert {type(step) for step in rig.held} == {steps.ReadBack}
+
+
 def test_a_rejected_batch_of_a_suspect_partition_is_sent_again_as_ever() -> None:
     """A rejected batch of a suspect partition is resent, because no copy of it can be anywhere."""
     rig, (first,) = dated(1)

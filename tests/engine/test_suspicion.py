@@ -168,3 +168,83 @@ def test_a_batch_that_ended_unknown_is_alone_enough() -> None:
     of = Suspicion()
     of.given_up(1000)
     assert suspected_from(of) == 1000
+
+
+# -- the batch that may be resent all the same
+
+OLD_MS, YOUNG_MS, NOW_MS = 0, 60_000, 100_000
+"""Records of these times are beyond half of the expiration, and within it, at the third."""
+
+
+def suspected(**options: bool) -> Suspicion:
+    """Return the suspicion of a partition whose last acknowledged batch is old."""
+    of = Suspicion(**options)
+    of.acked(OLD_MS, NONE_NAMED)
+    assert of.assess(NOW_MS, EXPIRATION, [batch(YOUNG_MS)])
+    return of
+
+
+def test_the_only_batch_is_exempt_until_its_own_records_are_old() -> None:
+    of = suspected()
+    assert of.forbids_resend
+    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, YOUNG_MS + HALF_MS, EXPIRATION)
+    assert (of.exempt, of.forbids_resend, of.suspect) == (True, False, True)
+    assert of.due_ms == YOUNG_MS + HALF_MS
+    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, YOUNG_MS + HALF_MS + 1, EXPIRATION)
+    assert (of.exempt, of.forbids_resend) == (False, True)
+
+
+def test_nothing_is_exempt_where_there_is_no_such_batch() -> None:
+    of = suspected()
+    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    of.exempt_alone(None, 0.0, NOW_MS, EXPIRATION)
+    assert of.forbids_resend
+
+
+def test_nothing_is_exempt_after_a_refusal_until_the_next_acknowledgement() -> None:
+    of = suspected()
+    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    of.refused()
+    assert of.forbids_resend
+    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    assert of.forbids_resend
+    of.acked(OLD_MS, NONE_NAMED)
+    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    assert of.exempt
+
+
+def test_a_new_identity_forgets_a_refusal() -> None:
+    of = suspected()
+    of.refused()
+    of.renewed()
+    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    assert of.exempt
+
+
+def test_nothing_is_exempt_under_another_leader_or_after_a_batch_that_ended_unknown() -> None:
+    moved, unknown = suspected(), suspected()
+    moved.leader_changed()
+    unknown.given_up(YOUNG_MS)
+    for of in (moved, unknown):
+        of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+        assert of.forbids_resend
+
+
+@pytest.mark.parametrize(
+    ("appended_ms", "stamp_ms", "exempt"),
+    [
+        (NONE_NAMED, 10**12, True),
+        (1, 10**12, False),
+        (1, YOUNG_MS, False),
+        (1, 0, False),
+    ],
+)
+def test_where_the_log_sets_the_time_a_batch_is_no_younger_than_its_first_attempt(
+    appended_ms: int, stamp_ms: int, exempt: bool
+) -> None:
+    """And no younger than its records: their time is not later than that of the append."""
+    of = Suspicion()
+    of.acked(OLD_MS, appended_ms)
+    assert of.assess(NOW_MS + HALF_MS, EXPIRATION, [batch(stamp_ms)])
+    of.exempt_alone(batch(stamp_ms), OLD_MS + 1.0, NOW_MS + HALF_MS, EXPIRATION)
+    assert of.exempt is exempt

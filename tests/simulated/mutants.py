@@ -843,6 +843,14 @@ def newest_stamp_instead_of_the_last(patch: Patch) -> None:
     patch(Suspicion, "assess", naive)
 
 
+@mutant("where suspect, the only batch is resent only while its own records are young")
+def only_batch_resent_at_any_age(patch: Patch) -> None:
+    def naive(self: Suspicion, alone: Batch | None, *_: float) -> None:
+        self.exempt = alone is not None and not self._carried and not self._refused
+
+    patch(Suspicion, "exempt_alone", naive)
+
+
 @mutant("the gate also closes when nothing is outstanding, where suspect")
 def implicit_ack_where_suspect(patch: Patch) -> None:
     imply = Acknowledgements._imply
