@@ -294,15 +294,13 @@ class RecordAccumulator:
             # The partitioner is the user's code. It may run long after `send` has returned, and
             # then its exception would reach the engine's loop, where nothing catches it. A
             # `CancelledError` may come from `result()` of a cancelled future: it cancels no task.
-            raise errors.RecordError(
-                f"the partitioner raised {_shown(error)} for topic {name!r}"
-            ) from error
+            raise errors.RecordError(_raised(error, name)) from error
         if chosen.__class__ is int and chosen in view.leaders:
             return chosen
         index = _number(chosen)
         if index not in view.leaders:
             raise errors.RecordError(
-                f"the partitioner chose {_shown(chosen)}, which is none of the "
+                f"the partitioner chose {_chosen(chosen)}, which is none of the "
                 f"{len(everything)} partitions of topic {name!r}"
             )
         return index
@@ -371,8 +369,7 @@ class RecordAccumulator:
             self._refuse(topic.name, [record], error)
         except _ENDS_PROGRAM as error:
             # The record was taken out already, so nobody else could give it an outcome.
-            why = f"the partitioner raised {_shown(error)} for topic {topic.name!r}"
-            self._refuse(topic.name, [record], errors.RecordError(why))
+            self._refuse(topic.name, [record], errors.RecordError(_raised(error, topic.name)))
             raise
         return True
 
@@ -745,14 +742,20 @@ def _number(chosen: Any) -> int:
         return -1
 
 
-def _shown(thing: object) -> str:
-    """Return the `repr` of what the user's code has raised or returned; its type if that raises."""
-    try:
-        return repr(thing)
-    except _ENDS_PROGRAM:
-        raise
-    except BaseException:  # noqa: BLE001 - the object is the user's
-        return f"{type(thing).__name__}, whose repr() raises"
+def _raised(error: BaseException, topic: str) -> str:
+    """Say that the partitioner raised an error, without its text: that may have the record's key.
+
+    The error of a delivery that nobody looks at is logged, and no line of the log has a key.
+    """
+    return f"the partitioner raised {type(error).__name__} for topic {topic!r}"
+
+
+def _chosen(chosen: object) -> str:
+    """Name what the partitioner returned: a number of 32 bits itself, of anything else the type."""
+    number = _number(chosen)
+    if (isinstance(chosen, int) or number >= 0) and abs(number) < 1 << 31:
+        return str(number)
+    return f"a value of type {type(chosen).__name__}"
 
 
 def _not_written(error: BaseException) -> None:

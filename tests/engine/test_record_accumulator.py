@@ -174,15 +174,6 @@ def test_a_partitioner_is_told_all_partitions_and_those_that_have_a_leader() -> 
     assert calls[-1] == (None, [0, 1, 2, 3], [0, 1, 2, 3]), "no leader is better than none"
 
 
-@pytest.mark.parametrize("choice", [4, -1, "2", None, 2.0])
-def test_a_partitioner_that_chooses_no_partition_is_told_so(choice: Any) -> None:
-    rig = choosing(choice)
-    with pytest.raises(errors.RecordError, match="none of the 4 partitions of topic 't'") as raised:
-        rig.send(partition=None)
-    assert repr(choice) in str(raised.value)
-    assert rig.core.unsettled == 0
-
-
 def raising(error: BaseException) -> Callable[..., int]:
     """Return a partitioner that raises this error."""
 
@@ -198,7 +189,7 @@ def test_a_partitioner_that_raises_is_the_cause() -> None:
 
     rig = choosing(broken)
     with pytest.raises(
-        errors.RecordError, match=r"the partitioner raised KeyError\('no'\)"
+        errors.RecordError, match=r"the partitioner raised KeyError for topic 't'$"
     ) as error:
         rig.send(partition=None)
     assert isinstance(error.value.__cause__, KeyError)
@@ -241,9 +232,9 @@ class Odd:
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
-        (asyncio.CancelledError(), r"CancelledError\(\)"),
-        (GeneratorExit("over"), r"GeneratorExit\('over'\)"),
-        (HiddenError(), r"HiddenError, whose repr\(\) raises"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (GeneratorExit("over"), "GeneratorExit"),
+        (HiddenError(), "HiddenError"),
     ],
 )
 @pytest.mark.parametrize("known", [True, False])
@@ -266,11 +257,24 @@ def test_whatever_a_partitioner_raises_refuses_its_record(
     assert rig.core.unsettled == 0
 
 
-def test_a_choice_that_cannot_be_shown_is_named_by_its_type() -> None:
-    rig = choosing(Odd())
-    with pytest.raises(
-        errors.RecordError, match=r"chose Odd, whose repr\(\) raises, which is none"
-    ):
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [
+        (Odd(), "a value of type Odd"),
+        ("alice@example.com", "a value of type str"),
+        (None, "a value of type NoneType"),
+        (2.0, "a value of type float"),
+        pytest.param(10**5000, "a value of type int", id="huge"),
+        (4, "4"),
+        (-7, "-7"),
+    ],
+)
+def test_a_choice_that_is_no_partition_is_named_without_a_word_of_the_record(
+    chosen: Any, shown: str
+) -> None:
+    rig = choosing(chosen)
+    said = f"the partitioner chose {shown}, which is none of the 4 partitions of topic 't'$"
+    with pytest.raises(errors.RecordError, match=said):
         rig.send(partition=None)
     assert rig.core.unsettled == 0
 
@@ -292,7 +296,7 @@ def test_an_end_of_the_program_in_the_partitioner_loses_no_record(error: BaseExc
     rig.tick(1.0)
     assert lost.status is NOT_WRITTEN
     assert isinstance(lost.error, errors.RecordError)
-    assert repr(error) in str(lost.error)
+    assert f"the partitioner raised {type(error).__name__} for topic 'u'" in str(lost.error)
     assert missing.status is NOT_WRITTEN
     assert "there is no partition 7" in str(missing.error)
     rig.ack_all()
