@@ -319,10 +319,11 @@ class Incidents:
 class Repeats:
     """Counts the events of each kind, so that many of them do not become many lines."""
 
-    __slots__ = ("_kinds",)
+    __slots__ = ("_ended", "_kinds")
 
     def __init__(self) -> None:
         self._kinds: dict[LogLine, _Repeated] = {}
+        self._ended = False
 
     def admit(self, event: Event, now: float) -> bool:
         """Return whether a line is to be logged for an event; if not, the event is counted.
@@ -331,7 +332,7 @@ class Repeats:
             event: what happened.
             now: seconds.
         """
-        if event.phase is not Phase.ONCE:
+        if event.phase is not Phase.ONCE or self._ended:
             return True
         kind = self._kinds.get(event.line)
         if kind is None:
@@ -362,11 +363,29 @@ class Repeats:
             if kind.last is None:
                 del self._kinds[line]
                 continue
-            text = f"{kind.held} more in {now - kind.since:.0f} s; the last: {kind.last.text}"
-            fields = {"count": kind.held, "seconds": round(now - kind.since, 3)}
-            level = logging.INFO if line.burst == 1 else line.level
-            yield Event(line, text, Phase.CONTINUES, level, fields)
+            yield _counting(line, kind.held, kind.last, now - kind.since)
             kind.next_interval(now)
+
+    def end(self, now: float) -> list[Event]:
+        """Return a line for each kind of which events were counted; later ones are not counted.
+
+        Args:
+            now: seconds.
+        """
+        kinds, self._kinds = self._kinds, {}
+        self._ended = True
+        return [
+            _counting(line, kind.held, kind.last, now - kind.since)
+            for line, kind in kinds.items()
+            if kind.last is not None
+        ]
+
+
+def _counting(line: LogLine, count: int, last: Event, seconds: float) -> Event:
+    """Return the line that stands for some events of one kind, of which `last` was the last."""
+    text = f"{count} more in {seconds:.0f} s; the last: {last.text}"
+    level = logging.INFO if line.burst == 1 else line.level
+    return Event(line, text, Phase.CONTINUES, level, {"count": count, "seconds": round(seconds, 3)})
 
 
 class _Repeated:

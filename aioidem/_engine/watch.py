@@ -176,10 +176,15 @@ class OperatorWatch:
         return queued if self.wakes_at is None else min(queued, self.wakes_at)
 
     def close(self, now: float) -> None:
-        """Give the last lines of incidents to `Outcomes`, because the producer is closing."""
+        """Give the last lines to `Outcomes`, because the producer is closing.
+
+        They are those of incidents that are over, and those that stand for events not logged yet.
+        """
         self.look(now)
         for event in self._incidents.close():
             self._outcomes.add_event(self._counted(event))
+        for event in self._repeats.end(now):
+            self._outcomes.add_event(event)
 
     def take(self, now: float) -> list[Event]:
         """Take out the lines that are to be logged now; events that repeat too often are counted.

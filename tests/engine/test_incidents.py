@@ -403,6 +403,19 @@ def test_lines_that_go_on_are_never_counted_and_those_counted_are_due_at_the_nex
     assert due == [None, None, 11.0, 10.5]
 
 
+def test_what_was_counted_is_told_at_the_end_and_later_events_are_told_one_by_one() -> None:
+    repeats = Repeats()
+    for number in range(LogLine.DATA_LOSS.burst + 3):
+        repeats.admit(Event(LogLine.DATA_LOSS, f"loss {number}"), 5.0)
+    repeats.admit(Event(LogLine.EPOCH_BUMPED, "once"), 6.0)
+    [line] = repeats.end(7.25)
+    assert line.text == f"3 more in 2 s; the last: loss {LogLine.DATA_LOSS.burst + 2}"
+    assert (line.phase, line.level) == (Phase.CONTINUES, LogLine.DATA_LOSS.level)
+    assert line.fields == {"count": 3, "seconds": 2.25}
+    assert all(repeats.admit(Event(LogLine.DATA_LOSS, "late"), 8.0) for _ in range(20))
+    assert repeats.end(9.0) == []
+
+
 def test_in_later_intervals_no_event_is_logged_by_itself() -> None:
     """A kind whose first events are logged one by one is only counted while it goes on."""
     several = next(line for line in LogLine if line.burst > 1)

@@ -278,6 +278,16 @@ def test_the_last_look_of_a_closing_producer_ends_an_incident_that_is_over() -> 
     assert (ends.line, ends.phase, ends.fields["acked"]) == (LogLine.NO_BROKER, ENDS, 6)
 
 
+def test_a_closing_producer_tells_of_the_events_that_it_has_only_counted() -> None:
+    lookout = Lookout()
+    for number in range(LogLine.DATA_LOSS.burst + 2):
+        lookout.outcomes.event(LogLine.DATA_LOSS, f"loss {number}")
+    assert len(lookout.watch.take(50.0)) == LogLine.DATA_LOSS.burst
+    lookout.watch.close(51.0)
+    [line] = lookout.watch.take(51.0)
+    assert line.text == f"2 more in 1 s; the last: loss {LogLine.DATA_LOSS.burst + 1}"
+
+
 def test_an_incident_that_goes_on_does_not_end_with_the_producer() -> None:
     lookout = Lookout()
     lookout.fail(-1, OSError("refused"), 50.0)
