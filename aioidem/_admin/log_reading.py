@@ -177,7 +177,7 @@ class _Reading:
         self._incidents = incidents
         self._topic = incidents[0].topic
         self._partition = incidents[0].partition
-        self._expiration = DEFAULT_EXPIRATION
+        self._expiration = config.producer_id_expiration or DEFAULT_EXPIRATION
         self._leader: _Leader | None = None
         # The offset of the next page, and where the parts of the log that are to be read begin.
         self._offset = 0
@@ -432,8 +432,11 @@ class _Reading:
     async def _ask_expiration(self, asker: Asker) -> float:
         """Return the leader's `producer.id.expiration.ms` in seconds, or Kafka's default.
 
-        The default also counts if the broker's configs may not be read.
+        The option `producer_id_expiration` replaces it. The default also counts if the broker's
+        configs may not be read.
         """
+        if self._config.producer_id_expiration is not None:
+            return self._config.producer_id_expiration
         node_id = self._known_leader.node_id
 
         def make(connection: Connection) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import time
 from typing import Any, Literal
 
 import anyio
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.anyio
 Transport = Literal["tcp", "memory"]
 
 FETCH, METADATA, DELETE_RECORDS = 1, 3, 21
+HOUR = 3600.0
 IMPATIENT: dict[str, Any] = {"delivery_timeout": 3.0, "request_timeout": 1.0, "retry_backoff": 0.1}
 HASTY: dict[str, Any] = {"delivery_timeout": 1.0, "request_timeout": 0.2, "retry_backoff": 0.1}
 
@@ -484,6 +486,29 @@ async def test_an_incident_can_be_resolved_by_another_process(transport: Transpo
             config, incidents, timeout=10.0, wait_for_fence=False, connector=cluster.connector
         )
         assert [each.offset for each in found] == [1, 2]
+
+
+@bounded(60)
+@pytest.mark.parametrize("told", [None, HOUR])
+async def test_the_option_says_after_which_time_brokers_forget_a_producer(
+    transport: Transport, told: float | None
+) -> None:
+    """Its default is Kafka's, a day: then a batch of an hour ago still keeps late copies out."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster, **HASTY) as producer:
+            await producer.send("t", b"before")
+            [delivery] = await doubtful(cluster, producer, written=False)
+            await producer.send("t", b"after", timestamp=time.time() - HOUR)
+            error = delivery.exception()
+            assert error is not None
+            incident = _incident(error)
+            config = dataclasses.replace(producer.config, producer_id_expiration=told)
+        [found] = await resolve_incidents(
+            config, [incident], timeout=10.0, wait_for_fence=False, connector=cluster.connector
+        )
+        assert found.verdict is (Verdict.ABSENT if told is None else Verdict.UNDECIDED)
+        assert found.reason is (None if told is None else UndecidedReason.FORGOTTEN)
 
 
 def _seconds(count: float) -> Any:
