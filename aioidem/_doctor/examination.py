@@ -34,6 +34,7 @@ from aioidem._doctor.facts import (
     WantedRate,
     shown,
 )
+from aioidem._doctor.permissions import RETRIABLE
 from aioidem._doctor.probing import Probe
 from aioidem._doctor.questions import (
     MetadataSeen,
@@ -62,6 +63,7 @@ _MOST_AT_ONCE: Final = 32
 _MOST_BROKERS: Final = 300
 """The most brokers that are asked: a cluster has fewer, but a hostile one may name any number."""
 _ROUND_TRIPS: Final = 5
+_COORDINATOR_ATTEMPTS: Final = 6
 _TELEMETRY: Final = 71
 """GetTelemetrySubscriptions (KIP-714), which a broker offers if it takes clients' metrics."""
 
@@ -265,25 +267,41 @@ class _Examination:
 
     async def _single_questions(self, session: Session) -> None:
         config, versions = self._config, session.versions
-        if config.enable_idempotence and versions.supports(ApiKey.INIT_PRODUCER_ID):
-            # The producer's own transactional id would fence a producer that runs.
+        key = config.transactional_id
+        # With its transactional id, InitProducerId would fence a producer that runs; without it,
+        # brokers may want another permission than the producer needs.
+        idempotent = config.enable_idempotence and key is None
+        if idempotent and versions.supports(ApiKey.INIT_PRODUCER_ID):
             version = versions.choose(ApiKey.INIT_PRODUCER_ID)
             answer = await session.ask(
                 ApiKey.INIT_PRODUCER_ID, lambda _: producer_id_request(version)
             )
             self._producer_id_error = producer_id_answer(answer).error_code
-        key = config.transactional_id
         if key is not None and versions.supports(ApiKey.FIND_COORDINATOR):
-            version = versions.choose(ApiKey.FIND_COORDINATOR)
+            await self._find_coordinator(session, key)
+        if versions.supports(ApiKey.DESCRIBE_QUORUM):
+            sent_at = self._wall_clock()
+            answer = await session.ask(ApiKey.DESCRIBE_QUORUM, quorum_asked)
+            self._note_clock(quorum_clock(answer), sent_at, self._wall_clock())
+
+    async def _find_coordinator(self, session: Session, key: str) -> None:
+        """Ask for the transaction coordinator, again while the answer is an error that passes.
+
+        The first time in a cluster, brokers first have to create the coordinators' topic.
+        """
+        config, version = self._config, session.versions.choose(ApiKey.FIND_COORDINATOR)
+        pause = config.retry_backoff
+        for attempt in range(_COORDINATOR_ATTEMPTS):
+            if attempt:
+                await anyio.sleep(pause)
+                pause = min(2 * pause, config.retry_backoff_max)
             answer = await session.ask(
                 ApiKey.FIND_COORDINATOR,
                 lambda _: coordinator_request(version, key, CoordinatorKey.TRANSACTION),
             )
             self._transactional_error = coordinator_answer(answer, key).error_code
-        if versions.supports(ApiKey.DESCRIBE_QUORUM):
-            sent_at = self._wall_clock()
-            answer = await session.ask(ApiKey.DESCRIBE_QUORUM, quorum_asked)
-            self._note_clock(quorum_clock(answer), sent_at, self._wall_clock())
+            if self._transactional_error not in RETRIABLE:
+                return
 
     def _note_clock(
         self, controller: tuple[int, float] | None, sent_at: float, answered_at: float

@@ -132,13 +132,14 @@ class BrokerSeen(NamedTuple):
 
 
 class PartitionSeen(NamedTuple):
-    """One partition; ``leader`` is -1 if there is none."""
+    """One partition; ``leader`` is -1 if there is none; ``error_code`` is that of its Metadata."""
 
     partition: int
     leader: int
     replicas: tuple[int, ...] = ()
     in_sync: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
+    error_code: int = 0
 
 
 class Granted(NamedTuple):

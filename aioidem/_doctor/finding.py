@@ -70,6 +70,7 @@ class FindingName(Enum):
     # Permissions.
     PRODUCER_ID_REFUSED = "producer-id-refused"
     TRANSACTIONAL_ID_REFUSED = "transactional-id-refused"
+    COORDINATOR_MISSING = "coordinator-missing"
     TOPIC_NOT_FOUND = "topic-not-found"
     TOPIC_NOT_VISIBLE = "topic-not-visible"
     WRITE_NOT_GRANTED = "write-not-granted"
@@ -84,6 +85,7 @@ class FindingName(Enum):
     BUFFER_TOO_SMALL = "buffer-too-small"
     # Replicas.
     NO_LEADER = "no-leader"
+    LISTENER_MISSING = "listener-missing"
     TOO_FEW_IN_SYNC = "too-few-in-sync"
     REPLICA_OFFLINE = "replica-offline"
     NO_SPARE_REPLICA = "no-spare-replica"

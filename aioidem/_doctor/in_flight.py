@@ -122,12 +122,27 @@ def _grown_batch(facts: Facts, topic: TopicSeen) -> int:
 def _window(facts: Facts, topic: TopicSeen, windows: set[int]) -> Finding:
     said = " to ".join(str(each) for each in sorted({min(windows), max(windows)}))
     named = any(RETAIN in each.values for each in facts.topic_configs(topic.name))
-    why = f"KIP-1269: {RETAIN}" if named else "no KIP-1269"
     return Finding(
         _N.WINDOW,
         Severity.OK,
-        f"{topic.name}: {said} batches of a partition may be in flight ({why})",
+        f"{topic.name}: {said} batches of a partition may be in flight ({_why(facts, named)})",
     )
+
+
+def _why(facts: Facts, named: bool) -> str:
+    if facts.config.window_discovery == "off":
+        return "window_discovery is off"
+    if named:
+        return f"KIP-1269: {RETAIN}"
+    speaks = [
+        each.produce is not None and each.produce[1] >= PRODUCE_WITH_WINDOW
+        for each in facts.brokers
+    ]
+    if not any(speaks):
+        return "no KIP-1269"
+    if facts.config.window_discovery == "on":
+        return "KIP-1269: perhaps more, which the producer learns; --write-to shows it"
+    return "KIP-1269, but what the topic retains is not told to this client"
 
 
 def _withheld(facts: Facts, topic: TopicSeen) -> Iterator[Finding]:

@@ -11,14 +11,14 @@ from aioidem._doctor.facts import Facts, TopicSeen
 from aioidem._doctor.finding import Finding, FindingName, Severity
 from aioidem.errors import error_for_code
 
-__all__ = ["DENIED", "permission_findings"]
+__all__ = ["DENIED", "RETRIABLE", "permission_findings"]
 
 _N = FindingName
 DENIED: Final = frozenset(
     {ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed}
 )
 _MISSING: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
-_RETRIABLE: Final = frozenset(
+RETRIABLE: Final[frozenset[int]] = frozenset(
     {
         ErrorCode.coordinator_not_available,
         ErrorCode.coordinator_load_in_progress,
@@ -41,7 +41,7 @@ def _code(code: int) -> str:
 
 def _refused(code: int | None) -> TypeGuard[int]:
     """Return whether a broker answered, and with an error that does not pass."""
-    return not (code is None or code == ErrorCode.none or code in _RETRIABLE)
+    return not (code is None or code == ErrorCode.none or code in RETRIABLE)
 
 
 def _producer_id(facts: Facts) -> Iterator[Finding]:
@@ -60,6 +60,16 @@ def _producer_id(facts: Facts) -> Iterator[Finding]:
 
 def _transactional_id(facts: Facts) -> Iterator[Finding]:
     code = facts.transactional_error
+    if code is not None and code in RETRIABLE:
+        yield Finding(
+            _N.COORDINATOR_MISSING,
+            Severity.WARNING,
+            f"FindCoordinator for the transactional id was answered {_code(code)}, several times",
+            "A transactional producer waits for its coordinator, and its start fails after "
+            "max_block.",
+            "Check that transaction.state.log.replication.factor is not above the number of "
+            "brokers, and that the partitions of __transaction_state have leaders.",
+        )
     if not _refused(code):
         return
     yield Finding(

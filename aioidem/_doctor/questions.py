@@ -107,6 +107,7 @@ def _topic(topic: Any) -> TopicSeen:
                 tuple(map(int, part.replica_nodes)),
                 tuple(map(int, part.isr_nodes)),
                 tuple(map(int, getattr(part, "offline_replicas", ()))),
+                int(part.error_code),
             )
             for part in sorted(topic.partitions, key=lambda part: int(part.partition_index))
         ),

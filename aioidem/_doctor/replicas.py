@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._doctor.facts import Facts, PartitionSeen, TopicSeen
 from aioidem._doctor.finding import Finding, FindingName, Severity
 
@@ -48,7 +50,17 @@ def _which(topic: TopicSeen, chosen: Callable[[PartitionSeen], bool]) -> str:
 
 
 def _leaders(topic: TopicSeen) -> Iterator[Finding]:
-    if which := _which(topic, lambda part: part.leader < 0):
+    if which := _which(topic, _without_listener):
+        brokers = sorted({b for p in topic.partitions if _without_listener(p) for b in p.replicas})
+        yield Finding(
+            _N.LISTENER_MISSING,
+            Severity.ERROR,
+            f"{which}: the leader has no listener of the name that this client is connected to",
+            "Records for them wait, and end NOT_WRITTEN at their delivery_timeout.",
+            "Compare listeners and advertised.listeners of the brokers that have replicas, "
+            f"{', '.join(map(str, brokers))}, with those of the bootstrap servers.",
+        )
+    if which := _which(topic, lambda part: part.leader < 0 and not _without_listener(part)):
         yield Finding(
             _N.NO_LEADER,
             Severity.ERROR,
@@ -57,6 +69,10 @@ def _leaders(topic: TopicSeen) -> Iterator[Finding]:
             "kafka-topics.sh --describe --unavailable-partitions, and start one of the replicas "
             "that were in sync last. An unclean election would lose records.",
         )
+
+
+def _without_listener(part: PartitionSeen) -> bool:
+    return part.error_code == ErrorCode.listener_not_found
 
 
 def _offline(topic: TopicSeen) -> Iterator[Finding]:

@@ -64,7 +64,15 @@ async def test_a_topic_that_the_client_may_not_see() -> None:
     assert bad(found) == {Name.TOPIC_NOT_VISIBLE}
 
 
-async def test_a_client_that_may_not_read_configs() -> None:
+@pytest.mark.parametrize(
+    ("discovery", "why"),
+    [
+        ("auto", "5 batches of a partition may be in flight (KIP-1269, but what the topic retains"),
+        ("on", "5 batches of a partition may be in flight (KIP-1269: perhaps more, which"),
+        ("off", "5 batches of a partition may be in flight (window_discovery is off)"),
+    ],
+)
+async def test_a_client_that_may_not_read_configs(discovery: str, why: str) -> None:
     """Without DESCRIBE_CONFIGS a window above five batches may be withheld, and more is unknown."""
 
     def denied(result: Any) -> Any:
@@ -75,8 +83,10 @@ async def test_a_client_that_may_not_read_configs() -> None:
     async with EmbeddedCluster(retain=20) as cluster:
         cluster.create_topic("t")
         cluster.intercept(config_answers(denied, denied))
-        found = await findings(cluster.bootstrap_servers, "t")
-    assert bad(found) == {Name.CONFIGS_NOT_GRANTED, Name.WINDOW_WITHHELD}
+        found = await findings(cluster.bootstrap_servers, "t", window_discovery=discovery)
+    withheld = {Name.WINDOW_WITHHELD} if discovery == "auto" else set()
+    assert bad(found) == {Name.CONFIGS_NOT_GRANTED} | withheld
+    assert why in found[Name.WINDOW].seen
     assert found[Name.EXPIRATION_UNKNOWN].severity is Severity.NOTE
 
 
@@ -119,6 +129,48 @@ async def test_a_transactional_id_that_is_refused() -> None:
     assert asked == {None}
 
 
+@pytest.mark.parametrize("passes_after", [3, None])
+async def test_a_coordinator_that_is_not_there_yet_is_asked_for_again(
+    passes_after: int | None,
+) -> None:
+    """Brokers create the coordinators' topic at the first question; they may be unable to."""
+    asked = 0
+
+    def not_yet(answer: Any) -> Any:
+        code = ErrorCode.coordinator_not_available
+        found = (replaced(each, error_code=code) for each in answer.coordinators)
+        return replaced(answer, coordinators=tuple(found))
+
+    def hook(seen: RequestSeen) -> Action | None:
+        nonlocal asked
+        if seen.api_key != FIND_COORDINATOR:
+            return None
+        asked += 1
+        return Rewrite(not_yet) if passes_after is None or asked <= passes_after else None
+
+    async with EmbeddedCluster() as cluster:
+        cluster.intercept(hook)
+        found = await findings(
+            cluster.bootstrap_servers, transactional_id="orders-1", retry_backoff=0.01
+        )
+    assert bad(found) == (set() if passes_after else {Name.COORDINATOR_MISSING})
+    assert asked == (4 if passes_after else 6)
+
+
+async def test_with_a_transactional_id_no_permission_for_another_producer_id_is_needed() -> None:
+    def hook(seen: RequestSeen) -> Action | None:
+        asked.add(seen.api_key)
+        return None
+
+    asked: set[int] = set()
+    async with EmbeddedCluster() as cluster:
+        cluster.intercept(hook)
+        await findings(cluster.bootstrap_servers, transactional_id="orders-1")
+        assert INIT_PRODUCER_ID not in asked
+        await findings(cluster.bootstrap_servers)
+    assert INIT_PRODUCER_ID in asked
+
+
 async def test_a_topic_that_does_not_exist_is_not_created() -> None:
     async with EmbeddedCluster() as cluster:
         found = await findings(cluster.bootstrap_servers, "typo")
@@ -136,6 +188,33 @@ async def test_a_partition_without_leader() -> None:
         found = await findings(cluster.bootstrap_servers, "t")
     assert bad(found) == {Name.NO_LEADER, Name.REPLICA_OFFLINE}
     assert "t: partition 1:" in found[Name.NO_LEADER].seen
+
+
+async def test_a_leader_without_the_client_s_listener() -> None:
+    """Kafka names no leader then, though all brokers run."""
+
+    def unlisted(answer: Any) -> Any:
+        code = ErrorCode.listener_not_found
+        topics = tuple(
+            replaced(
+                topic,
+                partitions=tuple(
+                    replaced(part, error_code=code, leader_id=-1)
+                    if part.partition_index == 1
+                    else part
+                    for part in topic.partitions
+                ),
+            )
+            for topic in answer.topics
+        )
+        return replaced(answer, topics=topics)
+
+    async with EmbeddedCluster(brokers=2) as cluster:
+        cluster.create_topic("t", partitions=2)
+        cluster.intercept(rewriting(METADATA, unlisted))
+        found = await findings(cluster.bootstrap_servers, "t")
+    assert bad(found) == {Name.LISTENER_MISSING}
+    assert found[Name.LISTENER_MISSING].seen.startswith("t: partition 1: the leader has no listen")
 
 
 async def test_too_few_replicas_in_sync() -> None:
