@@ -38,7 +38,7 @@ from aioidem._broker.transaction import Identity
 from aioidem._broker.transaction_support import Support, admit
 from aioidem._protocol.produce_v14 import tagged_retained
 from aioidem._records import ReadRecord, read_batches
-from aioidem.errors import ProtocolError
+from aioidem.errors import ProtocolError, UnsupportedCodecError
 
 __all__ = ["handle"]
 
@@ -399,6 +399,8 @@ def _records(data: bytes | memoryview) -> list[ReadRecord]:
         return read_batches(data)[0].records()
     except ProtocolError as error:
         raise RefusedError(ErrorCode.corrupt_message, str(error)) from None
+    except UnsupportedCodecError as error:  # Kafka has every codec
+        raise RefusedError(ErrorCode.unsupported_compression_type, str(error)) from None
 
 
 def _settle(outcome: _Outcome, broker: Broker) -> None:

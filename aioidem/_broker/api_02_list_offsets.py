@@ -18,6 +18,7 @@ from aioidem._broker.partition import Partition
 from aioidem._broker.requests import Context, Now, Reply
 from aioidem._broker.topology import Broker
 from aioidem._records import read_batches
+from aioidem.errors import ProtocolError, UnsupportedCodecError
 
 __all__ = ["handle"]
 
@@ -99,7 +100,10 @@ def _find(partition: Partition, timestamp: int, *, stable: bool) -> tuple[int, i
 
 
 def _in_batch(batch: StoredBatch, timestamp: int, start: int) -> tuple[int, int, int]:
-    for record in read_batches(batch.wire())[0].records():
-        if record.timestamp_ms >= timestamp and record.offset >= start:
-            return record.timestamp_ms, record.offset, batch.leader_epoch
+    try:
+        for record in read_batches(batch.wire())[0].records():
+            if record.timestamp_ms >= timestamp and record.offset >= start:
+                return record.timestamp_ms, record.offset, batch.leader_epoch
+    except (ProtocolError, UnsupportedCodecError):
+        pass  # the codec is not installed here, or the records are not what their header says
     return batch.max_timestamp_ms, batch.last_offset, batch.leader_epoch

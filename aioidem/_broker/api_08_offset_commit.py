@@ -38,6 +38,8 @@ def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) 
         for part in wanted_topic.partitions:
             known = topic is not None and topic.partition(part.partition_index) is not None
             code = refused if known else unknown
+            if code is ErrorCode.none and _offset(part).too_large:
+                code = ErrorCode.offset_metadata_too_large
             if topic is not None and code is ErrorCode.none:
                 where = topic.name, part.partition_index
                 cluster.groups.commit(request.group_id, where, _offset(part))

@@ -39,10 +39,15 @@ def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) 
     code = ErrorCode.none
     if known:
         code = _refused(cluster, broker, request, context.api_version)
+    codes = dict.fromkeys(known, code)
     if code is ErrorCode.none:
         producer = Identity(request.producer_id, request.producer_epoch)
         for where, part in known.items():
-            cluster.groups.commit(request.group_id, where, _offset(part), producer)
+            offset = _offset(part)
+            if offset.too_large:
+                codes[where] = ErrorCode.offset_metadata_too_large
+            else:
+                cluster.groups.commit(request.group_id, where, offset, producer)
     unknown = ErrorCode.unknown_topic_or_partition
     topics = [
         {
@@ -50,7 +55,7 @@ def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) 
             "partitions": [
                 {
                     "partition_index": part.partition_index,
-                    "error_code": code if (topic.name, part.partition_index) in known else unknown,
+                    "error_code": codes.get((topic.name, part.partition_index), unknown),
                 }
                 for part in topic.partitions
             ],

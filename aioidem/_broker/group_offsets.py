@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from aioidem._broker.transaction import Identity
 
-__all__ = ["Committed", "GroupOffsets", "TopicPartition"]
+__all__ = ["MOST_METADATA", "Committed", "GroupOffsets", "TopicPartition"]
 
 TopicPartition: TypeAlias = tuple[str, int]
+
+
+MOST_METADATA: Final = 4096
+"""The most characters of a commit's metadata; Kafka counts characters too."""
 
 
 class Committed(NamedTuple):
@@ -26,6 +30,11 @@ class Committed(NamedTuple):
     leader_epoch: int
     metadata: str | None
     order: int = 0
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the metadata is longer than `offset.metadata.max.bytes` allows by default."""
+        return len(self.metadata or "") > MOST_METADATA
 
 
 class GroupOffsets:

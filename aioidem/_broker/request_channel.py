@@ -11,6 +11,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._broker.cluster import Cluster
 from aioidem._broker.dispatch import HANDLERS
 from aioidem._broker.entities import Entity
@@ -221,10 +223,10 @@ class RequestChannel:
                 pending.rewrite = change
                 self._serve(now, pending)
             case Refuse(code, only):
-                pending.forced = Override(code, only)
+                pending.forced = Override(ErrorCode(code), only)
                 self._serve(now, pending)
             case AfterAppend(code, only):
-                pending.afterwards = Override(code, only)
+                pending.afterwards = Override(ErrorCode(code), only)
                 self._serve(now, pending)
 
     def _resume(self, now: float, held: tuple[Pending, Action | None]) -> None:

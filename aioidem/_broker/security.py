@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import quote
 
 import anyio
@@ -43,6 +43,8 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "
 _HANDSHAKE, _API_VERSIONS, _AUTHENTICATE = 17, 18, 36
 _BETWEEN_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 10.0
+_LATEST: Final = 253402300800
+"""The year 10000, in seconds since the epoch."""
 
 
 class SaslRefusedError(Exception):
@@ -245,12 +247,18 @@ class _OAuthServer(_Server):
         if self._refused:
             raise SaslRefusedError('{"status":"invalid_token"}')
         claims = _claims(message)
-        if claims is None or float(claims.get("exp", 0)) <= wall:
+        expires = None if claims is None else claims.get("exp")
+        if claims is None or not _is_time(expires) or expires <= wall:
             self._refused = True
             return b'{"status":"invalid_token"}'
         self.principal = str(claims["sub"])
-        self.lifetime = float(claims["exp"]) - wall
+        self.lifetime = expires - wall
         return b""
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """Return whether a claim is a number of seconds since the epoch, before the year 10000."""
+    return isinstance(value, int | float) and 0 <= value < _LATEST
 
 
 def _claims(message: bytes) -> dict[str, Any] | None:
@@ -260,10 +268,12 @@ def _claims(message: bytes) -> dict[str, Any] | None:
         return None
     try:
         _, payload, signature = parts[1].removeprefix("auth=Bearer ").split(".")
-        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=="))
+        claims: Any = json.loads(base64.urlsafe_b64decode(payload + "=="))
     except ValueError:
         return None
-    return claims if not signature and claims.get("sub") else None
+    if not isinstance(claims, dict) or signature or not claims.get("sub"):
+        return None
+    return claims
 
 
 class _AwsServer(_Server):
@@ -272,7 +282,9 @@ class _AwsServer(_Server):
         self._keys = security.users
 
     def step(self, message: bytes, _wall: float, /) -> bytes:
-        fields: dict[str, str] = json.loads(message)
+        fields = json.loads(message)
+        if not isinstance(fields, dict) or not all(isinstance(v, str) for v in fields.values()):
+            raise SaslRefusedError("not a message of the mechanism")
         access_key = fields["x-amz-credential"].split("/")[0]
         secret = self._keys.get(access_key)
         if secret is None or not hmac.compare_digest(

@@ -197,7 +197,11 @@ class ClusterServer:
         stream = await self._security.shield(raw)
         if stream is None:
             return
-        connection = self._state.connect(broker.id)
+        try:
+            connection = self._state.connect(broker.id)
+        except ConnectionRefusedError:  # the broker was stopped during the client's handshake
+            await anyio.aclose_forcefully(stream)
+            return
         channel = self._channels[connection.id] = _Channel(stream)
         try:
             async with anyio.create_task_group() as tasks:

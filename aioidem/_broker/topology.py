@@ -165,6 +165,7 @@ class Topology:
         self.check_topic_name(name)
         if name in self.topics:
             raise RefusedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        self._check_collision(name)
         overrides = dict(configs or {})
         validate(TOPIC_CONFIGS, overrides.items(), retains=retains)
         plan = self._place(partitions, replication, assignments)
@@ -275,6 +276,19 @@ class Topology:
             raise RefusedError(
                 ErrorCode.invalid_topic_exception, f"Topic name is illegal: {name!r}"
             )
+
+    def _check_collision(self, name: str) -> None:
+        """Refuse a name that differs from a topic's only by dots for underscores.
+
+        The names of metrics have underscores for dots, so both topics would share them.
+        """
+        shared = name.replace(".", "_")
+        for other in self.topics if shared != name or "_" in name else ():
+            if other.replace(".", "_") == shared:
+                raise RefusedError(
+                    ErrorCode.invalid_topic_exception,
+                    f"Topic '{name}' collides with existing topic: {other}",
+                )
 
     def partitions(self) -> list[Partition]:
         """Return the partitions of all topics."""

@@ -143,8 +143,13 @@ class LogRecord(NamedTuple):
 
 
 def log_records(topic: str, partition: int, batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
-    """Yield a partition's records from its batches."""
+    """Yield a partition's records from its batches; a transaction's markers have none.
+
+    Records of aborted transactions are among them. `EmbeddedCluster.records` can leave them out.
+    """
     for batch in batches:
+        if batch.control:
+            continue
         for record in batch.records():
             yield LogRecord(topic, partition, record.offset, record.value)
 
@@ -235,9 +240,15 @@ def check_history(
         rows: One row per record that was sent.
         log: All records of all partitions, each partition in log order.
         expect: Anomalies that are not violations; None: every anomaly is a violation.
+
+    Raises:
+        ValueError: Two rows have the same value, so one record could stand for both.
     """
     expect = expect or Expectations()
-    known = {row.value: row for row in rows}
+    known: dict[ValueId, Row] = {}
+    for row in rows:
+        if known.setdefault(row.value, row) is not row:
+            raise ValueError(f"two rows have the same value: {row.value}")
     found: dict[ValueId, list[_Found]] = {}
     wrong = list(_index(log, known, found))
     for row in known.values():

@@ -254,6 +254,21 @@ async def test_a_stopped_broker_ends_its_connections_and_returns_at_the_same_add
             assert codes == [ErrorCode.out_of_order_sequence_number, ErrorCode.none, ErrorCode.none]
 
 
+async def test_a_broker_that_stops_while_a_client_connects_ends_that_connection_alone() -> None:
+    """The stream was accepted, and the broker is gone before it is served."""
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=2, transport="memory") as cluster:
+            cluster.create_topic("t", partitions=2)
+            host, _, port = cluster.bootstrap_servers.split(",")[0].rpartition(":")
+            stream = await cluster.connector.connect(host, int(port))
+            await cluster.stop_broker(0)
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await stream.receive()
+            async with connected(cluster, 1) as wire:
+                answer = await wire.produce(idempotent_batch(0))
+                assert only_partition(answer).error_code == ErrorCode.not_leader_or_follower
+
+
 async def test_a_killed_broker_knows_the_last_batch_when_it_is_back(transport: Transport) -> None:
     """A killed broker remembers each producer's last batch after its restart."""
     with anyio.fail_after(BOUND):

@@ -15,6 +15,7 @@ from aioidem._broker.entities import Entity
 from aioidem._broker.versions import VERSIONS, announced
 from aioidem._broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
 from aioidem._records import read_batches
+from aioidem._records.checksum import crc32c
 
 ZERO = timedelta(0)
 NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -591,6 +592,18 @@ def test_an_offset_by_time_may_be_inside_a_batch(client: VirtualClient) -> None:
     assert (part.offset, part.timestamp) == (4, START_MS + 200)
 
 
+def test_an_offset_by_time_is_the_last_of_a_batch_whose_records_cannot_be_read(
+    client: VirtualClient,
+) -> None:
+    """Brokers take such batches: they check the header, and do not look at compressed records."""
+    data = bytearray(idempotent_batch(3, timestamps_ms=[START_MS + 100, START_MS + 200]))
+    data[22] = 2  # the attributes' lower byte: these plain records are said to be snappy's
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    assert client.produce(bytes(data)).error_code == ErrorCode.none
+    ((part,),) = [t.partitions for t in client.ask(2, 7, offsets_request(START_MS + 150)).topics]
+    assert (part.offset, part.timestamp) == (4, START_MS + 200)
+
+
 def test_list_offsets_is_the_leaders_to_answer(client: VirtualClient) -> None:
     """ListOffsets is refused by a broker that does not lead the partition in that leader epoch."""
 
@@ -658,6 +671,18 @@ def test_all_offsets_of_a_group_are_fetched_without_naming_topics(
     mine, other = answer.groups
     assert [(t.name, t.partitions[0].committed_offset) for t in mine.topics] == [("t", 7)]
     assert other.topics == ()
+
+
+def test_metadata_of_a_commit_has_a_limit(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """Kafka's `offset.metadata.max.bytes`, 4096 by default; nothing is stored beyond it."""
+    codes = []
+    for length in (4096, 4097):
+        values = commit_request(cluster, length)
+        values["topics"][0]["partitions"][0]["committed_metadata"] = "x" * length
+        codes.append(client.ask(8, 9, values).topics[0].partitions[0].error_code)
+    assert codes == [ErrorCode.none, ErrorCode.offset_metadata_too_large]
+    answer = client.ask(9, 9, committed_request(cluster))
+    assert answer.groups[0].topics[0].partitions[0].committed_offset == 4096
 
 
 def test_a_commit_for_something_unknown_is_refused(
@@ -862,6 +887,21 @@ def test_a_topic_that_cannot_be_is_refused(
     assert answer.error_code == code
     assert answer.error_message
     assert list(cluster.state.topics) == ["t"]
+
+
+def test_names_that_differ_only_by_dots_and_underscores_collide(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    """The first of them stays: Kafka refuses the others, whoever creates them."""
+    codes = [
+        create(client, creation(name))[0].error_code
+        for name in ("a.b_c", "a_b.c", "a.b_c", "a.b.c.d", "a-b_c")
+    ]
+    collides, none = ErrorCode.invalid_topic_exception, ErrorCode.none
+    assert codes == [none, collides, ErrorCode.topic_already_exists, none, none]
+    asked = metadata(client, topics=[{"name": "a.b.c", "topic_id": None}])
+    assert asked.topics[0].error_code == collides
+    assert "a.b.c" not in cluster.state.topics
 
 
 def test_a_name_given_twice_fails_once(cluster: VirtualCluster, client: VirtualClient) -> None:

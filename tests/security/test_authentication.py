@@ -7,6 +7,7 @@ on each event loop, over TCP.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 import threading
@@ -36,6 +37,7 @@ from aioidem.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+from tests.broker.wire import connected
 
 from .tools import USERS, Authority, AwsSession, bounded, password, sasl, token
 
@@ -195,6 +197,43 @@ async def test_a_megabyte_is_all_that_is_taken_before_the_end_of_the_exchange() 
         cluster.intercept(flood)
         with pytest.raises(ProtocolError, match="frame of 65540 bytes announced; 1 to 65536"):
             await of(cluster, **password("PLAIN")).start()
+
+
+def bearer(claims: bytes) -> bytes:
+    """Return the OAUTHBEARER message with an unsigned token of these claims."""
+    payload = base64.urlsafe_b64encode(claims).rstrip(b"=")
+    return b"n,,\x01auth=Bearer e30." + payload + b".\x01\x01"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "message"),
+    [
+        ("AWS_MSK_IAM", b"[]"),
+        ("AWS_MSK_IAM", b"1"),
+        ("AWS_MSK_IAM", b'{"x-amz-credential": 1}'),
+        ("OAUTHBEARER", bearer(b"[1]")),
+        ("OAUTHBEARER", bearer(b'{"sub": "a", "exp": null}')),
+        ("OAUTHBEARER", bearer(b'{"sub": "a", "exp": "9"}')),
+        ("OAUTHBEARER", bearer(b'{"sub": "a", "exp": Infinity}')),
+        ("OAUTHBEARER", bearer(b'{"sub": "a", "exp": NaN}')),
+        ("OAUTHBEARER", b"\xff"),
+    ],
+)
+@bounded(30)
+async def test_a_message_that_no_client_sends_ends_its_connection_alone(
+    mechanism: str, message: bytes
+) -> None:
+    """The embedded broker refuses it and serves others."""
+    async with brokers(mechanism) as cluster, connected(cluster) as wire:
+        await wire.ask(HANDSHAKE, 1, {"mechanism": mechanism})
+        answer = await wire.ask(AUTHENTICATE, 2, {"auth_bytes": message})
+        if not answer.error_code:  # OAUTHBEARER's refusal has an empty answer of the client's
+            assert answer.auth_bytes == b'{"status":"invalid_token"}'
+            answer = await wire.ask(AUTHENTICATE, 2, {"auth_bytes": b"\x01"})
+        assert answer.error_code == ErrorCode.sasl_authentication_failed
+        assert await wire.ended()
+        async with of(cluster, **credentials(mechanism)) as producer:
+            await producer.send("t", b"v")
 
 
 @pytest.mark.parametrize("answer", [b"", b"v=AAAA", b"e=other-error"])
