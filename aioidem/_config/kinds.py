@@ -185,7 +185,7 @@ class Text(NamedTuple):
             raise RefusedValue from None
         if not 1 <= size <= 32767:
             raise RefusedValue
-        return value
+        return str.__str__(value)
 
     def parse(self, text: str) -> str:
         return text
@@ -198,8 +198,10 @@ class Pem(NamedTuple):
     allowed_text: str = "a text that is not empty"
 
     def accept(self, value: object) -> str | None:
-        if value is None or (isinstance(value, str) and value):
-            return value
+        if value is None:
+            return None
+        if isinstance(value, str) and value:
+            return str.__str__(value)
         raise RefusedValue
 
     def parse(self, text: str) -> str:
@@ -257,7 +259,7 @@ class Choice(NamedTuple):
             return None
         if not isinstance(value, str) or value not in self.words:
             raise RefusedValue
-        return value
+        return str.__str__(value)
 
     def parse(self, text: str) -> str:
         return text
@@ -274,7 +276,7 @@ class Acks(NamedTuple):
             return -1
         if not isinstance(value, int) or isinstance(value, bool) or value not in {-1, 0, 1}:
             raise RefusedValue
-        return value
+        return int(value)
 
     def parse(self, text: str) -> str | int:
         return text if text == "all" else _whole_number(text)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from aioidem._config.kinds import Hidden
-from aioidem._config.options import OPTIONS, Option
+from aioidem._config.options import OPTIONS, SOURCES_OF_SECRETS, Option
 from aioidem._config.quoting import quoted
 from aioidem.errors import ConfigError
 
@@ -84,11 +84,14 @@ _NAMED_IN_ADVICE: Final = MappingProxyType(
 def illegal(name: str, value: object, allowed: str) -> ConfigError:
     """Return the error for an illegal value, under the name that the caller used.
 
-    The value of a secret is not shown.
+    The value of a secret is not shown, nor what was given in place of the source of a secret.
     """
     field = BY_PROPERTY.get(name) or BY_KEYWORD.get(name) or name
     hidden = field in OPTIONS and isinstance(OPTIONS[field].kind, Hidden)
-    shown = "***" if hidden else quoted(value)
+    if field in SOURCES_OF_SECRETS:
+        shown = f"<{type(value).__name__}>"
+    else:
+        shown = "***" if hidden else quoted(value)
     return ConfigError(f"{name}={shown}: expected {allowed}")
 
 

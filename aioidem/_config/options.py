@@ -38,6 +38,7 @@ from aioidem.partitioner import Partitioner
 __all__ = [
     "OPTIONS",
     "SECTIONS",
+    "SOURCES_OF_SECRETS",
     "BrokerDedup",
     "CompressionType",
     "InDoubt",
@@ -570,6 +571,14 @@ OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
     {name: option for section in SECTIONS.values() for name, option in section.items()}
 )
 """The options by native name."""
+
+
+SOURCES_OF_SECRETS: Final = frozenset(
+    {"sasl_credentials", "sasl_oauth_token_provider", "sasl_aws_session"}
+)
+"""Options whose values give secrets. Who mistakes one passes the secret itself, so no message and
+no `repr` shows what was passed.
+"""
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -138,15 +138,17 @@ class ProducerConfig:
     sasl_mechanism: SaslMechanism | None = None
     sasl_username: str | None = None
     sasl_password: Secret[str] | None = None
-    sasl_credentials: Callable[[], object] | None = None
+    sasl_credentials: Callable[[], object] | None = dataclasses.field(default=None, repr=False)
     sasl_allow_plaintext: bool = False
-    sasl_oauth_token_provider: TokenProvider | Callable[[], object] | None = None
-    sasl_oauthbearer_token_endpoint_url: str | None = None
+    sasl_oauth_token_provider: TokenProvider | Callable[[], object] | None = dataclasses.field(
+        default=None, repr=False
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = dataclasses.field(default=None, repr=False)
     sasl_oauthbearer_client_id: str | None = None
     sasl_oauthbearer_client_secret: Secret[str] | None = None
     sasl_oauthbearer_scope: str | None = None
     sasl_aws_region: str | None = None
-    sasl_aws_session: object | None = None
+    sasl_aws_session: object | None = dataclasses.field(default=None, repr=False)
     sasl_kerberos_service_name: str = "kafka"
     sasl_kerberos_domain_name: str | None = None
 

@@ -16,6 +16,7 @@ that takes a string would print it).
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import AnyStr, Generic, NoReturn, ParamSpec, Self, TypeVar
 
@@ -113,20 +114,21 @@ def without_frames(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        handled = sys.exception()  # the caller's own; its frames are the caller's to keep
         try:
             return function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - it is raised again
             failure = error
         del args, kwargs  # this frame stays in the traceback
-        _forget_frames(failure)
+        _forget_frames(failure, handled)
         raise failure
 
     return call
 
 
-def _forget_frames(error: BaseException) -> None:
-    """Remove the traceback from an exception and from all exceptions chained to it."""
-    seen: set[int] = set()
+def _forget_frames(error: BaseException, handled: BaseException | None) -> None:
+    """Remove the traceback from an exception and from those chained to it, down to `handled`."""
+    seen = {id(handled)}
     chained: list[BaseException | None] = [error]
     while chained:
         link = chained.pop()

@@ -142,13 +142,15 @@ class BrokerResponseError(KafkaError):
     def __init_subclass__(
         cls,
         *,
-        errno: int,
-        message: str,
+        errno: int | None = None,
+        message: str = "",
         retriable: bool = False,
         invalid_metadata: bool = False,
         **kwargs: object,
     ) -> None:
         super().__init_subclass__(**kwargs)
+        if errno is None:
+            return  # a user's class: everything is its base class's
         if errno in _BY_CODE:
             raise TypeError(f"error code {errno} belongs to {_BY_CODE[errno].__name__} already")
         cls.errno = errno

@@ -86,6 +86,8 @@ class KafkaError(RuntimeError):
         other = native.__new__(type(self), *self.args)
         KafkaError.__init__(other, *self.args)
         other.__dict__.update(self.__dict__)
+        if "__notes__" in other.__dict__:
+            other.__notes__ = list(other.__notes__)
         if self.__cause__ is not None:
             other.__cause__ = self.__cause__
         return other

@@ -29,7 +29,7 @@ from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
-from aioidem.errors import FlightRecordError, KafkaError
+from aioidem.errors import ConfigError, FlightRecordError, KafkaError
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["MOST_BYTES", "Reader", "Writer", "admitted", "attributes_of", "tidy"]
@@ -148,6 +148,8 @@ class Writer:
             return ["t", *map(self.value, thing)]
         if issubclass(kind, bytes | bytearray | memoryview):
             return ["b", len(thing)]
+        if issubclass(kind, str) and _name_of(kind) is None:
+            return tidy(str.__str__(thing))  # a class of the program's, such as a StrEnum of topics
         if issubclass(kind, enum.Enum):
             return ["e", _full_name(kind), thing.name]
         if issubclass(kind, UUID):
@@ -158,7 +160,9 @@ class Writer:
             status = getattr(thing, "status", None)
             shown = status.name if isinstance(status, DeliveryStatus) else None
             name = _name_of(kind) or kind.__name__
-            return ["x", name, tidy(str(thing)), shown]
+            # The text of a ConfigError may have the path of a certificate or key.
+            text = "" if issubclass(kind, ConfigError) else tidy(str(thing))
+            return ["x", name, text, shown]
         if issubclass(kind, type):
             return ["$", "class"]
         if kind is types.MethodType and id(thing.__self__) in self._named:

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
@@ -37,7 +37,6 @@ from aioidem._network.transport import Connector, address
 from aioidem.errors import (
     AuthenticationFailedError,
     ConfigError,
-    InternalError,
     KafkaConnectionError,
     NotKafkaError,
     SslAuthenticationError,
@@ -94,11 +93,12 @@ def client_context(config: ProducerConfig) -> ssl.SSLContext:
     context.check_hostname = config.ssl_endpoint_identification_algorithm != ""
     mine = config.ssl_keystore_location
     texts = "ssl_keystore_key, ssl_keystore_certificate_chain"
-    with _loading(texts if mine is None else f"ssl_keystore_location={mine!r}", _IDENTITY):
-        _load_identity(context, config)
+    named = texts if mine is None else f"ssl_keystore_location={mine!r}"
+    _loaded(named, _IDENTITY, partial(_load_identity, context, config))
     return context
 
 
+_T = TypeVar("_T")
 _AUTHORITIES: Final = "the certificates of authorities"
 _IDENTITY: Final = (
     "a private key and the chain of its certificate, with ssl_key_password if it is encrypted"
@@ -108,16 +108,17 @@ _IDENTITY: Final = (
 def _trusting(config: ProducerConfig) -> ssl.SSLContext:
     file, text = config.ssl_truststore_location, config.ssl_truststore_certificates
     named = "ssl_truststore_certificates" if file is None else f"ssl_truststore_location={file!r}"
-    with _loading(named, _AUTHORITIES):
-        return ssl.create_default_context(cafile=file, cadata=text)
-    raise InternalError("a failure to load certificates was not raised")
+    load = partial(ssl.create_default_context, cafile=file, cadata=text)
+    return _loaded(named, _AUTHORITIES, load)
 
 
-@contextmanager
-def _loading(option: str, expected: str) -> Iterator[None]:
-    """Turn a failure to load into a ConfigError that names the option, never its content."""
+def _loaded(option: str, expected: str, load: Callable[[], _T]) -> _T:
+    """Load something; a failure is a ConfigError that names the option, never its content.
+
+    Its cause and its context are None: the frames of their tracebacks may hold the key.
+    """
     try:
-        yield
+        return load()
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             problem = "the key does not belong to the certificate"
@@ -127,9 +128,6 @@ def _loading(option: str, expected: str) -> Iterator[None]:
     except (OSError, ValueError, TypeError) as error:  # TypeError: the text is not ASCII
         strerror = error.strerror if isinstance(error, OSError) else None
         problem = strerror or f"expected PEM with {expected}"
-    else:
-        return
-    # The cause is not chained: the frames of its traceback may hold the key.
     raise ConfigError(f"{option} cannot be loaded: {problem}")
 
 
@@ -149,7 +147,8 @@ def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:
             chain = Path(folder, "chain.pem")
             chain.touch(mode=0o600)
             chain.write_text(
-                f"{config.ssl_keystore_key.reveal()}\n{config.ssl_keystore_certificate_chain}\n"
+                f"{config.ssl_keystore_key.reveal()}\n{config.ssl_keystore_certificate_chain}\n",
+                encoding="utf-8",
             )
             context.load_cert_chain(os.fspath(chain), password=password)
 

@@ -27,7 +27,7 @@ from aioidem._aiokafka.options import MoreOptions
 from aioidem._config import ProducerConfig, ProducerOptions, validate_topic
 from aioidem._config.kinds import Seconds
 from aioidem._config.names import BY_KEYWORD, BY_PROPERTY
-from aioidem._config.options import OPTIONS
+from aioidem._config.options import OPTIONS, SOURCES_OF_SECRETS
 from aioidem.errors import ConfigError, RecordError
 from aioidem.partitioner import DefaultPartitioner
 
@@ -290,7 +290,9 @@ def is_refused(name: str, value: Any) -> None:
     assert text.startswith(f"ConfigError: {name}=")
     assert ": expected " in text
     assert len(text) < 300
-    if name in _HIDDEN:
+    if name in SOURCES_OF_SECRETS:
+        assert text.startswith(f"ConfigError: {name}=<{type(value).__name__}>: ")
+    elif name in _HIDDEN:
         assert text.startswith(f"ConfigError: {name}=***: ")
     elif not isinstance(value, str | int) or len(str(value)[:30]) < 20:
         assert repr(value)[:10] in text

@@ -198,6 +198,29 @@ def test_a_users_error_with_a_constructor_of_its_own_can_be_copied() -> None:
     assert (again.code, again.status, again.__cause__) == (7, None, None)
 
 
+def test_an_error_for_a_code_can_be_subclassed() -> None:
+    """As aiokafka's can. The class of the code stays the one that is raised."""
+
+    class Mine(errors.ProducerFenced):
+        """Raised by a program's own code."""
+
+    again = copy.copy(Mine("x"))
+    assert (type(again), again.errno, again.retriable) == (
+        Mine,
+        90,
+        errors.ProducerFenced.retriable,
+    )
+    assert type(broker_error(90, "x")) is errors.ProducerFenced
+
+
+def test_a_note_about_a_copy_is_no_note_about_the_original() -> None:
+    error = broker_error(90, "x")
+    error.add_note("both")
+    again = copy.copy(error)
+    again.add_note("this one")
+    assert (error.__notes__, again.__notes__) == (["both"], ["both", "this one"])
+
+
 def test_an_unknown_code_survives_copying_and_pickling() -> None:
     error = broker_error(9999, "from broker 3")
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - ours

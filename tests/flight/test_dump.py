@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gzip
 import json
 import threading
@@ -13,7 +14,7 @@ import anyio.to_thread
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem import DeliveryStatus, Producer, Record
+from aioidem import DeliveryStatus, Producer, Record, errors
 from aioidem._broker.intercept import Action, Drop, Refuse, RequestSeen
 from aioidem._broker.security import BrokerSecurity
 from aioidem._config import ProducerConfig
@@ -26,6 +27,7 @@ from aioidem._flight.replay import Replay
 from aioidem._protocol.metadata import MetadataUpdate, TopicUpdate
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import DeliveryTimeoutError, FlightRecordError, ProducerFenced
+from tests.security.tools import Authority
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -140,6 +142,59 @@ async def test_metadata_that_has_not_changed_is_kept_and_written_once(tmp_path: 
     answers = [each[2] for each in replay.record.events if each[0] == "answer"]
     updates = [each for each in answers if isinstance(each, MetadataUpdate)]
     assert {len(topic.partitions) for each in updates for topic in each.topics} == {100}
+
+
+class Topics(enum.StrEnum):
+    """Topics as a program may name them."""
+
+    ORDERS = "orders"
+
+
+class Name(str):
+    """A text of a class of the program's."""
+
+    __slots__ = ()
+
+
+async def test_texts_of_classes_of_the_program_are_written_as_texts(tmp_path: Path) -> None:
+    path = tmp_path / "a.flight.gz"
+    async with (
+        EmbeddedCluster() as cluster,
+        Producer(
+            cluster.bootstrap_servers,
+            client_id=Name("checkout"),
+            compression_type=enum.StrEnum("Codec", ["GZIP"]).GZIP,  # type: ignore[attr-defined]
+            flight_recorder=20,
+        ) as producer,
+    ):
+        for topic in (Topics.ORDERS, Name("refunds")):
+            for _ in range(15):
+                await producer.send(topic, b"v")
+            await producer.send_many(topic, [b"v"] * 50)
+            attend(producer)
+        assert {type(producer.config.client_id), type(producer.config.compression_type)} == {str}
+        await producer.dump_flight_record(path)
+    replay = await anyio.to_thread.run_sync(run, path)
+    assert replay.differences == []
+
+
+async def test_a_file_has_no_path_of_a_key(tmp_path: Path) -> None:
+    """The error that a connection could not be opened for names it, and is in the file without."""
+    path, chain = tmp_path / "a.flight.gz", tmp_path / "canary.pem"
+    identity = Authority().identity("me")
+    chain.write_text(f"{identity.key}\n{identity.chain}")
+    producer = Producer(
+        "127.0.0.1:1",
+        security_protocol="SSL",
+        ssl_keystore_location=str(chain),
+        flight_recorder=20,
+        max_block=0.5,
+    )
+    chain.unlink()
+    with pytest.raises(errors.ConfigError, match=r"canary\.pem"):
+        await producer.start()
+    await producer.dump_flight_record(path)
+    assert "canary" not in gzip.decompress(path.read_bytes()).decode()
 
 
 async def test_a_file_has_no_payload_key_header_or_credential(tmp_path: Path) -> None:

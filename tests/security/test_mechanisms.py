@@ -330,6 +330,7 @@ def test_what_botocore_signs_is_right_and_whole(session_token: str | None) -> No
         ("b-2.demo.abc123.c4.kafka.us-east-1.amazonaws.com", "us-east-1"),
         ("boot-x.c1.kafka-serverless.eu-west-1.amazonaws.com.", "eu-west-1"),
         ("b-1.x.c2.kafka.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("b-1.kafka.abc123.c2.kafka.eu-west-1.amazonaws.com", "eu-west-1"),
         ("kafka.example.com", None),
         ("localhost", None),
         ("kafka", None),

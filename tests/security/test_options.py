@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import pickle
 import ssl
@@ -164,7 +165,7 @@ def test_client_credentials_may_be_in_the_login_configuration() -> None:
         sasl_mechanism="OAUTHBEARER",
         sasl_oauthbearer_token_endpoint_url="https://idp/token",
         sasl_jaas_config="org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule "
-        "required clientId=me clientSecret='x' scope=\"a b\" ;".replace("'x'", '"canary"'),
+        "required clientId=me clientSecret='canary' scope=\"a b\" ;",
     )
     assert config.sasl_oauthbearer_client_secret == Secret("canary")
     assert (config.sasl_oauthbearer_client_id, config.sasl_oauthbearer_scope) == ("me", "a b")
@@ -189,6 +190,66 @@ def test_a_login_configuration_that_cannot_be_read_is_not_quoted(text: str) -> N
     with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: expected") as caught:
         _properties(sasl_jaas_config=text)
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "password"),
+    [
+        ("'s3 c=r;et'", "s3 c=r;et"),
+        ("'al\"ice'", 'al"ice'),
+        ('"it\'s"', "it's"),
+        (r"'it\'s'", "it's"),
+        (r'"x\ty\101z\\\7"', "x\tyAz\\\x07"),
+        (r'"\377\400"', "\xff\x200"),
+        ("''", ""),
+        ("bare", "bare"),
+    ],
+)
+def test_quotes_and_escapes_are_javas(written: str, password: str) -> None:
+    """`StreamTokenizer`, with which Kafka reads the entry, takes both quotes and C's escapes."""
+    entry = f"PlainLoginModule REQUIRED username='u' password={written};"
+    assert read_jaas(entry) == {"sasl_username": "u", "sasl_password": password}
+
+
+@pytest.mark.parametrize(
+    ("option", "passed"),
+    [
+        ("sasl_credentials", ("alice", "canary")),
+        ("sasl_oauth_token_provider", "canary"),
+        ("sasl_aws_session", ("AKIA", "canary")),
+    ],
+)
+def test_a_secret_in_place_of_what_gives_it_is_not_quoted(option: str, passed: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{option}=<(tuple|str)>: expected ") as caught:
+        ProducerConfig.build("h:1", security_protocol="SASL_SSL", **{option: passed})
+    assert "canary" not in str(caught.value)
+
+
+def test_an_error_that_the_program_was_handling_keeps_its_traceback() -> None:
+    """Only the frames of the library are removed, which may hold a password."""
+
+    def configure_anew() -> None:
+        try:
+            int("x")
+        except ValueError:
+            ProducerConfig.build("h:1", linger=-1)
+
+    with pytest.raises(ConfigError) as caught:
+        configure_anew()
+    original = caught.value.__context__
+    assert isinstance(original, ValueError)
+    assert original.__traceback__ is not None
+
+
+def test_no_source_of_a_secret_is_in_the_repr_of_a_config() -> None:
+    """A `functools.partial` shows its arguments."""
+    config = ProducerConfig.build(
+        "h:1",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_credentials=functools.partial(dict, canary="canary"),
+    )
+    assert "canary" not in repr(config)
 
 
 def test_an_option_of_javas_that_is_not_known_here_is_named() -> None:

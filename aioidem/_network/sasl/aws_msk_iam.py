@@ -30,10 +30,13 @@ _VERSION: Final = "2020_10_22"
 
 
 def region_of(host: str) -> str | None:
-    """Return the AWS region in a host name (``b-1.x.kafka.eu-west-1.amazonaws.com``), or None."""
+    """Return the AWS region in a host name (``b-1.x.kafka.eu-west-1.amazonaws.com``), or None.
+
+    The last such part counts: a cluster may be called ``kafka`` too.
+    """
     parts = host.removesuffix(".").split(".")
-    for at, part in enumerate(parts[:-1]):
-        if part in {"kafka", "kafka-serverless"} and "amazonaws" in parts[at + 2 :]:
+    for at in reversed(range(len(parts) - 1)):
+        if parts[at] in {"kafka", "kafka-serverless"} and "amazonaws" in parts[at + 2 :]:
             return parts[at + 1]
     return None
 
