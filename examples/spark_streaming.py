@@ -26,8 +26,8 @@ def start(
     source: str, checkpoint: str, servers: str, topic: str, *, once: bool = False
 ) -> StreamingQuery:
     """Start the query; with `once` it ends when all existing files are written."""
-    # A batch that is repeated must be divided into the same tasks, or it is refused. Spark before
-    # 4.2 turns adaptive execution off in streams itself.
+    # A batch that is repeated must be divided into the same tasks: adaptive execution would change
+    # them (Spark before 4.2 turns it off in streams itself), and so would another number of cores.
     builder = SparkSession.builder.config("spark.sql.adaptive.enabled", "false")
     spark = builder.appName("events to Kafka").getOrCreate()
     aioidem.spark.register(spark)

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -164,7 +165,9 @@ def perf(
     _warn("aioidem perf", plan.warnings)
     if spark or (master, tasks, ledger) != (None, None, None):
         raise typer.Exit(
-            _perf_on_spark(plan, spark=spark, master=master, tasks=tasks, ledger=ledger)
+            _perf_on_spark(
+                plan, payload_file, spark=spark, master=master, tasks=tasks, ledger=ledger
+            )
         )
     # Imported here, so that --help and bad usage need not wait for the producer to be imported.
     from aioidem._load.perf import perf as run_perf
@@ -173,12 +176,20 @@ def perf(
 
 
 def _perf_on_spark(
-    plan: plans.PerfPlan, *, spark: bool, master: str | None, tasks: int | None, ledger: str | None
+    plan: plans.PerfPlan,
+    payload_file: Path | None,
+    *,
+    spark: bool,
+    master: str | None,
+    tasks: int | None,
+    ledger: str | None,
 ) -> int:
     if not spark:
         raise UsageError("--master, --tasks, --ledger: only with --spark")
     if tasks is None:
         raise UsageError("--tasks: needed with --spark")
+    if ledger is not None and payload_file is not None:
+        raise UsageError("--payload-file: not with --ledger, whose values name their records")
     if plan.transaction_duration is not None:
         raise UsageError(
             "--spark: not with transactions: tasks with one transactional id fence each other"

@@ -172,13 +172,14 @@ def _audit_once(spark: SparkSession, plan: AuditPlan, command: AuditCommand) -> 
     from aioidem._spark.audit import audit as audit_on_spark
 
     found = audit_on_spark(spark, plan)
+    # The file comes first: whoever reads the output may be gone after so long.
+    if command.json_file is not None:
+        write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
     console = Console(highlight=False)
     console.print(findings_table(found))
     for line in example_lines(found):
         console.print(line, markup=False, soft_wrap=True)
     console.print(f"written to {command.out}", markup=False, soft_wrap=True)
-    if command.json_file is not None:
-        write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
     return 1 if any(found["anomalies"].values()) else 0
 
 

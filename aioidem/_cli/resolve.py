@@ -127,9 +127,11 @@ def resolve(command: ResolveCommand) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    # The file comes first: whoever reads the output may be gone.
+    written = command.json_file is None or _write(command.json_file, found)
     for each in found:
         print(terminal_line(_line(each)))
-    if command.json_file is not None and not _write(command.json_file, found):
+    if not written:
         return 1
     return 0 if all(each.verdict is not Verdict.UNDECIDED for each in found) else 1
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aioidem._load.measure import AfterWarmup, Progress, RunResult, speed_ups
+from aioidem._load.usage import is_device
 
 __all__ = [
     "cold_line",
@@ -187,12 +188,15 @@ def write_json(path: Path, results: Sequence[RunResult]) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Replace a regular file atomically; write to any other, such as `/dev/stdout`, directly.
 
+    A link to a file stays a link.
+
     Raises:
         OSError: the file cannot be written.
     """
-    if path.exists() and not path.is_file():
+    if is_device(path):
         path.write_text(text, encoding="utf-8")
         return
+    path = Path(os.path.realpath(path))
     # The text is first written to a temporary file in the same folder, because a rename is atomic
     # only within one file system.
     with tempfile.NamedTemporaryFile(

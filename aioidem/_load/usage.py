@@ -13,6 +13,7 @@ __all__ = [
     "UsageError",
     "apart",
     "between",
+    "is_device",
     "one_line",
     "output_file",
     "reason",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 _LONGEST_LINE: Final = 2500
+_OF_SYSTEM: Final = frozenset({("dev",), ("proc",)})
 
 
 class UsageError(ValueError):
@@ -66,6 +68,14 @@ def output_file(flag: str, path: Path | None) -> Path | None:
     return path
 
 
+def is_device(path: Path) -> bool:
+    """Return whether a file is written to directly, and not replaced by another one.
+
+    `/dev/stdout` and `/dev/fd/3` are links to what the shell has opened, which may be a file.
+    """
+    return (path.exists() and not path.is_file()) or path.absolute().parts[1:2] in _OF_SYSTEM
+
+
 def _check_output(flag: str, path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"{flag}: {path} is a directory")
@@ -74,7 +84,8 @@ def _check_output(flag: str, path: Path) -> None:
         raise UsageError(f"{flag}: {parent} is not a directory")
     # `write_whole` replaces a regular file by another one, and so must be able to make one.
     asked = [path] if path.exists() else []
-    asked += [parent] if path.is_file() or not asked else []
+    if not asked or not is_device(path):
+        asked.append(Path(os.path.realpath(path)).parent)
     if not all(os.access(each, os.W_OK) for each in asked):
         raise UsageError(f"{flag}: {path} cannot be written")
 

@@ -110,7 +110,8 @@ _NOT_WRITTEN: Final = DeliveryStatus.NOT_WRITTEN.value
 _UNKNOWN: Final = DeliveryStatus.UNKNOWN.value
 _EXAMPLES: Final = 3
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-_ACCURACY: Final = 1000  # of `percentile_approx`: ranks are exact to one part in a thousand
+# Of `percentile_approx`: ranks are exact to one part in 100,000, so p99.9 to one in its hundred.
+_ACCURACY: Final = 100_000
 
 # A value of `aioidem.testing.make_value` consists of magic, CRC32 of all that follows the CRC32,
 # partition, call, the lengths of the producer's and of the topic's name, these names, and padding.
@@ -171,12 +172,14 @@ def read_topic(
         columns: the columns to read; none are all. aioidem's source saves time then.
     """
     source = topic_format(spark)
-    reader = spark.read.format(source).option("kafka.bootstrap.servers", bootstrap)
+    # What the flags say replaces options of the same name, which a file of properties often has.
+    reader = spark.read.format(source).options(**dict(options or {}))
+    reader = reader.option("kafka.bootstrap.servers", bootstrap)
     isolation = "read_committed" if committed else "read_uncommitted"
     reader = reader.option("subscribe", topic).option("kafka.isolation.level", isolation)
     if columns and source == TopicDataSource.name():
         reader = reader.option("columns", ",".join(columns))
-    frame = reader.options(**dict(options or {})).load()
+    frame = reader.load()
     return frame.select(*columns) if columns else frame
 
 

@@ -102,6 +102,8 @@ def plan_spark(
         raise UsageError(f"--tasks: {tasks} is not from 1 to {MAX_TASKS}")
     if plan.num_records is not None and plan.num_records < tasks:
         raise UsageError(f"--num-records: {plan.num_records} are too few for {tasks} tasks")
+    if ledger is not None and len({*plan.in_flight}) < len(plan.in_flight):
+        raise UsageError("--in-flight: a number is given twice, and the ledgers would be the same")
     where = None if ledger is None else _absolute(str(ledger))
     load = SparkLoad(
         # A mapping proxy cannot be pickled.
@@ -112,7 +114,7 @@ def plan_spark(
         run=secrets.token_hex(4),
     )
     needed = smallest_value(load.producer_name(max(plan.in_flight), MAX_TASKS, 99), plan.topic)
-    if plan.record_size < needed:
+    if ledger is not None and plan.record_size < needed:
         raise UsageError(
             f"--record-size: {plan.record_size} is less than the {needed} bytes that a value needs"
             " for its own identity"

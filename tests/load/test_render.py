@@ -14,6 +14,7 @@ from rich.console import Console
 from aioidem._load import render
 from aioidem._load.measure import Progress, RunLabel, RunResult, Tally
 from aioidem._load.screen import LiveScreen, PlainScreen, Screen, choose_screen
+from aioidem._load.usage import output_file
 from aioidem.errors import DeliveryTimeoutError
 from aioidem.structs import DeliveryStatus
 
@@ -279,3 +280,21 @@ def test_the_screen_is_chosen_by_where_the_output_goes(
     assert isinstance(asked, PlainScreen)
     assert asked.interval == 0.25
     assert capsys.readouterr().out == ""
+
+
+def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("old")
+    link.symlink_to(file)
+    render.write_whole(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+
+
+def test_what_the_shell_has_opened_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """`--json /dev/stdout > file`: another file in the place of that one would not be read."""
+    with (tmp_path / "file").open("w+") as file:
+        path = Path("/dev/fd", str(file.fileno()))
+        assert output_file("--json", path) == path
+        render.write_whole(path, "text")
+        assert file.read() == "text"

@@ -88,6 +88,9 @@ def test_a_run_that_fails_is_one_line(
     assert line.startswith("aioidem perf: ")
 
 
+SPARK = "--spark --tasks 1 --bootstrap-server h:1 --topic t --num-records 8"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -97,8 +100,16 @@ def test_a_run_that_fails_is_one_line(
         ("--spark --tasks 0 --bootstrap-server h:1 --topic t --num-records 9", "--tasks: 0"),
         ("--spark --tasks 9 --bootstrap-server h:1 --topic t --num-records 8", "--num-records: 8"),
         (
-            "--spark --tasks 1 --bootstrap-server h:1 --topic t --num-records 8 --record-size 9",
+            f"{SPARK} --record-size 9 --ledger x",
             "--record-size: 9",
+        ),
+        (
+            f"{SPARK} --in-flight 5,5 --ledger x",
+            "--in-flight: a number is given twice",
+        ),
+        (
+            f"{SPARK} --payload-file {__file__} --ledger x",
+            "--payload-file: not with --ledger",
         ),
     ],
 )
