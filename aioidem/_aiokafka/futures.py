@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import functools
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
@@ -19,7 +20,7 @@ from aioidem._aiokafka.translation import Translation
 from aioidem._log import LogLine, write_raised
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.queued import QueuedBatch, QueuedDelivery
-from aioidem.errors import AbortableTransactionError, TransactionAborted
+from aioidem.errors import AbortableTransactionError, KafkaError, TransactionAborted
 from aioidem.structs import DeliveryStatus, RecordMetadata
 
 __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "record_future"]
@@ -185,6 +186,8 @@ def _run(
 
 
 class _Resolvable(Protocol):
+    delivery: Delivery | None
+
     def done(self) -> bool: ...
     def exception(self) -> BaseException | None: ...
     def set_result(self, result: RecordMetadata, /) -> None: ...
@@ -224,19 +227,43 @@ def batch_future(
 
 
 def _resolve_batch(future: _Resolvable, translation: Translation, deliveries: QueuedBatch) -> None:
+    """Give a batch's future its outcome, which must be true of every record.
+
+    A batch may be in the log in part. Then the error's status is UNKNOWN: sending the batch again
+    could duplicate records.
+    """
     failed = [each for each in deliveries if each.exception() is not None]
-    _resolve(future, translation, failed[0] if failed else deliveries[0])
+    if not failed:
+        _resolve(future, translation, deliveries[0])
+        return
+    doubtful = [each for each in failed if each.status is DeliveryStatus.UNKNOWN]
+    told = (doubtful or failed)[0]
+    future.delivery = told
+    error = told.exception()
+    stored = len(deliveries) - len(failed)
+    if stored and error is not None:
+        why = error
+        error = copy.copy(why)
+        error.__cause__ = why.__cause__
+        error.status = DeliveryStatus.UNKNOWN
+        text = str(why.args[0]) if why.args else type(why).__name__
+        error.args = (f"{text}; {stored} of the batch's {len(deliveries)} records are stored",)
+    _resolve(future, translation, told, error)
 
 
-def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) -> None:
+def _resolve(
+    future: _Resolvable,
+    translation: Translation,
+    delivery: Delivery,
+    error: KafkaError | None = None,
+) -> None:
     if future.done():
         return
-    error: BaseException | None = None
     try:
         if delivery.status is DeliveryStatus.ACKED:
             future.set_result(translation.metadata(delivery.metadata))
             return
-        error = delivery.exception()
+        error = error or delivery.exception()
         if error is None:
             # With acks=0 there is no metadata, and None contradicts the annotated type, as in
             # aiokafka.

@@ -19,7 +19,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self, Unpack
+from typing import Any, ClassVar, Final, Literal, Self, Unpack
+
+import anyio
 
 from aioidem._aiokafka.batches import (
     BatchBuilder,
@@ -42,6 +44,7 @@ from aioidem._producer.native import Producer, internals
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.errors import (
     ConfigError,
+    ForkedProducerError,
     KafkaError,
     ProducerClosed,
     RecordError,
@@ -53,6 +56,8 @@ from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartitio
 __all__ = ["AIOKafkaProducer", "TransactionContext"]
 
 _DEFAULT_PARTITIONER = DefaultPartitioner()
+_AT_ONCE: Final = 100
+"""After so many records `send` lets other tasks run; aiokafka does so several times as often."""
 _FACE_ONLY = (
     *("self", "loop", "api_version", "key_serializer", "value_serializer", "metrics_collector"),
     "more",
@@ -170,6 +175,10 @@ class AIOKafkaProducer:
         self._value_serializer = value_serializer
         self._collector = metrics_collector
         self._loop = loop
+        # The loop of futures: that on which `start` was called, from the call on.
+        self._home = loop
+        # How many records were queued since `send` last let other tasks run.
+        self._at_once = 0
         self._bootstrap_servers = bootstrap_servers
         self._source_traceback = _where_made(loop)
         self._started = self._stopped = False
@@ -216,16 +225,19 @@ class AIOKafkaProducer:
             BrokerResponseError: The cluster refuses to give a producer id.
         """
         running = _running_loop()
-        if self._loop is not None and running is not self._loop:
-            raise ConfigError("start() was called on another loop than `loop`")
         with self._translation:
+            self._inside.life.check_process()
             if self._stopped:
                 raise ProducerClosed("the producer was stopped")
+            if self._loop is not None and running is not self._loop:
+                raise ConfigError("start() was called on another loop than `loop`")
+            self._home = running
             try:
                 await self._native.start()
-            except ProducerClosed:
+            except (ProducerClosed, ForkedProducerError):
                 raise  # the producer was started before, and keeps running
             except BaseException:
+                self._home = self._loop
                 self._renew()
                 raise
         self._loop = running
@@ -342,6 +354,13 @@ class AIOKafkaProducer:
             ProducerClosed: The producer is not started, or was stopped.
         """
         inside = self._inside
+        self._at_once += 1
+        if self._at_once >= _AT_ONCE:
+            # Without this a loop of `send` would keep all other tasks from running, those that send
+            # the records too, until the buffer is full. Nothing is queued yet, so that a call that
+            # is cancelled here has sent nothing.
+            self._at_once = 0
+            await anyio.lowlevel.checkpoint()
         # `_translation.reraise` below translates errors, as `with self._translation` would. But the
         # `with` would call `__enter__` and `__exit__` for each record.
         try:
@@ -377,7 +396,7 @@ class AIOKafkaProducer:
                 )
         except KafkaError as error:
             self._translation.reraise(not_queued(error))
-        return record_future(self._loop, delivery, self._translation)
+        return record_future(self._home, delivery, self._translation)
 
     async def send_and_wait(
         self,
@@ -438,11 +457,11 @@ class AIOKafkaProducer:
                 if not records:
                     self._check_open()
                     nowhere = _nowhere(topic, checked_partition(place))
-                    return done_future(self._loop, nowhere, self._translation)
+                    return done_future(self._home, nowhere, self._translation)
                 deliveries = await self._inside.intake.enqueue_batch(
                     topic, records, partition=place, size=size, block_until=block_until
                 )
-        return batch_future(self._loop, deliveries, self._translation)
+        return batch_future(self._home, deliveries, self._translation)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the numbers of a topic's partitions, asking for metadata if they are not known.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from aioidem._aiokafka.producer import AIOKafkaProducer
 from aioidem._producer.metric_table import GROUPS, Group, Metric, MetricKind
 from aioidem._producer.native import Producer
 from aioidem.integrations import _readings
@@ -53,7 +54,7 @@ class ProducerCollector(Collector):
     `aioidem_answers{client_id="..."}` is 0 instead of 1.
 
     Args:
-        producers: The producers, each with a `client_id` of its own, which is a label.
+        producers: The producers, of either API, each with a `client_id` of its own: it is a label.
         registry: Where to register the collector; None registers it nowhere.
 
     Raises:
@@ -61,7 +62,9 @@ class ProducerCollector(Collector):
         ValueError: The registry has a collector of the same metrics: use one collector.
     """
 
-    def __init__(self, *producers: Producer, registry: CollectorRegistry | None = REGISTRY) -> None:
+    def __init__(
+        self, *producers: Producer | AIOKafkaProducer, registry: CollectorRegistry | None = REGISTRY
+    ) -> None:
         _readings.check_client_ids(producers)
         self._producers = producers
         if registry is not None:

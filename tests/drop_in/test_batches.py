@@ -129,6 +129,26 @@ async def test_a_batch_that_the_topic_finds_too_large_is_split_all_the_same(
     ]
 
 
+async def test_a_batch_that_is_stored_in_part_is_not_said_to_be_not_written(
+    cluster: EmbeddedCluster,
+) -> None:
+    """Who sends it again, because its future said NOT_WRITTEN, would duplicate records."""
+    cluster.create_topic("t", configs={"cleanup.policy": "compact"})
+    async with made(cluster) as producer:
+        batch = producer.create_batch()
+        for key, value in ((b"k", b"a"), (None, b"b"), (b"k", b"c")):
+            assert batch.append(key=key, value=value, timestamp=None) is not None
+        future = await producer.send_batch(batch, "t", partition=0)
+        with pytest.raises(
+            errors.InvalidRecord, match="2 of the batch's 3 records are stored"
+        ) as e:
+            await future
+        assert e.value.status is DeliveryStatus.UNKNOWN
+        assert future.delivery is not None
+        assert future.delivery.status is DeliveryStatus.NOT_WRITTEN
+    assert [value for each in on_the_wire(cluster) for value in each] == [b"a", b"c"]
+
+
 async def test_a_batch_fails_as_its_records_do(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("t")
     async with made(cluster) as producer:

@@ -22,6 +22,8 @@ from tests.commands import ALONE
 
 from .suite import raised
 
+INIT_PRODUCER_ID = 22
+
 pytestmark = pytest.mark.anyio
 BOTH_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
 
@@ -52,6 +54,54 @@ async def test_start_send_and_stop_from_different_tasks(cluster: EmbeddedCluster
     assert (await asyncio.wait_for(future, 10)).offset == 0
     await asyncio.create_task(producer.stop())
     assert stored(cluster) == [b"x"]
+
+
+@BOTH_LOOPS
+async def test_a_send_during_the_start_returns_a_future_of_the_loop(
+    cluster: EmbeddedCluster,
+) -> None:
+    """Its failure is reported by the loop, as of any future that nobody awaits."""
+    cluster.create_topic("t")
+    started = asyncio.Event()
+
+    def hook(seen: RequestSeen) -> Action | None:
+        if seen.api_key != INIT_PRODUCER_ID:
+            return None
+        started.set()
+        return Delay(0.2)
+
+    cluster.intercept(hook)
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
+    starting = asyncio.create_task(producer.start())
+    await started.wait()
+    future = await producer.send("t", b"x")
+    assert isinstance(future, asyncio.Future)
+    assert future.get_loop() is asyncio.get_running_loop()
+    await starting
+    assert (await future).offset == 0
+    await producer.stop()
+
+
+@BOTH_LOOPS
+async def test_a_loop_of_sends_lets_other_tasks_run(cluster: EmbeddedCluster) -> None:
+    """They run after every hundred records, though there is room for thousands."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.partitions_for("t")
+        counting = asyncio.create_task(count())
+        await asyncio.sleep(0)
+        before = turns
+        for _ in range(1000):
+            await producer.send("t", b"x")
+        assert turns - before >= 9
+        counting.cancel()
 
 
 def test_the_loop_may_run_in_slices() -> None:
@@ -334,6 +384,7 @@ def in_child(producer):
         producer.send_batch(batch, "t", partition=0),
         producer.partitions_for("t"),
         producer.flush(),
+        producer.start(),
         producer.stop(),
     ):
         try:
@@ -369,7 +420,7 @@ def test_a_call_in_a_forked_child_fails_at_once() -> None:
         text=True,
         timeout=30,
     )
-    assert done.stdout.strip() == "7 [b'parent 1', b'parent 2']", done.stderr
+    assert done.stdout.strip() == "8 [b'parent 1', b'parent 2']", done.stderr
 
 
 async def test_a_partition_that_was_just_added_is_found(cluster: EmbeddedCluster) -> None:

@@ -24,7 +24,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from aioidem import Producer, errors
+from aioidem import AIOKafkaProducer, Producer, errors
 from aioidem._producer.metric_table import GROUPS, MetricKind
 from aioidem.broker import EmbeddedCluster
 from aioidem.integrations.prometheus import ProducerCollector, metric_name
@@ -93,6 +93,27 @@ async def test_the_parsers_read_what_is_exported() -> None:
     }
     typed = set(re.findall(r"^# TYPE (\w+) counter$", text, re.MULTILINE))
     assert typed == counters
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_the_drop_in_is_exported_too() -> None:
+    """Also the producer that it makes anew when a start has failed."""
+    registry = CollectorRegistry()
+    async with EmbeddedCluster() as cluster:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, client_id="me", max_block_ms=1000
+        )
+        ProducerCollector(producer, registry=registry)
+        await cluster.stop_broker(0)
+        with pytest.raises(errors.KafkaError):
+            await producer.start()
+        await cluster.start_broker(0)
+        cluster.create_topic("t")
+        async with producer:
+            await producer.send_and_wait("t", b"v")
+            text = (await anyio.to_thread.run_sync(generate_latest, registry)).decode()
+    java = "kafka_producer_producer_metrics_record_send_total"
+    assert samples_of(text)[java] == [({"client_id": "me"}, 1.0)]
 
 
 async def test_openmetrics_is_read_too() -> None:

@@ -28,6 +28,7 @@ from opentelemetry.metrics import (
     get_meter_provider,
 )
 
+from aioidem._aiokafka.producer import AIOKafkaProducer
 from aioidem._build import __version__
 from aioidem._producer.metric_table import GROUPS, Group, MetricKind
 from aioidem._producer.native import Producer
@@ -75,7 +76,8 @@ class ProducerMetrics:
     instead of 1. The object need not be kept, unless it is to be closed; it is a context manager.
 
     Args:
-        producers: The producers, each with a `client_id` of its own, which is an attribute.
+        producers: The producers, of either API, each with a `client_id` of its own: it is an
+            attribute.
         meter_provider: Where to export; None is the provider that is configured globally, now or
             later.
 
@@ -83,7 +85,9 @@ class ProducerMetrics:
         ConfigError: Two producers that are exported there have the same `client_id`.
     """
 
-    def __init__(self, *producers: Producer, meter_provider: MeterProvider | None = None) -> None:
+    def __init__(
+        self, *producers: Producer | AIOKafkaProducer, meter_provider: MeterProvider | None = None
+    ) -> None:
         self._producers = producers
         self._instruments = _instruments_of(meter_provider)
         self._instruments.add(producers)
@@ -110,7 +114,7 @@ class _Instruments:
 
     def __init__(self, meter: Meter) -> None:
         self._lock = threading.Lock()
-        self._producers: tuple[Producer, ...] = ()
+        self._producers: tuple[Producer | AIOKafkaProducer, ...] = ()
         # What is known of the present collection, for the instruments that have not been asked.
         self._observations: dict[str, list[Observation]] = {}
         for group in GROUPS:
@@ -129,14 +133,14 @@ class _Instruments:
             "whether the producer's event loop answered",
         )
 
-    def add(self, producers: Iterable[Producer]) -> None:
+    def add(self, producers: Iterable[Producer | AIOKafkaProducer]) -> None:
         """Observe more producers; raise ConfigError if two have the same `client_id`."""
         with self._lock:
             together = (*self._producers, *producers)
             _readings.check_client_ids(together)
             self._producers = together
 
-    def remove(self, producers: Iterable[Producer]) -> None:
+    def remove(self, producers: Iterable[Producer | AIOKafkaProducer]) -> None:
         """Observe these producers no longer."""
         gone = set(map(id, producers))
         with self._lock:
