@@ -49,7 +49,7 @@ bench: $(READY) ## The same for every client that is installed, side by side
 bench-kafka: $(READY) ## The same on real Kafka, with Java's producer: two and a half minutes
 	$(BIN)/python benchmarks/long_link.py --kafka --all --late-sealing --duration 10 --markdown
 
-bench-window: $(READY) ## Whether 1, 5 and 20 in flight reach window x batch / RTT: one minute
+bench-window: $(READY) ## Whether 1, 5 and 20 in flight reach window x batch / RTT: one to two minutes
 	$(BIN)/python benchmarks/window.py
 
 # A busy machine is refused: `make bench-short BENCH=--busy` measures all the same, and says so.

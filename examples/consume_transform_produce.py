@@ -74,7 +74,9 @@ class Copier:
             await producer.send_offsets_to_transaction(offsets, place)
             await producer.commit_transaction()
         except KafkaError as error:
-            await producer.abort_transaction()  # raises fatal errors only
+            # This raises IllegalStateError if the commit may have taken place (after its timeout),
+            # and fatal errors. The service ends then; its successor begins at what is committed.
+            await producer.abort_transaction()
             logger.warning("aborted, and read again: %s", error)
             for partition in found:
                 await go_back(self._consumer, partition)
