@@ -84,7 +84,7 @@ async def test_a_send_during_the_start_returns_a_future_of_the_loop(
 
 @BOTH_LOOPS
 async def test_a_loop_of_sends_lets_other_tasks_run(cluster: EmbeddedCluster) -> None:
-    """They run after every hundred records, though there is room for thousands."""
+    """They run after every 500 records, though there is room for thousands."""
     turns = 0
 
     async def count() -> None:
@@ -98,7 +98,7 @@ async def test_a_loop_of_sends_lets_other_tasks_run(cluster: EmbeddedCluster) ->
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
         before = turns
-        for _ in range(1000):
+        for _ in range(5000):
             await producer.send("t", b"x")
         assert turns - before >= 9
         counting.cancel()
