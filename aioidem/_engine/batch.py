@@ -178,6 +178,7 @@ class Attempt:
         "leader_id",
         "link_id",
         "sent_at",
+        "sent_ms",
     )
 
     def __init__(
@@ -190,6 +191,7 @@ class Attempt:
         knows_us: bool,
         earlier_link: int | None = None,
         after: LogEnd | None = None,
+        sent_ms: float | None = None,
     ) -> None:
         self.link_id = link_id
         self.leader_id = leader_id
@@ -205,6 +207,9 @@ class Attempt:
         self.earlier_link = earlier_link
         # The last record of the partition that was known to be stored when this attempt was sent.
         self.after = after
+        # The time of day when it was sent, in milliseconds since the Unix epoch, by the latest time
+        # that this process has seen; None where no leader is suspected to forget the producer.
+        self.sent_ms = sent_ms
 
     def disbelieve(self) -> None:
         """Note that a success of this attempt will prove nothing about earlier batches."""

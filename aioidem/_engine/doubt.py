@@ -111,7 +111,7 @@ class DoubtResolution:
         Decisions wait until no batch of the partition is outstanding.
         """
         if self._wall_ahead is not None:
-            state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration, now)
+            state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration)
         if state.untroubled():
             return
         route = state.leadership.route

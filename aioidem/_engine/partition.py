@@ -255,7 +255,7 @@ class PartitionState:
         gated = gated or self.window.sequence_cap is not None
         self.gate.begin(number, applies=self.idempotent and gated)
 
-    def assess_memory(self, wall_ms: float, expiration: float, now: float) -> None:
+    def assess_memory(self, wall_ms: float, expiration: float) -> None:
         """Decide whether the leader may have forgotten the producer (KIP-854).
 
         With a transactional id nothing is decided: a broker keeps a producer's state while its
@@ -264,18 +264,15 @@ class PartitionState:
         Args:
             wall_ms: the time of day, in milliseconds since the Unix epoch.
             expiration: seconds after which brokers forget a producer.
-            now: seconds.
         """
         if self._transactional or not self.idempotent:
             return
         unresolved = self.batches.unresolved
         if self.suspicion.assess(wall_ms, expiration, unresolved):
-            alone, sent_ms = None, 0.0
-            if len(unresolved) == 1 and unresolved[0].ordinal > self.log.ordinal:
-                first = unresolved[0].first_attempt
-                if first is not None:
-                    alone, sent_ms = unresolved[0], wall_ms - (now - first.sent_at) * 1000.0
-            self.suspicion.exempt_alone(alone, sent_ms, wall_ms, expiration)
+            newest = unresolved[0] if len(unresolved) == 1 else None
+            if newest is not None and newest.ordinal <= self.log.ordinal:
+                newest = None
+            self.suspicion.exempt_alone(newest, wall_ms, expiration)
 
     def follow(self, route: Route) -> bool:
         """Change to the route to the partition's present leader.
@@ -450,6 +447,7 @@ class PartitionState:
             if batch.attempt is None
             else earlier_link(batch, (route.leader_id, route.leader_epoch)),
             after=self.log.end,
+            sent_ms=self.suspicion.now_ms,
         )
         batch.send(attempt)
         self._evidence.sent(batch, self.batches.next_ordinal - batch.ordinal)

@@ -22,8 +22,9 @@ In a suspect partition one batch is exempt: the only one without an outcome, if 
 that are stored and its own records are young. It is the newest batch in the log, or is missing
 there. If it is in the log, the leader counts the expiration from its records, so it recognises a
 second copy. If it is missing, the second copy is the first. Such is the first record after a long
-idle time: its resend is safe, although the leader may have forgotten the batches before it. If the
-leader refuses the resend by OUT_OF_ORDER, the batch is exempt no longer.
+idle time: its resend is safe, although the leader may have forgotten the batches before it. No
+batch is exempt if the leader has changed while the partition was suspect, or has refused a resend
+by OUT_OF_ORDER then.
 
 Rejected: measuring idleness. It suspects partitions whose state is not dropped, and misses others
 whose state is.
@@ -58,6 +59,7 @@ class Suspicion:
         "_resend",
         "due_ms",
         "exempt",
+        "now_ms",
         "suspect",
     )
 
@@ -81,6 +83,8 @@ class Suspicion:
         # After which time of day the leader may have forgotten the producer, in milliseconds since
         # the Unix epoch, as of the last `assess`; None without any timestamp.
         self.due_ms: float | None = None
+        # The time of day of the last `assess`, in milliseconds since the Unix epoch; None before.
+        self.now_ms: float | None = None
 
     @property
     def forbids_resend(self) -> bool:
@@ -134,6 +138,7 @@ class Suspicion:
     def leader_changed(self) -> None:
         """Keep the suspicion for a new leader: it may have forgotten the producer as well."""
         self._carried = self._carried or self.suspect
+        self.exempt = False
 
     def renewed(self) -> None:
         """End the suspicion: the producer has a new identity, for which old state is irrelevant."""
@@ -148,6 +153,7 @@ class Suspicion:
             expiration: seconds after which a broker forgets a producer.
             unresolved: the partition's unresolved batches.
         """
+        self.now_ms = wall_ms
         created, oldest = self._given_up_ms, self._acked_stamp_ms
         for batch in unresolved:
             if created is None or batch.max_timestamp_ms < created:
@@ -160,23 +166,22 @@ class Suspicion:
         self.suspect = self._carried or (self.due_ms is not None and wall_ms > self.due_ms)
         return self.suspect
 
-    def exempt_alone(
-        self, alone: Batch | None, sent_ms: float, wall_ms: float, expiration: float
-    ) -> None:
+    def exempt_alone(self, alone: Batch | None, wall_ms: float, expiration: float) -> None:
         """Decide for a suspect partition whether its batch may be resent all the same.
 
         Args:
             alone: the only batch without an outcome, if it is newer than all that are stored.
-            sent_ms: the time of day at which it was first sent, in milliseconds since the Unix
-                epoch.
-            wall_ms: the time of day now, in the same unit.
+            wall_ms: the time of day, in milliseconds since the Unix epoch.
             expiration: seconds after which a broker forgets a producer.
         """
         self.exempt = False
         if alone is None or self._carried or self._refused or self._given_up_ms is not None:
             return
-        # With LogAppendTime the leader stamps a batch after it was sent, whatever its records say.
-        by_log = self._appended_ms is not None and alone.max_timestamp_ms > sent_ms
-        due_ms = (sent_ms if by_log else alone.max_timestamp_ms) + expiration * 1000.0 / 2
+        first = alone.first_attempt
+        if first is None or first.sent_ms is None:
+            return
+        # With LogAppendTime the leader stamps a batch when it comes, whatever its records say. That
+        # it does so is not known for certain, so records from the future are never counted as such.
+        due_ms = min(alone.max_timestamp_ms, first.sent_ms) + expiration * 1000.0 / 2
         if wall_ms <= due_ms:
             self.exempt, self.due_ms = True, due_ms

@@ -235,7 +235,7 @@ class Bench:
 
     def suspect(self) -> None:
         """Let the records be so old that the leader may have forgotten the producer."""
-        self.state.assess_memory(STAMP_MS + 2.0 * HALF_MS, EXPIRATION, self.now)
+        self.state.assess_memory(STAMP_MS + 2.0 * HALF_MS, EXPIRATION)
         assert self.state.suspicion.suspect
 
     # -- what tests look at

@@ -174,6 +174,9 @@ def test_no_leader_has_forgotten_before_a_clock_was_seen() -> None:
 def test_the_only_batch_is_read_as_soon_as_its_own_records_are_old() -> None:
     """Until then it may be resent, though those before it are old. The engine wakes for that."""
     alone = in_doubt(1)
+    first = alone.state.batches.unresolved[0].first_attempt
+    assert first is not None
+    first.sent_ms = STAMP
     alone.state.suspicion.acked(int(STAMP - HALF), -1)
     alone.of.see_clock(STAMP + HALF - 1000.0, alone.now)
     assert alone.prepare(alone.now) == []

@@ -778,9 +778,21 @@ def test_the_only_batch_is_read_and_not_resent_again_if_the_leader_refuses_it() 
     assert rig.statuses == [ACKED, UNKNOWN]
 
 
-def test_the_only_batch_is_read_if_its_leader_changed() -> None:
-    rig = idle(brokers=2)
-    rig.move_leader(2, 1)
+@pytest.mark.parametrize("connected", [True, False])
+def test_the_only_batch_is_read_if_its_leader_changed(connected: bool) -> None:
+    """Also if the new leader is connected already, and its memory known: nothing waits then."""
+    partitions = 2 if connected else 1
+    rig = DatedRig(age=0.0, brokers=2, partitions=partitions, producer_id_expiration=DAY)
+    rig.leaders[T, 1] = (2, 0)
+    rig.start()
+    for partition in range(partitions):
+        rig.send(partition=partition)
+        rig.ack(rig.outstanding()[0], 0)
+    rig.tick(2.0)
+    rig.core.age = 13 * HOUR
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send(partition=0)
+    rig.move_leader(2, 1, seconds=0.0)
     rig.lose(rig.outstanding()[0].link)
     rig.tick(1.0)
     assert not rig.outstanding()

@@ -173,9 +173,9 @@ def test_only_an_idempotent_partition_without_transactions_asks_whether_it_was_f
     """Its records must be older than half of the expiration by more than nothing."""
     bench = Bench(**options)
     bench.seal()
-    bench.state.assess_memory(STAMP_MS + HALF_MS, EXPIRATION, bench.now)
+    bench.state.assess_memory(STAMP_MS + HALF_MS, EXPIRATION)
     assert not bench.state.suspicion.suspect
-    bench.state.assess_memory(STAMP_MS + HALF_MS + 1, EXPIRATION, bench.now)
+    bench.state.assess_memory(STAMP_MS + HALF_MS + 1, EXPIRATION)
     assert bench.state.suspicion.suspect is suspect
 
 
@@ -244,7 +244,7 @@ def test_on_another_route_all_that_was_learned_on_the_old_one_is_forgotten(route
     assert not state.gate.questioned
     assert state.read_back.offset is None
     assert state.setbacks.retry_at == (retry_at if route == RECONNECTED else 0.0)
-    state.assess_memory(STAMP_MS, EXPIRATION, bench.now)
+    state.assess_memory(STAMP_MS, EXPIRATION)
     assert state.suspicion.suspect is (route == MOVED)
 
 

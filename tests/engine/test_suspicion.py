@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem._engine.batch import Batch
+from aioidem._engine.batch import Attempt, Batch
 from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.suspicion import Suspicion
@@ -176,40 +176,50 @@ OLD_MS, YOUNG_MS, NOW_MS = 0, 60_000, 100_000
 """Records of these times are beyond half of the expiration, and within it, at the third."""
 
 
-def suspected(**options: bool) -> Suspicion:
+def sent(stamp_ms: int = YOUNG_MS, sent_ms: float | None = YOUNG_MS) -> Batch:
+    """Return a batch that was sent once, at a time of day."""
+    made = batch(stamp_ms)
+    made.send(Attempt(1, 0, 0, 5.0, knows_us=False, sent_ms=sent_ms))
+    return made
+
+
+def suspected() -> Suspicion:
     """Return the suspicion of a partition whose last acknowledged batch is old."""
-    of = Suspicion(**options)
+    of = Suspicion()
     of.acked(OLD_MS, NONE_NAMED)
-    assert of.assess(NOW_MS, EXPIRATION, [batch(YOUNG_MS)])
+    assert of.assess(NOW_MS, EXPIRATION, [sent()])
     return of
 
 
 def test_the_only_batch_is_exempt_until_its_own_records_are_old() -> None:
     of = suspected()
     assert of.forbids_resend
-    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, YOUNG_MS + HALF_MS, EXPIRATION)
+    of.exempt_alone(sent(), YOUNG_MS + HALF_MS, EXPIRATION)
     assert (of.exempt, of.forbids_resend, of.suspect) == (True, False, True)
     assert of.due_ms == YOUNG_MS + HALF_MS
-    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, YOUNG_MS + HALF_MS + 1, EXPIRATION)
+    of.exempt_alone(sent(), YOUNG_MS + HALF_MS + 1, EXPIRATION)
     assert (of.exempt, of.forbids_resend) == (False, True)
 
 
-def test_nothing_is_exempt_where_there_is_no_such_batch() -> None:
+@pytest.mark.parametrize("alone", [None, batch(YOUNG_MS), sent(sent_ms=None)])
+def test_nothing_is_exempt_without_a_batch_that_was_sent_at_a_known_time(
+    alone: Batch | None,
+) -> None:
     of = suspected()
-    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
-    of.exempt_alone(None, 0.0, NOW_MS, EXPIRATION)
+    of.exempt_alone(sent(), NOW_MS, EXPIRATION)
+    of.exempt_alone(alone, NOW_MS, EXPIRATION)
     assert of.forbids_resend
 
 
 def test_nothing_is_exempt_after_a_refusal_until_the_next_acknowledgement() -> None:
     of = suspected()
-    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    of.exempt_alone(sent(), NOW_MS, EXPIRATION)
     of.refused()
     assert of.forbids_resend
-    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    of.exempt_alone(sent(), NOW_MS, EXPIRATION)
     assert of.forbids_resend
     of.acked(OLD_MS, NONE_NAMED)
-    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    of.exempt_alone(sent(), NOW_MS, EXPIRATION)
     assert of.exempt
 
 
@@ -217,34 +227,33 @@ def test_a_new_identity_forgets_a_refusal() -> None:
     of = suspected()
     of.refused()
     of.renewed()
-    of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+    of.exempt_alone(sent(), NOW_MS, EXPIRATION)
     assert of.exempt
 
 
 def test_nothing_is_exempt_under_another_leader_or_after_a_batch_that_ended_unknown() -> None:
     moved, unknown = suspected(), suspected()
+    moved.exempt_alone(sent(), NOW_MS, EXPIRATION)
     moved.leader_changed()
+    assert moved.forbids_resend, "at once, before the next look"
     unknown.given_up(YOUNG_MS)
     for of in (moved, unknown):
-        of.exempt_alone(batch(YOUNG_MS), YOUNG_MS, NOW_MS, EXPIRATION)
+        of.exempt_alone(sent(), NOW_MS, EXPIRATION)
         assert of.forbids_resend
 
 
-@pytest.mark.parametrize(
-    ("appended_ms", "stamp_ms", "exempt"),
-    [
-        (NONE_NAMED, 10**12, True),
-        (1, 10**12, False),
-        (1, YOUNG_MS, False),
-        (1, 0, False),
-    ],
-)
-def test_where_the_log_sets_the_time_a_batch_is_no_younger_than_its_first_attempt(
-    appended_ms: int, stamp_ms: int, exempt: bool
-) -> None:
-    """And no younger than its records: their time is not later than that of the append."""
+def test_records_from_the_future_are_as_old_as_their_first_attempt() -> None:
+    """The leader may stamp them when they come, whatever they say."""
+    of = suspected()
+    future = sent(10**12, YOUNG_MS)
+    of.exempt_alone(future, YOUNG_MS + HALF_MS, EXPIRATION)
+    assert of.exempt
+    of.exempt_alone(future, YOUNG_MS + HALF_MS + 1, EXPIRATION)
+    assert not of.exempt
+
+
+def test_it_remembers_the_time_of_day_at_which_it_looked() -> None:
     of = Suspicion()
-    of.acked(OLD_MS, appended_ms)
-    assert of.assess(NOW_MS + HALF_MS, EXPIRATION, [batch(stamp_ms)])
-    of.exempt_alone(batch(stamp_ms), OLD_MS + 1.0, NOW_MS + HALF_MS, EXPIRATION)
-    assert of.exempt is exempt
+    assert of.now_ms is None
+    of.assess(2000, EXPIRATION, [])
+    assert of.now_ms == 2000
