@@ -19,9 +19,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, ClassVar, Final, Literal, Self, Unpack
-
-import anyio
+from typing import Any, ClassVar, Literal, Self, Unpack
 
 from aioidem._aiokafka.batches import (
     BatchBuilder,
@@ -56,8 +54,6 @@ from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartitio
 __all__ = ["AIOKafkaProducer", "TransactionContext"]
 
 _DEFAULT_PARTITIONER = DefaultPartitioner()
-_AT_ONCE: Final = 500
-"""After so many records, a few milliseconds, `send` lets other tasks run."""
 _FACE_ONLY = (
     *("self", "loop", "api_version", "key_serializer", "value_serializer", "metrics_collector"),
     "more",
@@ -177,8 +173,6 @@ class AIOKafkaProducer:
         self._loop = loop
         # The loop of futures: that on which `start` was called, from the call on.
         self._home = loop
-        # How many records were queued since `send` last let other tasks run.
-        self._at_once = 0
         self._bootstrap_servers = bootstrap_servers
         self._source_traceback = _where_made(loop)
         self._started = self._stopped = False
@@ -354,13 +348,6 @@ class AIOKafkaProducer:
             ProducerClosed: The producer is not started, or was stopped.
         """
         inside = self._inside
-        self._at_once += 1
-        if self._at_once >= _AT_ONCE:
-            # Without this a loop of `send` would keep all other tasks from running, those that send
-            # the records too, until the buffer is full. Nothing is queued yet, so that a call that
-            # is cancelled here has sent nothing.
-            self._at_once = 0
-            await anyio.lowlevel.checkpoint()
         # `_translation.reraise` below translates errors, as `with self._translation` would. But the
         # `with` would call `__enter__` and `__exit__` for each record.
         try:

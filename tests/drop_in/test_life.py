@@ -82,28 +82,6 @@ async def test_a_send_during_the_start_returns_a_future_of_the_loop(
     await producer.stop()
 
 
-@BOTH_LOOPS
-async def test_a_loop_of_sends_lets_other_tasks_run(cluster: EmbeddedCluster) -> None:
-    """They run after every 500 records, though there is room for thousands."""
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        await producer.partitions_for("t")
-        counting = asyncio.create_task(count())
-        await asyncio.sleep(0)
-        before = turns
-        for _ in range(5000):
-            await producer.send("t", b"x")
-        assert turns - before >= 9
-        counting.cancel()
-
-
 def test_the_loop_may_run_in_slices() -> None:
     """A producer works although the event loop runs only during calls, as in a notebook."""
     loop = asyncio.new_event_loop()
