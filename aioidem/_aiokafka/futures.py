@@ -242,11 +242,9 @@ def _resolve_batch(future: _Resolvable, translation: Translation, deliveries: Qu
     error = told.exception()
     stored = len(deliveries) - len(failed)
     if stored and error is not None:
-        why = error
-        error = copy.copy(why)
-        error.__cause__ = why.__cause__
+        text = str(error.args[0]) if error.args else type(error).__name__
+        error = copy.copy(error)  # the record's own says what is true of the record
         error.status = DeliveryStatus.UNKNOWN
-        text = str(why.args[0]) if why.args else type(why).__name__
         error.args = (f"{text}; {stored} of the batch's {len(deliveries)} records are stored",)
     _resolve(future, translation, told, error)
 

@@ -42,7 +42,6 @@ from aioidem._producer.native import Producer, internals
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.errors import (
     ConfigError,
-    ForkedProducerError,
     KafkaError,
     ProducerClosed,
     RecordError,
@@ -228,7 +227,7 @@ class AIOKafkaProducer:
             self._home = running
             try:
                 await self._native.start()
-            except (ProducerClosed, ForkedProducerError):
+            except ProducerClosed:
                 raise  # the producer was started before, and keeps running
             except BaseException:
                 self._home = self._loop

@@ -282,8 +282,10 @@ class Topology:
 
         The names of metrics have underscores for dots, so both topics would share them.
         """
+        if not {".", "_"} & set(name):
+            return
         shared = name.replace(".", "_")
-        for other in self.topics if shared != name or "_" in name else ():
+        for other in self.topics:
             if other.replace(".", "_") == shared:
                 raise RefusedError(
                     ErrorCode.invalid_topic_exception,

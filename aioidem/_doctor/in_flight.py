@@ -69,6 +69,11 @@ def _leads(topic: TopicSeen, broker: BrokerSeen) -> bool:
     return any(part.leader == broker.node_id for part in topic.partitions)
 
 
+def _tells_window(broker: BrokerSeen) -> bool:
+    """Return whether the broker offers the Produce version that names the window (KIP-1269)."""
+    return broker.produce is not None and broker.produce[1] >= PRODUCE_WITH_WINDOW
+
+
 def has_window(facts: Facts) -> bool:
     """Return whether a window limits the batches of a partition, and not only the requests."""
     return facts.config.enable_idempotence and facts.config.broker_dedup == "window"
@@ -79,8 +84,7 @@ def window_at(facts: Facts, broker: BrokerSeen, topic: str) -> int:
     if not has_window(facts):
         return facts.config.max_in_flight_requests_per_connection
     configs = broker.topic_configs.get(topic)
-    speaks = broker.produce is not None and broker.produce[1] >= PRODUCE_WITH_WINDOW
-    if not speaks or configs is None or facts.config.window_discovery == "off":
+    if not _tells_window(broker) or configs is None or facts.config.window_discovery == "off":
         return _DEFAULT_WINDOW
     return max(configs.number(RETAIN) or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
 
@@ -134,11 +138,7 @@ def _why(facts: Facts, named: bool) -> str:
         return "window_discovery is off"
     if named:
         return f"KIP-1269: {RETAIN}"
-    speaks = [
-        each.produce is not None and each.produce[1] >= PRODUCE_WITH_WINDOW
-        for each in facts.brokers
-    ]
-    if not any(speaks):
+    if not any(map(_tells_window, facts.brokers)):
         return "no KIP-1269"
     if facts.config.window_discovery == "on":
         return "KIP-1269: perhaps more, which the producer learns; --write-to shows it"
@@ -149,8 +149,7 @@ def _withheld(facts: Facts, topic: TopicSeen) -> Iterator[Finding]:
     withheld = [
         broker
         for broker in facts.brokers
-        if broker.produce is not None
-        and broker.produce[1] >= PRODUCE_WITH_WINDOW
+        if _tells_window(broker)
         and topic.name in broker.topic_configs
         and broker.topic_configs[topic.name].error_code in DENIED
     ]
