@@ -555,11 +555,19 @@ class Injector(BrokerChanges, ReadFaults):
         carried_out, silent = glitch.args
         return Drop(carried_out, silent=True) if silent else CloseConnection(carried_out)
 
-    def _is_late(self, seen: RequestSeen) -> bool:
+    def _is_late(self, seen: RequestSeen, held_since: float | None = None) -> bool:
+        """Return whether no client can prevent that a broker appends a request once more.
+
+        It cannot if it has closed the connection, or if brokers began to forget producers earlier
+        than they said while they held the request back.
+        """
+        if held_since is not None and any(at >= held_since for at, _ in self.forgets_early):
+            return True
         return not self._world.is_open(seen.connection_id)
 
     def _on_delay(self, glitch: Glitch, seen: RequestSeen) -> Action:
-        held = self.late_copies.holding(partial(_values_in, seen), partial(self._is_late, seen))
+        late = partial(self._is_late, seen, self._world.now)
+        held = self.late_copies.holding(partial(_values_in, seen), late)
 
         def served() -> None:
             self._note_late(seen)

@@ -1,8 +1,9 @@
-"""The copies that a broker appended long after the producer gave their connection up.
+"""The copies that a broker appended when the producer could not prevent it any more.
 
 A broker that has forgotten the producer takes a copy of a batch for a new one. If the copy was in a
-request that it serves after the connection was closed, no client can prevent that. If it was in
-any other request, the producer has sent it when it should not have. Which copy made a duplicate is
+request that it serves after the connection was closed, no client can prevent that, nor if it forgot
+the producer early while it held the request back. If it was in any other request, the producer has
+sent it when it should not have. Which copy made a duplicate is
 seen by looking at the logs before and after the broker serves a request that is late.
 """
 
@@ -48,7 +49,7 @@ class LateCopies:
 
         Args:
             values: Returns the values in the request.
-            late: Whether the producer has closed its connection.
+            late: Whether the producer cannot prevent that it is appended.
         """
         if not self._matters:
             return

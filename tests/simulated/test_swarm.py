@@ -58,6 +58,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4578423, id="a leader that lost what was acknowledged is not asked for ever"),
         pytest.param(4615440, id="a batch too large for a topic that was recreated since"),
         pytest.param(4559539, id="a late copy may follow the one that was acknowledged"),
+        pytest.param(4642070, id="a broker may forget the producer while it holds a copy back"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],
 )
