@@ -57,6 +57,7 @@ from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, Sequen
 from aioidem._engine.ladder import Ladder
 from aioidem._engine.leadership import Leadership
 from aioidem._engine.links import Link
+from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
@@ -92,7 +93,7 @@ from .mutation import (
     record,
     recorded,
 )
-from .soak import PROCESSES
+from .soak import PROCESSES, run_swarm
 
 __all__ = [
     "MUTANTS",
@@ -1085,6 +1086,19 @@ def record_of_a_block_sent_twice(patch: Patch) -> None:
         return taken
 
     patch(RecordBlock, "take", naive)
+
+
+@mutant("a caller that waits for room need not wait once the producer closes", run_swarm)
+def callers_wait_in_a_closed_producer(patch: Patch) -> None:
+    def forgetful(self: ByteBudget) -> Iterator[MemoryWaiter]:
+        for waiter in self._waiters:
+            if not waiter.abandoned:
+                waiter.abandoned = True
+                self.waiting -= 1
+                yield waiter
+        self._waiters.clear()
+
+    patch(ByteBudget, "wake_all", forgetful)
 
 
 @mutant("each record of a block has its own place in the batch, whatever is before the block")

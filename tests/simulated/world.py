@@ -199,6 +199,8 @@ class World:
         self._order = count()
         self._calls = count()
         self._waiting = 0
+        # The callers that wait for room and were not woken yet, by their record's value.
+        self._unwoken: set[ValueId] = set()
         self._stalled = self._disturbing = False
         self._inbox: list[Callable[[], None]] = []
         self._closing: int | None = None
@@ -673,15 +675,19 @@ class World:
                 return
             over = True
             self._waiting -= 1
+            self._unwoken.discard(row.value)
             if waiter.granted and not self.closed and not self._gives_up(row):
                 self.core.budget.claim(waiter)
                 self._append(topic, record, row, block_until)
             else:
                 self.core.budget.abandon(waiter)
 
-        waiter = self.core.budget.wait(
-            record.charge(), lambda: self.at(self.now, lambda: self._client(end, always=True))
-        )
+        def wake() -> None:
+            self._unwoken.discard(row.value)
+            self.at(self.now, lambda: self._client(end, always=True))
+
+        self._unwoken.add(row.value)
+        waiter = self.core.budget.wait(record.charge(), wake)
         self.at(block_until, lambda: self._client(end, always=True))
 
     def _gives_up(self, row: Row) -> bool:
@@ -713,6 +719,7 @@ class World:
         self.closed = True
         for waiter in self.core.budget.wake_all():
             waiter.granted = False
+        self._judge_unwoken()
         if timeout == 0:
             self._shut()
             return
@@ -722,12 +729,19 @@ class World:
         elif timeout is not None:
             self.at(self.now + timeout, lambda: self._client(self._shut))
 
+    def _judge_unwoken(self) -> None:
+        """Report a caller that goes on to wait for room in a producer that gives none any more."""
+        for value in self._unwoken:
+            self.report(Anomaly.STUCK, f"{value} waits for room, and the producer is closed")
+        self._unwoken.clear()
+
     def _shut(self) -> None:
         if not self.ended:
             self.trace("the producer ends")
             self._note_windows()
             self.unknowns.closing = self.core.numbers.lines.closing = True
             self.sender.shut()
+            self._judge_unwoken()
             self.ended = True
 
     def _note_windows(self) -> None:
