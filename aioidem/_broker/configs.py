@@ -399,15 +399,15 @@ class TopicSettings:
             fallback = cluster.get(definition.broker_name or "", definition.default)
             return overrides.get(name, fallback)
 
-        retention = int(value("retention.bytes"))
+        policy, retention = value("cleanup.policy"), int(value("retention.bytes"))
         return TopicSettings(
             max_message_bytes=int(value("max.message.bytes")),
             log_append_time=value("message.timestamp.type") == "LogAppendTime",
             timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
             timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
             min_insync_replicas=int(value("min.insync.replicas")),
-            retention_bytes=retention if retention >= 0 else _LONG_MAX,
-            compacted="compact" in value("cleanup.policy"),
-            deletes="delete" in value("cleanup.policy"),
+            retention_bytes=retention if retention >= 0 and "delete" in policy else _LONG_MAX,
+            compacted="compact" in policy,
+            deletes="delete" in policy,
             retain=int(overrides[TOPIC_RETAIN]) if TOPIC_RETAIN in overrides else None,
         )

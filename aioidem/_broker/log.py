@@ -164,13 +164,16 @@ class Log:
             )
         return dropped
 
-    def enforce_retention(self, max_bytes: int) -> None:
+    def enforce_retention(self, max_bytes: int, below: int) -> None:
         """Remove whole batches from the beginning until at most ``max_bytes`` are left.
 
-        The newest batch always stays.
+        The newest batch always stays, and so does every batch with a record at or after the offset
+        ``below``.
         """
         count = 0
         while self._size > max_bytes and count < len(self._batches) - 1:
+            if self._batches[count].last_offset >= below:
+                break
             self._size -= len(self._batches[count].data)
             count += 1
         if count:

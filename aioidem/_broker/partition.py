@@ -3,8 +3,9 @@
 Invariants
     Followers copy each batch at once, unless they are offline or paused.
     The high watermark is the smallest log end among the in-sync replicas, or what
-    `hold_high_watermark` allows if that is less. It moves back only when the new leader lacks the
-    end of the log.
+    `hold_high_watermark` allows if that is less. While fewer replicas than `min.insync.replicas`
+    are in sync it stands still. It moves back only when the new leader lacks the end of the log.
+    Retention removes nothing above it.
     After an election every other replica truncates its log to what it has in common with the new
     leader's. It rebuilds its producer state from the log only if something was truncated.
 
@@ -166,7 +167,7 @@ class Partition:
         self._advance()
         if leader.log.size > settings.retention_bytes:
             for replica in self.replicas.values():
-                replica.log.enforce_retention(settings.retention_bytes)
+                replica.log.enforce_retention(settings.retention_bytes, self.high_watermark)
         return batch
 
     def delete_before(self, offset: int) -> None:
@@ -297,7 +298,8 @@ class Partition:
             replica.producers.appended(batch, self._retain_on(replica.broker_id, self.topic))
 
     def _advance(self) -> None:
-        if self.leader == NO_LEADER:
+        # Since Kafka 3.7 it stands still while too few replicas are in sync (KAFKA-15583).
+        if self.leader == NO_LEADER or len(self.isr) < self.least_in_sync:
             return
         reached = min(self.replicas[b].log.end_offset for b in self.isr)
         if self._hold is not None and reached > self._hold:

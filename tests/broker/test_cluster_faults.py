@@ -270,12 +270,42 @@ def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> N
     assert offset_of(client.produce(idempotent_batch(0), acks=1)) == 0
 
 
-def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None:
-    """A waiting Produce gets NOT_ENOUGH_REPLICAS_AFTER_APPEND if too few replicas stay in sync."""
+def test_a_waiting_request_times_out_while_too_few_replicas_are_in_sync() -> None:
+    """The high watermark stands still, so the request waits on, until enough are in sync again."""
+    cluster, partition, client = make(brokers=2, replication=2)
+    cluster.state.topology.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
+    partition.pause(1)
+    sent = client.send_produce(idempotent_batch(0), timeout_ms=5000)
+    partition.shrink_isr(1)
+    cluster.state.wake(partition)
+    cluster.run_until(5.0)
+    part = only_partition(client.answer(sent))
+    assert (part.error_code, part.base_offset) == (ErrorCode.request_timed_out, 0)
+    assert (end(partition), partition.high_watermark) == (1, 0)
+    partition.resume(1)
+    assert partition.high_watermark == 1
+    assert offset_of(client.produce(idempotent_batch(0))) == 0
+
+
+def test_readers_see_nothing_that_came_while_too_few_replicas_were_in_sync() -> None:
+    """A record of acks=1 is taken by such a leader, and shown when enough are in sync again."""
+    cluster, partition, client = make(brokers=2, replication=2)
+    cluster.state.topology.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
+    partition.pause(1)
+    partition.shrink_isr(1)
+    assert offset_of(client.produce(idempotent_batch(0), acks=1)) == 0
+    assert partition.high_watermark == 0
+    partition.resume(1)
+    assert partition.high_watermark == 1
+
+
+def test_replicas_lost_just_before_the_answer_are_answered_after_append() -> None:
+    """NOT_ENOUGH_REPLICAS_AFTER_APPEND comes if all had the batch, and one was lost since."""
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.topology.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.pause(1)
     sent = client.send_produce(idempotent_batch(0))
+    partition.resume(1)
     partition.shrink_isr(1)
     cluster.state.wake(partition)
     cluster.settle()

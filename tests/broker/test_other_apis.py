@@ -561,6 +561,17 @@ def test_fetch_below_what_retention_left_is_out_of_range(
     assert fetched(client.ask(1, 12, fetch_request(cluster, offset=start))).records
 
 
+def test_a_topic_that_is_only_compacted_keeps_all_whatever_its_retention(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    """Only cleanup.policy=delete removes the beginning of a log."""
+    topic = cluster.state.topics["t"]
+    configs = {"retention.bytes": "150", "cleanup.policy": "compact"}
+    cluster.state.topology.set_topic_configs(topic, configs)
+    client.produce(idempotent_batch(3, key=b"k"))
+    assert topic.partitions[0].replicas[0].log.start_offset == 0
+
+
 # -- ListOffsets and OffsetForLeaderEpoch ----------------------------------------------------------
 
 

@@ -77,11 +77,18 @@ def test_reading_keeps_to_its_bytes_but_for_the_first_batch_when_asked() -> None
 def test_retention_forgets_whole_batches_from_the_head_and_never_the_newest() -> None:
     """Retention removes whole batches from the start of the log, and never the newest batch."""
     log = filled(5, 5, 5)
-    log.enforce_retention(log.size - 1)
+    log.enforce_retention(log.size - 1, below=15)
     assert (log.start_offset, log.end_offset) == (5, 15)
-    log.enforce_retention(0)
+    log.enforce_retention(0, below=15)
     assert (log.start_offset, log.end_offset) == (10, 15)
     assert log.size == len(log.batches[0].data)
+
+
+def test_retention_keeps_every_batch_that_reaches_the_high_watermark() -> None:
+    """What is not committed stays, however large the log is."""
+    log = filled(5, 5, 5)
+    log.enforce_retention(0, below=7)
+    assert (log.start_offset, log.end_offset) == (5, 15)
 
 
 def test_offsets_are_found_by_time() -> None:
