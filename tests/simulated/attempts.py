@@ -90,6 +90,8 @@ class Attempts:
         """When each error code last answered an attempt, in seconds, by topic and partition."""
         self._stories: dict[ValueId, Story] = {}
         self._oldest: dict[tuple[str, int], int] = {}
+        # The records of the newest batch of each partition.
+        self._newest: dict[tuple[str, int], list[ValueId]] = {}
         self._requests: dict[object, dict[object, dict[tuple[str, int], list[ValueId]]]] = {}
 
     def of(self, value: ValueId) -> Story | None:
@@ -107,6 +109,20 @@ class Attempts:
             other.place == story.place and other.sent_at >= story.sent_at and other.may_be_written
             for other in self._stories.values()
             if other is not story
+        )
+
+    def is_alone(self, value: ValueId) -> bool:
+        """Return whether all else in a record's partition was acknowledged before it was sent.
+
+        No other batch was given to a socket after its batch, not even one of which no byte was
+        written.
+        """
+        story = self._stories[value]
+        batch = self._newest[story.place]
+        return value in batch and all(
+            other in batch or (each.acked_at is not None and each.acked_at <= story.sent_at)
+            for other, each in self._stories.items()
+            if each.place == story.place
         )
 
     def oldest_stamp_ms(self, place: tuple[str, int]) -> int:
@@ -155,6 +171,7 @@ class Attempts:
                 self._oldest[place] = min(stamp_ms, self._oldest.get(place, stamp_ms))
                 story = self._stories.get(value)
                 if story is None:
+                    self._newest[place] = values
                     story = self._stories[value] = Story(place, stamp_ms, self._now())
                 story.attempts += 1
                 story.outstanding += 1

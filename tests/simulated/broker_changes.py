@@ -29,6 +29,7 @@ __all__ = [
     "once_in_each_log",
     "reassigned",
     "repeatable",
+    "steady",
     "unread",
     "unresolved_while",
     "written_late",
@@ -76,6 +77,15 @@ def repeatable(run: World | Whole) -> set[ValueId]:
     if schedule.by_name:
         return removed | run.late | early | once_in_each_log(run.log())
     return removed | run.injector.late_copies.found() | early
+
+
+def steady(run: World | Whole, place: tuple[str, int]) -> bool:
+    """Return whether a partition has had one leader only, and nobody set the client's clock."""
+    if any(fault.kind == "jump" for fault in run.schedule.faults):
+        return False
+    topic = run.cluster.topics.get(place[0])
+    partition = None if topic is None else topic.partition(place[1])
+    return partition is not None and partition.leader_epoch == 0 and partition.leader >= 0
 
 
 def unread(run: World | Whole, row: Row, story: Story, after: int) -> str | None:

@@ -93,7 +93,7 @@ from .mutation import (
     record,
     recorded,
 )
-from .soak import PROCESSES, run_swarm
+from .soak import PROCESSES, run_swarm, run_varied
 
 __all__ = [
     "MUTANTS",
@@ -850,6 +850,11 @@ def only_batch_resent_at_any_age(patch: Patch) -> None:
         self.exempt = alone is not None and not self._carried and not self._refused
 
     patch(Suspicion, "exempt_alone", naive)
+
+
+@mutant("where suspect, the only batch is resent while its own records are young", run_varied)
+def only_batch_resent_at_no_age(patch: Patch) -> None:
+    patch(Suspicion, "exempt_alone", lambda *_: None)
 
 
 @mutant("the gate also closes when nothing is outstanding, where suspect")

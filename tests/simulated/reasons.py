@@ -40,6 +40,7 @@ _ABOUT_PRODUCER_IDS = frozenset(
         ErrorCode.invalid_producer_epoch,
     }
 )
+_PASSES = frozenset({ErrorCode.request_timed_out, ErrorCode.not_enough_replicas})
 _FORGOTTEN = frozenset({ErrorCode.unknown_producer_id, ErrorCode.invalid_producer_id_mapping})
 
 
@@ -88,6 +89,8 @@ class Reasons:
         """Returns what is wrong if a record ends UNKNOWN because brokers may have forgotten the
         producer, though its leader's log could have shown it (`Readings`).
         """
+        self.steady: Callable[[tuple[str, int]], bool] = lambda _: False
+        """Whether a partition has had one leader only, and the producer's clock was never set."""
         self.blocked_until: dict[ValueId, float] = {}
         """Until when a record may wait for metadata, in seconds, if its call has waited before."""
         self.moves = 0
@@ -172,9 +175,10 @@ class Reasons:
             return "another client writes under its producer id", True
         if story.doubted_at is None:
             return "it is in flight, and not in doubt", False
-        return self._refused(row, story)
+        return self._refused(rows, story)
 
-    def _refused(self, row: Row, story: Story) -> tuple[str, bool]:
+    def _refused(self, rows: Sequence[Row], story: Story) -> tuple[str, bool]:
+        row = rows[0]
         if any(map(_unknown, story.codes)):
             return "it was refused with a code that no broker answers to Produce", True
         if story.contradicted:
@@ -205,6 +209,8 @@ class Reasons:
             # log could still show the batch: the engine does not look there.
             return "a leader that had forgotten the producer refused its resend", True
         if age_ms >= self._expiration_ms / 2:
+            if self._is_young_and_alone(rows, story):
+                return "the only batch without an outcome, young enough to be resent", False
             return self._forgotten(row, story)
         return f"in doubt, then {dict(codes)}, before {dict(story.codes)}", False
 
@@ -221,6 +227,23 @@ class Reasons:
             return why, True
         complaint = self.unread(row, story, after)
         return (why, True) if complaint is None else (f"{why}, but {complaint}", False)
+
+    def _is_young_and_alone(self, rows: Sequence[Row], story: Story) -> bool:
+        """Whether brokers know a batch in doubt, if it is stored, though they may have forgotten.
+
+        That is so if everything before it was acknowledged before it was first sent, nothing was
+        sent after it, and its leader counts the expiration from its records. It is only said of a
+        partition in which nothing else has happened.
+        """
+        odd = self.found or self._attempts.refusals.get(story.place, {}).keys() - _PASSES
+        if odd or self.moved_at is not None or self.recreated or not self.steady(story.place):
+            return False
+        if not self._attempts.is_alone(rows[0].value):
+            return False
+        stamps = [each.stamp_ms for row in rows if (each := self._attempts.of(row.value))]
+        now_ms = self._wall_ms()
+        sent_ms = now_ms - (self._now() - story.sent_at) * 1000
+        return now_ms <= min(max(stamps), sent_ms) + 0.4 * self._expiration_ms
 
     def _questioned(self, story: Story) -> bool:
         """Whether a code came, since it was sent, that may mean that the leader lost its state.

@@ -25,6 +25,7 @@ from aioidem._producer.settled_records import AT_ONCE
 __all__ = [
     "AFTER",
     "ANY_CODE",
+    "IDLE_TIME",
     "PERMANENT",
     "PROFILES",
     "RETRIABLE_BEFORE",
@@ -36,6 +37,10 @@ __all__ = [
     "Work",
     "draw",
 ]
+
+
+IDLE_TIME = "idle time"
+"""What a schedule that ends with an idle time has among its features (`idle_time`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +227,9 @@ class Schedule:
     @property
     def forgetful(self) -> bool:
         """Whether brokers forget the producer because of its records' timestamps (KIP-854)."""
-        return self.forgets_early or self.profile == "forgetful" or "old records" in self.features
+        if self.forgets_early or self.profile == "forgetful":
+            return True
+        return not {"old records", IDLE_TIME}.isdisjoint(self.features)
 
     @property
     def by_name(self) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .broker_changes import INTERVAL
+from .idle_time import with_idle_time
 from .read_draws import READING, ReadDraws, is_reading
 from .schedule import (
     AFTER,
@@ -27,7 +28,7 @@ from .schedule import (
     Schedule,
 )
 
-__all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_swarm", "kind_of"]
+__all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_swarm", "draw_varied", "kind_of"]
 
 ONLY_HERE = frozenset(
     {"upgrade", "skew", "expire", "retention", "purge", "boast", "partial", "split", "trickle"}
@@ -547,6 +548,7 @@ def draw_swarm(seed: int, backend: str | None = None) -> Schedule:
 def draw_varied(seed: int) -> Schedule:
     """Return the swarm's schedule for a seed, with calls of every kind, on the engine alone.
 
-    What the calls carry is drawn by itself, so that the seeds of the swarm keep their meaning.
+    What the calls carry is drawn by itself, so that the seeds of the swarm keep their meaning. Some
+    schedules have an idle time at their end, and one record behind it (`with_idle_time`).
     """
-    return dataclasses.replace(draw_swarm(seed, ""), blocks=True, varied=True)
+    return with_idle_time(dataclasses.replace(draw_swarm(seed, ""), blocks=True, varied=True))

@@ -10,8 +10,9 @@ import pytest
 from . import mutants
 from .perform import perform
 from .run import main as command_line
+from .schedule import IDLE_TIME
 from .soak import quiet, run_swarm, run_varied
-from .swarm import FEATURES, ONLY_HERE, draw_swarm, kind_of
+from .swarm import FEATURES, ONLY_HERE, draw_swarm, draw_varied, kind_of
 from .test_soak import kinds_drawn, kinds_known, nothing_is_wrong, seeds_are_right
 from .whole import WholeInjector
 
@@ -90,6 +91,18 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
 )
 def test_seeds_of_calls_of_every_kind_that_were_wrong_are_right(seed: int) -> None:
     seeds_are_right(range(seed, seed + 1), run_varied)
+
+
+def test_some_schedules_end_with_an_idle_time_and_one_record() -> None:
+    """It comes when brokers may have forgotten the producer, or half a minute before."""
+    plans = [draw_varied(seed) for seed in range(400)]
+    idle = [plan for plan in plans if IDLE_TIME in plan.features]
+    assert len(idle) > 15
+    for plan in idle:
+        kept = int(plan.broker_configs["producer.id.expiration.ms"]) / 1000
+        *before, last = plan.calls
+        assert last.at - max(call.at for call in before) > kept / 2
+        assert last.age == 0
 
 
 @pytest.mark.slow

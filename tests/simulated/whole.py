@@ -65,7 +65,7 @@ from aioidem.testing import (
 
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
-from .broker_changes import reassigned, repeatable, unread, unresolved_while, written_late
+from .broker_changes import reassigned, repeatable, steady, unread, unresolved_while, written_late
 from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import counted
@@ -793,6 +793,7 @@ class Whole:
                 )
                 self.unknowns.forgotten = lambda: self.removed.forgotten
                 self.unknowns.unread = functools.partial(unread, self)
+                self.unknowns.steady = functools.partial(steady, self)
                 connector = WholeConnector(self, cluster.connector)
                 await self._life(TapProducer(config, connector, self))
                 self.injector.heal()

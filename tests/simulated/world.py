@@ -61,7 +61,7 @@ from aioidem.testing import (
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .audit import left_over
-from .broker_changes import reassigned, repeatable, unread, unresolved_while, written_late
+from .broker_changes import reassigned, repeatable, steady, unread, unresolved_while, written_late
 from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import Flushes
@@ -295,6 +295,7 @@ class World:
         )
         self.unknowns.forgotten = lambda: self.removed.forgotten
         self.unknowns.unread = partial(unread, self)
+        self.unknowns.steady = partial(steady, self)
 
     def _build_cluster(self) -> ClusterState:
         s = self.schedule
