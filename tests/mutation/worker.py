@@ -68,7 +68,7 @@ class Worker:
         """
         try:
             return self._ask("judge", mutant, job)  # type: ignore[no-any-return]
-        except (EOFError, ConnectionResetError):
+        except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join()
             if mutant is not None or self._process.exitcode == pytest.ExitCode.INTERRUPTED:
                 raise
