@@ -142,12 +142,14 @@ class Attempts:
         ]
         return max(acked, key=itemgetter(0, 1))[2] if acked else None
 
-    def known_offset(self, story: Story, since: float) -> int | None:
+    def known_offset(self, story: Story, since: float, lost_at: float) -> int | None:
         """Return the last offset that was acknowledged before a record was first sent, if any.
 
         Args:
             story: The story of the record.
             since: Since when the partition has its present log, in seconds.
+            lost_at: When an answer last showed that the log has lost its end, in seconds. That
+                answer names an offset of the log of today.
         """
         known = (
             other.offset
@@ -156,6 +158,7 @@ class Attempts:
             and other.acked_at is not None
             and other.offset >= 0
             and since < other.acked_at < story.sent_at
+            and other.acked_at >= lost_at
         )
         return max(known, default=None)
 

@@ -3,7 +3,8 @@
 An answer to Produce shows that the producer is awake, and that it has a connection with room for a
 request. If metadata was due long before, the producer has forgotten to ask for it. It has not if it
 has asked on that connection, in time: then other requests filled the connection, and the answer
-comes after theirs.
+comes after theirs. Nor has it if it has asked on another connection in time, which may have fallen
+silent: it asks elsewhere after the request timeout.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Freshness:
         # What a fault has swallowed is asked for again after the request timeout and a back-off.
         self._recovery = config.request_timeout + backoff
         self._report = report
+        # Until when metadata was asked for on connections that were silent, in seconds.
+        self._swallowed = 0.0
         self._told_at: float | None = None
         # When Metadata requests without an answer were sent, in seconds, by connection and request.
         self._asked: dict[object, dict[object, float]] = {}
@@ -69,9 +72,13 @@ class Freshness:
         due_at = self._told_at + self._max_age
         if healed_at:
             due_at = max(due_at, healed_at + self._recovery)
-        latest = due_at + self._bound
-        asked = self._asked.get(connection, {})
-        if now > latest and not any(at <= latest for at in asked.values()):
+        latest = max(due_at, self._swallowed) + self._bound
+        if now <= latest or any(at <= latest for at in self._asked.get(connection, {}).values()):
+            return
+        elsewhere = [at for requests in self._asked.values() for at in requests.values()]
+        waits = [at + self._recovery for at in elsewhere if at <= latest]
+        self._swallowed = max([self._swallowed, *waits])
+        if now > self._swallowed + self._bound:
             age = now - self._told_at
             self._told_at = None
             detail = f"metadata is {age:.3f} s old, and {self._max_age:.3f} s are the most"

@@ -37,6 +37,8 @@ class LateCopies:
         self._timely: set[ValueId] = set()
         # The requests that brokers hold back: their values, and whether they are late by now.
         self._held: list[_Held] = []
+        # Those that are served in this instant: perhaps their batches are appended a moment later.
+        self._served: list[_Held] = []
         self._found: set[ValueId] = set()
 
     def found(self) -> set[ValueId]:
@@ -73,10 +75,19 @@ class LateCopies:
         if self._matters:
             self._look()
             self._held.remove(held)
+            self._served.append(held)
+
+    def passed(self) -> None:
+        """Note that something has happened elsewhere: what was served on time was appended."""
+        if self._timely:
+            self._look()
+            self._before, self._timely = self._copies(), set()
 
     def _look(self) -> None:
         """Note those values of late requests of which the logs have another copy now."""
-        late, self._late = self._late.union(*(v for v, late in self._held if late())), set()
+        held = [*self._held, *self._served]
+        late, self._late = self._late.union(*(v for v, late in held if late())), set()
+        self._served.clear()
         if late:
             before, self._before = self._before, self._copies()
             # The request that was served on time has appended each of its values once at most.

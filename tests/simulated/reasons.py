@@ -81,8 +81,8 @@ class Reasons:
         """When an answer last showed that a topic was recreated, in seconds."""
         self.moved_at: float | None = None
         """When the producer last moved to another cluster, in seconds."""
-        self.losses: set[tuple[str, int]] = set()
-        """The topics and partitions of which the producer has reported a loss (`lost_place`)."""
+        self.losses: dict[tuple[str, int], float] = {}
+        """When the producer last reported a loss of a topic and partition, in seconds."""
         self.forgotten: Callable[[], bool] = lambda: False
         """Whether a leader has forgotten the producer together with deleted batches."""
         self.unread: Callable[[Row, Story, int], str | None] | None = None
@@ -100,7 +100,7 @@ class Reasons:
         """Note an event that the producer reports to its operator."""
         place = lost_place(event)
         if place is not None:
-            self.losses.add(place)
+            self.losses[place] = self._now()
 
     def judge_end(self, rows: Sequence[Row], outcome: Outcome) -> str | None:
         """Return a complaint if nothing explains the outcome that the records of a batch get."""
@@ -218,11 +218,12 @@ class Reasons:
         """Explain UNKNOWN by brokers that may have forgotten the producer, if no log shows it.
 
         Without an offset that was acknowledged before its first attempt, nothing says where in the
-        log the record would be.
+        log the record would be. Offsets from before a loss say nothing about the log of today.
         """
         why = "the brokers may have forgotten the producer"
         since = max(self.recreated.get(story.place[0], -math.inf), self.moved_at or -math.inf)
-        after = self._attempts.known_offset(story, since)
+        lost_at = self.losses.get(story.place, -math.inf)
+        after = self._attempts.known_offset(story, since, lost_at)
         if self.unread is None or after is None:
             return why, True
         complaint = self.unread(row, story, after)

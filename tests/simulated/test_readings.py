@@ -265,6 +265,25 @@ def test_the_producers_copy_is_not_taken_for_one_that_is_held_back() -> None:
     assert logs.judge.found() == set()
 
 
+def test_a_held_copy_is_late_if_the_producers_came_before_something_else() -> None:
+    """An answer, or an outcome, comes after the append of what was served on time."""
+    logs = Logs(ONE)
+    held = logs.judge.holding(lambda: {ONE}, lambda: True)
+    logs.judge.serving(lambda: {ONE}, late=False)
+    logs.judge.passed()
+    logs.append(ONE)
+    logs.judge.held_served(held)
+    assert logs.judge.found() == {ONE}
+
+
+def test_a_held_copy_is_late_if_it_is_appended_after_it_was_said_to_be_served() -> None:
+    logs = Logs(ONE)
+    held = logs.judge.holding(lambda: {ONE}, lambda: True)
+    logs.judge.held_served(held)
+    logs.append(ONE)
+    assert logs.judge.found() == {ONE}
+
+
 def test_a_held_copy_that_comes_after_the_producers_only_copy_is_late() -> None:
     """Nobody looks at the logs between the two."""
     logs = Logs()

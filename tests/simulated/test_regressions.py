@@ -455,6 +455,8 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3825986, "a batch that ends with another's refusal, whose own answers contradict it"),
         (3847529, "a producer id given up in a poll that only sends, and asked for in the next"),
         (812643, "the same on trio, with a buffer that a throttled broker empties slowly"),
+        (3964273, "a zombie that is appended in the instant in which the judge looks, on trio"),
+        (3978836, "a producer that is closed in the turn that shows a topic recreated"),
         (3890396, "what is due by the time of day, which counts whole milliseconds"),
     ],
 )

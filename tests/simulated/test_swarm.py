@@ -60,6 +60,11 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4615440, id="a batch too large for a topic that was recreated since"),
         pytest.param(4559539, id="a late copy may follow the one that was acknowledged"),
         pytest.param(4642070, id="a broker may forget the producer while it holds a copy back"),
+        pytest.param(4648538, id="a new replica knows what is left of a log"),
+        pytest.param(4678701, id="metadata may be asked for on two silent connections"),
+        pytest.param(4697035, id="values of a call wait for room one after the other"),
+        pytest.param(4704550, id="offsets from before a loss say nothing of the log"),
+        pytest.param(4733151, id="a leader that lost its log knows what is committed"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],
 )
@@ -86,6 +91,8 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5047675, id="metadata may be old while its answer comes after slow ones"),
         pytest.param(5117105, id="a gap is not looked into where a clock has made records old"),
         pytest.param(5121696, id="the producer moves to the cluster that it names"),
+        pytest.param(5221076, id="a leader that lost its log knows what is committed"),
+        pytest.param(5245582, id="offsets from before a loss say nothing of the log"),
         pytest.param(260, id="the size of a batch that was given up is refused all the same"),
     ],
 )

@@ -572,6 +572,7 @@ class Whole:
         self._handed: list[Row] = []
         # For each value of a `send_many` but the first: the value before it in the same call.
         self.before: dict[ValueId, ValueId] = {}
+        self._most_values = 1  # of one call of `send_many`
         self.monitor = WireMonitor(
             outcome=self._outcome,  # a batch may also be acknowledged because the log contains it
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
@@ -704,6 +705,7 @@ class Whole:
 
         The callers may get them in a later turn of the loop, or may have been cancelled.
         """
+        self.injector.late_copies.passed()
         for settlement in settlements:
             outcome = settlement.outcome
             fresh: list[Row] = []
@@ -748,6 +750,7 @@ class Whole:
 
     def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
         """Note a Produce answer that has reached the client."""
+        self.injector.late_copies.passed()
         if self._tracing:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
@@ -938,6 +941,7 @@ class Whole:
                     # room for this one, records of later calls may be queued before it.
                     self._read_ahead.add(row.value)
                 made.append(row)
+                self._most_values = max(self._most_values, len(made))
                 yield value
 
         settled: list[RecordOutcome] = []
@@ -1022,7 +1026,9 @@ class Whole:
         core = producer.core
         # The time until the caller has the outcome counts from the application's call, so it
         # includes waiting for memory. `Deadlines` judges the time from the queue to the decision.
-        patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
+        # One of several values of a call may wait for the room of each of those before it.
+        waits = 1 + (self._most_values if "buffer_memory" in schedule.options else 1)
+        patience = waits * config.max_block + config.delivery_timeout + config.request_timeout
         early = unresolved_while(self.injector.forgets_early, self.rows.values())
         backwards = self.rows.keys() if schedule.resends_backwards else set()
         expect = Expectations(

@@ -485,6 +485,7 @@ class World:
 
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
         """Note outcomes that the engine has decided; callers may get them in a later turn."""
+        self.injector.late_copies.passed()
         for settlement in settlements:
             outcome = settlement.outcome
             rows = [record.row for record in settlement.records if isinstance(record, SimRecord)]
@@ -554,7 +555,8 @@ class World:
         if self._closing is None and self._events == [] and not self._stalled:
             idle = not self.core.unsettled and not self._waiting and not self._inbox
             if idle:
-                for what in left_over(self.core):
+                # A producer that was closed at once is not polled any more.
+                for what in () if self.ended else left_over(self.core):
                     self.report(Anomaly.LEAK, what)
                 self._close(None)
 
@@ -841,6 +843,7 @@ class World:
 
     def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
         """Note a Produce answer that has reached the client."""
+        self.injector.late_copies.passed()
         if self._tracing:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
@@ -1081,7 +1084,7 @@ class World:
     def _judge_windows(self) -> None:
         schedule, convictions = self.schedule, self.result.convictions
         # A broker that forgets the producer early remembers only the batches since.
-        misleads = schedule.lies_about_memory or schedule.forgets_early
+        misleads = schedule.lies_about_memory or schedule.forgets_early or self.removed.forgotten
         if convictions and not (misleads or schedule.memory_grows_back):
             self.report(Anomaly.EVENT, f"{convictions} brokers accused that keep what they say")
         if schedule.noticed and not convictions:
