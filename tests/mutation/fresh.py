@@ -13,14 +13,15 @@ __all__ = ["fresh_runs"]
 
 _MIXES: Final = (
     "varied",
+    "odd",
     "swarm",
     "profiles",
     "transactional swarm",
     "transactions",
     "resolve",
 )
-_ALIKE: Final = {"swarm": "varied"}
-"""Mixes that no traced run is of, by a mix that executes what they do."""
+_ALIKE: Final = {"swarm": {"varied", "odd"}}
+"""Mixes of which hardly a run is traced, by a mix that executes what they do."""
 _FROM: Final = 20_000_000
 _MOST: Final = 20_000
 _SECONDS: Final = 0.1
@@ -36,6 +37,6 @@ def fresh_runs(reached: Iterable[str], most: int = _MOST) -> list[tuple[str, flo
         most: How many seeds.
     """
     mixes = {name.rpartition(" ")[0] for name in reached}.intersection(_MIXES) or set(_MIXES)
-    mixes |= {alike for mix, alike in _ALIKE.items() if mix in mixes}
+    mixes |= {alike for mix, others in _ALIKE.items() if mix in mixes for alike in others}
     turns = [mix for mix in _MIXES if mix in mixes]
     return [(f"{turns[n % len(turns)]} {_FROM + n}", _SECONDS) for n in range(most)]

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -78,6 +79,9 @@ class Injector(BrokerChanges, ReadFaults):
         self._unheard: dict[int, tuple[int, bool]] = {}
         self._passed: set[int] = set()
         self._secret = False
+        self._moves = count(1)
+        self.refuses_passwords = False
+        """Whether brokers refuse the producer's password."""
         # The place in `forgets_early` of the time in which brokers do not tell how long they
         # remember a producer; None if there is no such time, or it is over.
         self._untold: int | None = None
@@ -148,6 +152,31 @@ class Injector(BrokerChanges, ReadFaults):
                     connection.deaf = True
 
                 self._later(answers * world.rtt, deafen)
+
+    def _do_address(self, broker: int) -> None:
+        """Let a broker move to another address; nobody is at its old one any more."""
+        world = self._world
+        self._do_cut(broker, 0.0, True, 0.0)
+        moved = world.cluster.brokers[broker]
+        del world.addresses[moved.host]
+        moved.host = f"b{broker}-{next(self._moves)}"
+        world.addresses[moved.host] = broker
+
+    def _do_credentials(self, seconds: float, renewed: float | None) -> None:
+        """Let every broker refuse passwords for a while.
+
+        Args:
+            seconds: For how long.
+            renewed: After how many seconds the producer is given another password; None: never.
+        """
+        self.refuses_passwords = True
+
+        def end() -> None:
+            self.refuses_passwords = False
+
+        if renewed is not None:
+            self._later(renewed, self._world.renew_password)
+        self._later(seconds, end)
 
     def _do_reset(self, broker: int, nbytes: int, way: str) -> None:
         for connection in self._to(broker):

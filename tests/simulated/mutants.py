@@ -30,7 +30,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from aioidem._engine import classify as classify_module
+from aioidem._engine import connections as connections_module
 from aioidem._engine import deadlines as deadlines_module
+from aioidem._engine import discovery as discovery_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import record_accumulator as accumulator_module
 from aioidem._engine import spreading as spreading_module
@@ -76,6 +78,7 @@ from aioidem._engine.topic_view import TopicView
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
 from aioidem._producer import sender as sender_module
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.produce import ProduceAnswer, decode_produce_response
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
@@ -93,7 +96,7 @@ from .mutation import (
     record,
     recorded,
 )
-from .soak import PROCESSES, run_swarm, run_varied
+from .soak import PROCESSES, run_odd, run_swarm, run_varied
 
 __all__ = [
     "MUTANTS",
@@ -869,6 +872,48 @@ def implicit_ack_where_suspect(patch: Patch) -> None:
         self._suspicion.suspect = suspect
 
     patch(Acknowledgements, "_imply", naive)
+
+
+# -- what few clusters have ---------------------------------------------------------------------
+
+
+@mutant("v14 is not used for a while after two connections without an answer", run_odd)
+def third_connection_without_an_answer(patch: Patch) -> None:
+    patch(discovery_module, "_STRIKES", 3)
+
+
+@mutant("the fifth refusal of a password in a row is the last", run_odd)
+def sixth_refusal_of_a_password(patch: Patch) -> None:
+    patch(connections_module, "_REFUSALS", 6)
+
+
+@mutant("what was refused before a password was changed does not count", run_odd)
+def refusals_of_another_password(patch: Patch) -> None:
+    patch(Connections, "forgive", lambda _self: None)
+
+
+@mutant("a broker that has moved is looked for at its new address", run_odd)
+def old_address_of_a_broker(patch: Patch) -> None:
+    learn = Connections.learn
+
+    def deaf(self: Connections, brokers: Iterable[BrokerAddress]) -> None:
+        learn(self, [broker for broker in brokers if broker.node_id not in self.nodes])
+
+    patch(Connections, "learn", deaf)
+
+
+@mutant("the time of a first-ack gate is that of its batch", run_odd)
+def first_ack_gate_of_another_time(patch: Patch) -> None:
+    def added(self: Effects, since: float, now: float) -> None:
+        self.meters.gate.record(now + since, now)
+
+    patch(Effects, "waited_at_gate", added)
+
+
+@mutant("a record goes where the partitioner says, or nowhere", run_odd)
+def partition_of_a_number_that_is_none(patch: Patch) -> None:
+    number = accumulator_module._number
+    patch(accumulator_module, "_number", lambda chosen: max(number(chosen), 0))
 
 
 # -- data-loss events ---------------------------------------------------------------------------

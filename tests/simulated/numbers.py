@@ -158,6 +158,12 @@ class Numbers:
         for name, (told, counted) in self._pairs().items():
             if not math.isclose(told, counted, rel_tol=1e-9, abs_tol=1e-6):
                 yield Violation(Anomaly.MISCOUNTED, f"{name}: {told}, not {counted}")
+        gate, slowest = self._core.meters.gate, max(self._latencies, default=0.0)
+        if gate.total > gate.count * slowest + 1e-6 or gate.count > len(self._batch_bytes):
+            waits = f"{gate.count} waits of {gate.total} s together"
+            yield Violation(
+                Anomaly.MISCOUNTED, f"first-ack gates: {waits}, but no answer took over {slowest} s"
+            )
         if self._began is not None and now < self._began + _ALL_COUNT:
             for name, (told, least, most) in self._lately(now).items():
                 if not least * 0.999999 - 1e-6 <= told <= most * 1.000001 + 1e-6:

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.record import Outcome
-from aioidem.errors import BrokerResponseError, KafkaTimeoutError
+from aioidem.errors import BrokerResponseError, KafkaTimeoutError, RecordError
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Row, ValueId
 
@@ -91,6 +91,8 @@ class Reasons:
         """
         self.steady: Callable[[tuple[str, int]], bool] = lambda _: False
         """Whether a partition has had one leader only, and the producer's clock was never set."""
+        self.refused_by_partitioner: Callable[[ValueId], bool] = lambda _: False
+        """Whether the user's partitioner fails for a record."""
         self.blocked_until: dict[ValueId, float] = {}
         """Until when a record may wait for metadata, in seconds, if its call has waited before."""
         self.moves = 0
@@ -135,6 +137,8 @@ class Reasons:
         if code == ErrorCode.unknown_topic_or_partition:
             return None  # `missing` judges that
         row = rows[0]
+        if isinstance(error, RecordError) and self.refused_by_partitioner(row.value):
+            return None
         story = self._attempts.of(row.value)
         if story is None:
             until = self.blocked_until.get(row.value, row.started + self._config.max_block)

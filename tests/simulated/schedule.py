@@ -33,6 +33,7 @@ __all__ = [
     "Drawer",
     "Fault",
     "Glitch",
+    "Oddities",
     "Schedule",
     "Work",
     "draw",
@@ -100,6 +101,18 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Oddities:
+    """What few clusters and callers have (`variations`)."""
+
+    lacks: tuple[tuple[int, int], ...] = ()
+    """The requests that brokers do not offer: the broker, and the API key."""
+    partitioner: bool = False
+    """Whether a `Partitioner` of the user's chooses the partition, if a call names none."""
+    swells_at: float = math.inf
+    """The time from which on records do not compress, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """Everything drawn from one seed: the cluster, the options, the load and the faults."""
 
@@ -163,6 +176,7 @@ class Schedule:
     """Whether topics are compacted, and some records have no key (KIP-467)."""
     used_epochs: int = 0
     """How many epochs of the transactional id are used up before any producer starts."""
+    odd: Oddities = Oddities()
     impatient: bool = False
     """Whether callers that were granted room may be cancelled before they claim it."""
     features: tuple[str, ...] = ()

@@ -39,6 +39,7 @@ class SimConnection:
             {
                 key: (low, high)
                 for key, low, high in cluster.announced(cluster.brokers[peer.broker_id])
+                if (peer.broker_id, key) not in world.schedule.odd.lacks
             }
         )
         self.open = True

@@ -41,6 +41,7 @@ from .readings import Readings
 from .schedule import Schedule
 from .size_questions import SizeQuestions
 from .started_ledger import StartedLedger
+from .version_choice import VersionChoice
 from .waiting_records import held_back
 
 __all__ = ["Host", "SimCore"]
@@ -99,6 +100,7 @@ class SimCore(ProducerCore):
             self._was_in_doubt if alone else None,
             lambda what: world.report(Anomaly.CONDUCT, what),
         )
+        self._versions = VersionChoice(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self._alarms = Alarms(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
         self.watch = cast(OperatorWatch, Watch(self.watch, self._alarms))
         # How many looks there had been when one was due after the last poll; None if none was.
@@ -157,6 +159,7 @@ class SimCore(ProducerCore):
         done = finished(self) if audited else []
         decided = self.outcomes.settled
         todo = super().poll(now, wall_ms)
+        self._versions.look(now)
         busy = [*still_busy(self, done)] if audited else []
         if self.early:
             self._judge_idle(todo, decided, "a poll before anything is due")
@@ -179,7 +182,10 @@ class SimCore(ProducerCore):
             elif isinstance(step, steps.DescribeTopicLimit):
                 link = self.connections.links[step.link_id]
                 self._sizes.asks(link, self._node_of(link), step.topic, step.token, now)
+            elif isinstance(step, steps.DescribeTopicConfig):
+                self._versions.asks(self.connections.links[step.link_id], now)
             elif isinstance(step, steps.SendProduce):
+                self._versions.sends(self.connections.links[step.link_id], step, now)
                 self.numbers.sent(step, now)
                 self.filling.sent(step)
                 self.contents.sent(step)
@@ -218,10 +224,25 @@ class SimCore(ProducerCore):
             decided: How many records had an outcome before.
             poll: Which poll it is, in words.
         """
-        done = [step for step in todo if not isinstance(step, _CAN_WAIT)]
+        done = [
+            step
+            for step in todo
+            if not isinstance(step, _CAN_WAIT) and not self._is_late_page(step)
+        ]
         if done or self.outcomes.settled != decided:
             what = done[0] if done else "a record ends"
             self._world.report(Anomaly.STUCK, f"{poll} does something: {what}")
+
+    def _is_late_page(self, step: steps.Step) -> bool:
+        """Whether a page of a log is read although what was in doubt ended while it was awaited.
+
+        Nothing needs it, so nothing wakes the engine for it; the next poll asks for it all the
+        same, and its answer ends the reading.
+        """
+        if not isinstance(step, steps.ReadBack):
+            return False
+        state = self.partitions.get((step.topic, step.partition))
+        return state is not None and not state.batches.in_doubt
 
     def _judge_wake(self, now: float) -> None:
         """Report it if the engine asks to be woken later than it has something to do.
@@ -239,8 +260,15 @@ class SimCore(ProducerCore):
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
     ) -> errors.ProtocolError | None:
-        """Take the answer as usual; also tell the judges about Produce and Metadata answers."""
+        """Take the answer as usual; also tell the judges what it says."""
         self._told(now)
+        odd = self._take(step, answer, now, merge)
+        self._versions.look(now)
+        return odd
+
+    def _take(
+        self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None
+    ) -> errors.ProtocolError | None:
         match step:
             case steps.SendProduce():
                 return self._on_produced(step, answer, now)
@@ -252,6 +280,11 @@ class SimCore(ProducerCore):
                 return super().on_answer(step, answer, now, merge)
             case steps.DescribeTopicLimit():
                 self._on_limit(step, answer, now)
+                return super().on_answer(step, answer, now, merge)
+            case steps.DescribeTopicConfig() if self._awaits(step.link_id, step.token):
+                link = self.connections.links[step.link_id]
+                named, failed = answer.names_window, bool(answer.error_code)
+                self._versions.described(link, now, named=named, failed=failed)
                 return super().on_answer(step, answer, now, merge)
             case steps.DescribeBrokerConfig() if self._awaits(step.link_id, step.token):
                 odd = super().on_answer(step, answer, now, merge)
@@ -269,6 +302,9 @@ class SimCore(ProducerCore):
         """Withdraw a request as usual: the broker does not support it."""
         if isinstance(step, steps.DescribeTopicLimit):
             self._on_limit(step, None, now)
+        if isinstance(step, steps.DescribeTopicConfig) and self._awaits(step.link_id, step.token):
+            link = self.connections.links[step.link_id]
+            self._versions.described(link, now, named=False, failed=False)
         super().on_unsupported(step, error, now)
 
     def _on_produced(
@@ -289,6 +325,8 @@ class SimCore(ProducerCore):
         self.beliefs.heard_of(topic.name for topic in step.topics)
         if waited and odd is None:
             self.beliefs.acknowledged(step, answer, ends)
+        if waited and link is not None and step.version >= PRODUCE_WITH_WINDOW:
+            self._versions.answered(link, step.token, now, refuses=refused_v14)
         if waited:
             self.conduct.produced(step, answer, odd, now)
             if refused_v14:
@@ -334,6 +372,7 @@ class SimCore(ProducerCore):
         link = self.connections.links.get(link_id)
         if link is not None:
             self._sizes.opened(link, self._node_of(link))
+            self._versions.opened(link, produce_version)
         if produce_version < PRODUCE_WITH_WINDOW:
             broker = self._broker_of(link_id)
             self.conduct.without_v14(broker)
@@ -345,6 +384,7 @@ class SimCore(ProducerCore):
         """Note as usual that a connection ended."""
         self._told(now)
         super().on_link_lost(link_id, error, now, unwritten)
+        self._versions.look(now)
 
     def _told(self, now: float) -> None:
         """Note that the engine is told something, so it is to be polled at once."""
@@ -356,7 +396,11 @@ class SimCore(ProducerCore):
         if version >= PRODUCE_WITH_WINDOW:
             self.conduct.refused(link_id, now)
             self.numbers.words.refused_v14(self._broker_of(link_id))
+            link = self.connections.links.get(link_id)
+            if link is not None:
+                self._versions.undecodable(link, now)
         super().on_undecodable(link_id, version, error, now)
+        self._versions.look(now)
         self._world.watch.lost(link_id)
 
     def _on_metadata(

@@ -6,23 +6,29 @@ one call, and `SimReceiver` passes their outcomes on to each of them.
 
 from __future__ import annotations
 
+import random
+import struct
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from aioidem import errors
 from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import BLOCK, Columns, RecordBlock, SharedHeaders
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import Anomaly, Outcome, Row
+from aioidem.testing import Anomaly, Outcome, Row, ValueId, make_value
 
 from .schedule import Call
 
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["OUTCOMES", "SimBlock", "SimReceiver", "SimRecord", "block_of"]
+__all__ = ["OUTCOMES", "SimBlock", "SimReceiver", "SimRecord", "block_of", "incompressible"]
+
+# Where the CRC of a value of `make_value` is, and where the bytes begin that it is computed from.
+_CRC_AT, _CHECKED_FROM = 4, 8
 
 OUTCOMES = {
     DeliveryStatus.ACKED: Outcome.ACKED,
@@ -71,6 +77,10 @@ class SimRecord(PendingRecord):
         row.settled = world.now
         if outcome.status is DeliveryStatus.ACKED and outcome.base_offset >= 0:
             row.offset = outcome.base_offset + place
+        if world.partitioner is not None and self.row.value.partition < 0:
+            complaint = world.partitioner.complaint(self.key, row, outcome.error)
+            if complaint is not None:
+                world.report(Anomaly.MISSTATED, complaint)
         if self.follow_up is not None and not world.closed:
             world.send(self.follow_up)
 
@@ -109,3 +119,10 @@ def block_of(records: list[SimRecord]) -> SimBlock:
         array("q", [record.timestamp_ms for record in records]),
     )
     return SimBlock(columns, SimReceiver(records), records[0].partition)
+
+
+def incompressible(value: ValueId, size: int) -> bytes:
+    """Return a value as `make_value` makes it, with padding that no codec makes shorter."""
+    bare = make_value(value)
+    body = bare[_CHECKED_FROM:] + random.Random(str(value)).randbytes(size - len(bare))
+    return bare[:_CRC_AT] + struct.pack(">I", crc32(body)) + body

@@ -144,10 +144,12 @@ class SimSender(LineTap):
         """Compress a batch and report it to the engine, as if a thread had compressed it."""
         self._on_compressed(step, compressed(step))
 
-    def link_refused(self, link_id: int, error: errors.KafkaError) -> None:
-        """Handle the failure of an attempt to connect."""
-        if link_id not in self._cancelled:
-            self._lost(link_id, error, ())
+    def link_refused(self, link_id: int, error: errors.KafkaError) -> bool:
+        """Handle the failure of an attempt to connect; return False if it was given up before."""
+        if link_id in self._cancelled:
+            return False
+        self._lost(link_id, error, ())
+        return True
 
     def link_opened(self, link_id: int, connection: SimConnection) -> None:
         """Handle a connection that has just been opened."""

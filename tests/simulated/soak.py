@@ -36,7 +36,7 @@ from . import ledger
 from .perform import perform
 from .rows import Rows, is_compiled
 from .schedule import Schedule, draw
-from .swarm import draw_swarm, draw_varied
+from .swarm import draw_odd, draw_swarm, draw_varied
 from .transactional import draw_transactional
 from .transactional_swarm import draw_transactional_swarm
 from .whole import draw_whole
@@ -51,6 +51,7 @@ __all__ = [
     "drawn",
     "kind_of",
     "main",
+    "run_odd",
     "run_seed",
     "run_swarm",
     "run_transactional",
@@ -101,15 +102,22 @@ def run_varied(seed: int) -> Result:
     return perform(draw_varied(seed))
 
 
+def run_odd(seed: int) -> Result:
+    """Run one seed as the soak does with `--mix odd`."""
+    return perform(draw_odd(seed))
+
+
 DRAWS: dict[str, Callable[[int], Schedule]] = {
     "profiles": drawn,
     "swarm": draw_swarm,
     "varied": draw_varied,
+    "odd": draw_odd,
 }
 MIXES: dict[str, Callable[[int], Result]] = {
     "profiles": run_seed,
     "swarm": run_swarm,
     "varied": run_varied,
+    "odd": run_odd,
 }
 TRANSACTIONAL_MIXES: dict[str, Callable[[int], Result]] = {
     "profiles": run_transactional,

@@ -27,8 +27,9 @@ from .schedule import (
     RETRIABLE_BEFORE,
     Schedule,
 )
+from .variations import with_variations
 
-__all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_swarm", "draw_varied", "kind_of"]
+__all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_odd", "draw_swarm", "draw_varied", "kind_of"]
 
 ONLY_HERE = frozenset(
     {"upgrade", "skew", "expire", "retention", "purge", "boast", "partial", "split", "trickle"}
@@ -551,4 +552,13 @@ def draw_varied(seed: int) -> Schedule:
     What the calls carry is drawn by itself, so that the seeds of the swarm keep their meaning. Some
     schedules have an idle time at their end, and one record behind it (`with_idle_time`).
     """
-    return with_idle_time(dataclasses.replace(draw_swarm(seed, ""), blocks=True, varied=True))
+    return with_idle_time(_varied(seed))
+
+
+def draw_odd(seed: int) -> Schedule:
+    """Return a schedule with what few clusters and callers have (`variations`), on the engine."""
+    return with_variations(_varied(seed))
+
+
+def _varied(seed: int) -> Schedule:
+    return dataclasses.replace(draw_swarm(seed, ""), blocks=True, varied=True)

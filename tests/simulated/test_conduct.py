@@ -281,6 +281,12 @@ OVERDUE = (
 )
 
 
+LEADERLESS = (
+    "t-0: 2 records not acknowledged, perhaps written, in delivery_timeout (10 s): no leader{}; "
+    "sent once. Check why no replica of the partition can lead it. The records may be written"
+)
+
+
 def overdue(
     count: int = 2,
     verdict: str = "not acknowledged, perhaps written,",
@@ -302,6 +308,8 @@ def overdue(
         (overdue().replace("Check the log of it", "Send less"), 1),
         (overdue(sent="sent once; last failure: [Error 6] NotLeader"), 1),
         (overdue().replace(" may be ", " are not "), 1),
+        (LEADERLESS.format(" for 3.0 s"), 0),
+        (LEADERLESS.format(""), 1),
         ("t-0: too late. The records may be written", 1),
     ],
 )

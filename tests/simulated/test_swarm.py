@@ -12,7 +12,7 @@ from .perform import perform
 from .run import main as command_line
 from .schedule import IDLE_TIME
 from .soak import quiet, run_swarm, run_varied
-from .swarm import FEATURES, ONLY_HERE, draw_swarm, draw_varied, kind_of
+from .swarm import FEATURES, ONLY_HERE, draw_odd, draw_swarm, draw_varied, kind_of
 from .test_soak import kinds_drawn, kinds_known, nothing_is_wrong, seeds_are_right
 from .whole import WholeInjector
 
@@ -93,6 +93,7 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5121696, id="the producer moves to the cluster that it names"),
         pytest.param(5221076, id="a leader that lost its log knows what is committed"),
         pytest.param(5245582, id="offsets from before a loss say nothing of the log"),
+        pytest.param(5284506, id="a page is asked for though what was in doubt has ended"),
         pytest.param(260, id="the size of a batch that was given up is refused all the same"),
     ],
 )
@@ -145,8 +146,9 @@ def test_most_features_are_left_out_of_a_schedule() -> None:
 
 
 def test_the_swarm_draws_every_fault_that_the_injector_knows() -> None:
-    """The swarm draws every kind of fault, except one that no other fault may accompany."""
+    """The swarm and its variations draw all faults but one that no other fault may accompany."""
     drawn = kinds_drawn(draw_swarm(seed) for seed in range(1000))
+    drawn += kinds_drawn(draw_odd(seed) for seed in range(300))
     known = kinds_known(WholeInjector)
     # After an epoch bump our producer could have the epoch of the stranger: see `_carried_here`.
     assert known - drawn.keys() == {"stranger"}

@@ -17,7 +17,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine.incidents import Event
 from aioidem._engine.settlement import Settlement
 from aioidem._log import LogLine, Phase
-from aioidem.errors import BrokerResponseError, DeliveryTimeoutError
+from aioidem.errors import AuthenticationFailedError, BrokerResponseError, DeliveryTimeoutError
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["Wording", "misworded"]
@@ -28,7 +28,7 @@ _WRONG = tuple(
     map(
         re.compile,
         (
-            rf"(?<![\w.-])1 (more )?({_PLURALS})\b",
+            rf"(?<![\w.-])(?<!of the )1 (more )?({_PLURALS})\b",
             # "broker 2 partition" and "record 0: ..." would be names, not counts.
             rf"(?<![\w.-])(?<!broker )(?<!record )(0|[2-9]|\d\d+) (more )?({_NOUNS})\b(?![(:])",
             r"\b(None|nan|inf|True|False)\b",
@@ -41,6 +41,7 @@ _OVERDUE = re.compile(
     r"DeliveryTimeoutError: (\S+): (\d+) records? (not written|not acknowledged, perhaps written,) "
     r"in delivery_timeout \((\S+) s\): .*?; (never sent|sent once|sent (\d+) times)"
 )
+_LEADERLESS = re.compile(r"no leader for \d+\.\d s[;.]")
 _REFUSED = re.compile(
     r"(?:\[Error -?\d+\] \w+: )?(\S+): broker \d+ \(\S+\) refused a batch of "
     r"(\d+) records? in attempt (\d+)"
@@ -219,10 +220,14 @@ class Wording:
         """Judge whether the error of overdue records advises what fits, and has its cause."""
         text = str(error)
         advice = next((to_do for obstacle, to_do in _ADVICE.items() if obstacle in text), "")
+        if isinstance(error.__cause__, AuthenticationFailedError) and "no leader" not in text:
+            advice = "Check this client's credentials"
         if advice not in text:
             self._complain(f"the advice does not fit: {text}")
         if error.__cause__ is None and "[Error" in text:
             self._complain(f"there is no cause of: {text}")
+        if "no leader" in text and _LEADERLESS.search(text) is None:
+            self._complain(f"an error does not say since when there is no leader: {text}")
 
     def _overdue(
         self, text: str, number: int, sends: int | None, now: float, *, unknown: bool

@@ -62,19 +62,21 @@ from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .audit import left_over
 from .broker_changes import reassigned, repeatable, steady, unread, unresolved_while, written_late
+from .credentials import Credentials
 from .deadlines import Deadlines
 from .faults import Injector
 from .flushes import Flushes
 from .frame_watch import FrameWatch
 from .freshness import Freshness
 from .missing import MissingPartitions
+from .partitioner import Partitioner
 from .progress import Progress
 from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
 from .schedule import Call, Schedule
 from .sim_connection import SimConnection
 from .sim_core import SimCore
-from .sim_records import OUTCOMES, SimRecord, block_of
+from .sim_records import OUTCOMES, SimRecord, block_of, incompressible
 from .sim_sender import MOVED, SPIN, SimSender
 from .trace_lines import answer_lines, step_lines
 
@@ -188,6 +190,7 @@ class World:
         self._wall_ahead = -math.inf
         self.result = Result(schedule)
         self.rows: dict[ValueId, Row] = {}
+        self.keys: dict[ValueId, bytes | None] = {}
         self.closed = False
         self.ended = False
         self.incarnations = dict.fromkeys(range(schedule.brokers), 0)
@@ -228,9 +231,14 @@ class World:
         self.lost: set[ValueId] = set()
         # The values in requests that were served after the client had closed their connection.
         self.late: set[ValueId] = set()
+        least = min((partitions for _, partitions in schedule.topics), default=1)
+        self.partitioner = Partitioner(least) if schedule.odd.partitioner else None
+        # The broker that each host name leads to, in every cluster.
+        self.addresses = {f"b{i}": i for i in range(schedule.brokers)}
         self.config = ProducerConfig.build(
             [(f"b{i}", 9092) for i in range(schedule.brokers)],
             client_id="sim",
+            partitioner=None if self.partitioner is None else self.partitioner.choose,
             **schedule.options,
         )
         self.rtt = schedule.rtt
@@ -254,6 +262,7 @@ class World:
         if self.flight is not None:
             self.flight.clock = lambda: 0.0
         self.sender = SimSender(self.core, self.config, self, self.flight)
+        self.credentials = Credentials(self.core, lambda what: self.report(Anomaly.CONDUCT, what))
         self.missing = MissingPartitions(self.rows)
         self._decided: dict[ValueId, Outcome] = {}
         self.flushes = Flushes(self.core.outcomes, self._decided)
@@ -296,6 +305,7 @@ class World:
         self.unknowns.forgotten = lambda: self.removed.forgotten
         self.unknowns.unread = partial(unread, self)
         self.unknowns.steady = partial(steady, self)
+        self.unknowns.refused_by_partitioner = self._refused_by_partitioner
 
     def _build_cluster(self) -> ClusterState:
         s = self.schedule
@@ -568,7 +578,8 @@ class World:
             return
         self._last_call = max(self._last_call, self.now)
         records = [self._record(call) for call in calls]
-        if len(records) > 1:
+        # With a partitioner of the user's, `send_many` queues records without a partition singly.
+        if len(records) > 1 and not (self.partitioner and records[0].partition is None):
             if self._is_callers_batch(records[0]):
                 self._append_group(records)
                 return
@@ -586,7 +597,10 @@ class World:
         number = next(self._calls)
         partition = -1 if call.partition is None else call.partition
         value = ValueId("p", call.topic, partition, number)
+        self.keys[value] = call.key
         data = make_value(value, call.size)
+        if self.now >= self.start + self.schedule.odd.swells_at:
+            data = incompressible(value, len(data))
         headers = self._headers(number)
         size = record_size_bound(call.key, data, headers)
         stamp = max(0, int((self.client_wall() - call.age) * 1000))
@@ -768,17 +782,26 @@ class World:
 
     def connect(self, step: steps.OpenLink) -> None:
         """Open a connection of the client: one round trip for TCP, one for ApiVersions."""
-        broker_id = int(step.host[1:])
-        refused = errors.KafkaConnectionError(f"broker {broker_id} is down")
+        self.credentials.opens(step.link_id)
+        broker_id = self.addresses.get(step.host)
+        refused = errors.KafkaConnectionError(f"nobody listens at {step.host}")
         rtt, cluster = self.rtt, self.cluster
         if self.behind:
             cluster = self.behind[next(self._turns) % len(self.behind)]
 
+        def turn_away() -> None:
+            self.sender.link_refused(step.link_id, refused)
+
         def finish() -> None:
+            if broker_id is None:
+                return
+            if self.injector.refuses_passwords:
+                self._client(lambda: self._refuse_password(step.link_id))
+                return
             try:
                 peer = cluster.connect(broker_id)
             except ConnectionRefusedError:
-                self._client(lambda: self.sender.link_refused(step.link_id, refused))
+                self._client(turn_away)
                 return
             connection = SimConnection(self, step.link_id, cluster, peer, rtt)
             peer.link.up.delay = 0.0
@@ -787,15 +810,36 @@ class World:
             self._by_peer[peer.id] = connection
             if broker_id == _SPRINT_LEADER and self.healed_at is None:
                 self.healed_at = self.now - rtt
-            self._client(lambda: self.sender.link_opened(step.link_id, connection))
+            self._client(lambda: self._opened(step.link_id, connection))
 
-        if cluster.brokers[broker_id].online:
+        if broker_id is not None and cluster.brokers[broker_id].online:
             self.at(self.now + 2 * rtt, finish)
         else:
             self.at(
                 self.now + rtt,
-                lambda: self._client(lambda: self.sender.link_refused(step.link_id, refused)),
+                lambda: self._client(turn_away),
             )
+
+    def _opened(self, link_id: int, connection: SimConnection) -> None:
+        self.sender.link_opened(link_id, connection)
+        if connection.open:
+            self.credentials.opened()
+
+    def _refuse_password(self, link_id: int) -> None:
+        error = errors.SaslAuthenticationFailed("the broker refuses the password")
+        if self.sender.link_refused(link_id, error):
+            self.credentials.refused(link_id)
+        if self.credentials.given_up and self.witness.ended_at is None:
+            self.witness.ended_at = self.now
+
+    def renew_password(self) -> None:
+        """Give the producer another password."""
+
+        def renew() -> None:
+            self.sender.on_new_credentials()
+            self.credentials.renewed()
+
+        self._client(renew)
 
     def event(self, event: str) -> None:
         """Note an event that the producer reports to its operator."""
@@ -1076,6 +1120,12 @@ class World:
             for value, story in stories.items()
             if (value.topic in topics if story is None else story.place in places)
         }
+
+    def _refused_by_partitioner(self, value: ValueId) -> bool:
+        """Return whether the user's partitioner fails for a record."""
+        if self.partitioner is None or value.partition >= 0:
+            return False
+        return self.partitioner.chosen(self.keys[value]) is None
 
     def repeatable(self) -> Collection[ValueId]:
         """Return the values that may be in the log twice."""
