@@ -52,7 +52,13 @@ Without those that compare counts of opcodes or instructions, which notice any c
 WHOLE: Final = "whole "
 """The prefix of a space with all of its faults, and not only one."""
 
-_SEEDS: Final = {"profiles": 80, "transactions": 40, "transactional swarm": 20, "resolve": 20}
+_SEEDS: Final = {
+    "profiles": 80,
+    "odd": 60,
+    "transactions": 40,
+    "transactional swarm": 20,
+    "resolve": 20,
+}
 """How many seeds of each mix are tried besides those of the corpus."""
 
 _FIRST: Final = 45
