@@ -44,6 +44,7 @@ from .world import Result
 
 __all__ = [
     "DRAWS",
+    "INTERPRETED",
     "MIXES",
     "PROCESSES",
     "TRANSACTIONAL_MIXES",
@@ -119,6 +120,10 @@ MIXES: dict[str, Callable[[int], Result]] = {
     "varied": run_varied,
     "odd": run_odd,
 }
+INTERPRETED = frozenset({"odd"})
+"""The mixes that are not run compiled: compiled code checks the types of what users' partitioners
+return where Python does not.
+"""
 TRANSACTIONAL_MIXES: dict[str, Callable[[int], Result]] = {
     "profiles": run_transactional,
     "swarm": run_transactional_swarm,
@@ -303,6 +308,8 @@ def main() -> int:
     parser.add_argument("--mix", choices=list(MIXES), default="profiles")
     parser.add_argument("--ledger", type=Path, help="add a line of this run to a file (see ledger)")
     asked = parser.parse_args()
+    if is_compiled() and asked.mix in INTERPRETED:
+        parser.error(f"the mix {asked.mix} is not run compiled: use make soak")
     say = sys.stdout.write
     began = time.monotonic()
     told: set[int] = set()
