@@ -59,14 +59,18 @@ class Conduct:
         self._complain = complain
         # By broker: until when v14 is not used, because the broker refused it.
         self._refused_until: dict[str, float] = {}
+        # By connection and token: when each request in v14 was sent.
+        self._sent_at: dict[tuple[int, int], float] = {}
 
     # -- what the producer asks --------------------------------------------------------------------
 
     def acts(self, step: steps.Step, now: float) -> None:
         """Note what the engine tells the Sender to do."""
         match step:
-            case steps.SendProduce(link_id, _, version):
+            case steps.SendProduce(link_id, token, version):
                 broker = self._broker_of(link_id)
+                if version >= _WITH_WINDOW:
+                    self._sent_at[link_id, token] = now
                 if version >= _WITH_WINDOW and now < self._refused_until.get(broker, now):
                     self._complain(f"{broker} has refused v14, and gets it again at {now:.3f}")
             case steps.AskProducers(_, _, topic, partition):
@@ -100,7 +104,9 @@ class Conduct:
             self._complain("an answer that names other partitions than its request is taken")
         elif odd is not None and not strange:
             self._complain(f"an answer is refused that names the partitions of its request: {odd}")
-        if refuses_v14(step, answer):
+        sent_at = self._sent_at.pop((step.link_id, step.token), now)
+        known = sent_at < self._refused_until.get(self._broker_of(step.link_id), sent_at)
+        if refuses_v14(step, answer) and not known:
             self.refused(step.link_id, now)
 
     def refused(self, link_id: int, now: float) -> None:

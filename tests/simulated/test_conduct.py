@@ -308,13 +308,21 @@ def overdue(
         (overdue().replace("Check the log of it", "Send less"), 1),
         (overdue(sent="sent once; last failure: [Error 6] NotLeader"), 1),
         (overdue().replace(" may be ", " are not "), 1),
-        (LEADERLESS.format(" for 3.0 s"), 0),
-        (LEADERLESS.format(""), 1),
+        (LEADERLESS.format(""), 0),
         ("t-0: too late. The records may be written", 1),
     ],
 )
 def test_the_error_of_overdue_records_says_what_happened(text: str, wrong: int) -> None:
     assert len(wording(lambda judge: judge.settled(settlement(text), 1, 50.0))) == wrong
+
+
+@pytest.mark.parametrize(("sinces", "wrong"), [([""] * 4, 1), (["", "", "", " for 3.0 s"], 0)])
+def test_errors_say_since_when_there_is_no_leader(sinces: list[str], wrong: int) -> None:
+    def tell(judge: Wording) -> None:
+        for at, since in enumerate(sinces):
+            judge.settled(settlement(LEADERLESS.format(since)), 1, 50.0 + at)
+
+    assert len(wording(tell)) == wrong
 
 
 def test_an_outcome_tells_how_often_its_batch_was_sent() -> None:

@@ -268,3 +268,22 @@ def test_where_nobody_wants_a_window_v14_is_not_used() -> None:
     judge.opened(there, 14)
     judge.sends(there, request(14), 0.0)
     assert "v14 is used" in told.pop()
+
+
+def test_a_refusal_that_comes_when_v14_is_due_again_may_be_one_of_it_or_not() -> None:
+    """The engine may have begun to use it, and sent nothing in it yet: the broker throttled it."""
+    judge, told = versions("on")
+    there = link(object())
+    judge.opened(there, 14)
+    for token in (1, 2):
+        judge.sends(there, request(14, token), 0.0)
+    judge.answered(there, 1, 0.0, refuses=True)
+    judge.answered(there, 2, 8.0, refuses=True)
+    judge.sends(there, request(13), 8.5)
+    judge.sends(there, request(14), 8.6)
+    assert not told
+
+
+@pytest.mark.parametrize("seed", [pytest.param(100625, id="a refusal of a request of long ago")])
+def test_odd_schedules_that_were_wrong_are_right(seed: int) -> None:
+    seeds_are_right(range(seed, seed + 1), run_odd)

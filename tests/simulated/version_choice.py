@@ -33,16 +33,25 @@ _ASKED = ("asked", "asked, not waited for")
 
 @dataclass
 class _Pause:
-    """How long v14 is not used, or the question not asked: a wait that doubles each time."""
+    """How long v14 is not used, or the question not asked: a wait that doubles each time.
+
+    `least` and `most` are how often there was one before, as far as is known.
+    """
 
     longest: float
-    times: int = 0
+    least: int = 0
+    most: int = 0
 
     def next(self, now: float) -> tuple[float, float]:
         """Return the earliest and the latest end of the next pause that begins now."""
-        wait = min(2.0**self.times, self.longest)
-        self.times += 1
-        return now + wait * (1 - _JITTER) - _AT_ONCE, now + wait * (1 + _JITTER) + _AT_ONCE
+        shortest, longest = (min(2.0**n, self.longest) for n in (self.least, self.most))
+        self.least += 1
+        self.most += 1
+        return now + shortest * (1 - _JITTER) - _AT_ONCE, now + longest * (1 + _JITTER) + _AT_ONCE
+
+    def reset(self) -> None:
+        """Begin anew with the shortest pause."""
+        self.least = self.most = 0
 
 
 @dataclass
@@ -67,10 +76,18 @@ class _Broker:
         self.held = True
         self.until = self.refusals.next(now)
 
+    def hold_perhaps(self, now: float) -> None:
+        """Note a refusal of v14 that may have come after it was to be tried again."""
+        earliest, before = self.until[0], self.refusals.least
+        self.hold(now)
+        self.until, self.refusals.least = (earliest, self.until[1]), before
+
     def hear(self) -> None:
         """Note the first answer in v14 on a connection."""
         self.proven = True
-        self.unanswered = self.refusals.times = self.silences.times = 0
+        self.unanswered = 0
+        self.refusals.reset()
+        self.silences.reset()
 
 
 @dataclass
@@ -214,6 +231,10 @@ class VersionChoice:
     def undecodable(self, link: Link, now: float) -> None:
         """Note that v14 was refused on a connection, or that an answer in v14 cannot be decoded."""
         found = self._connections.get(link)
-        if found is not None and found.use == "v14":
+        if found is None:
+            return
+        if found.use == "v14":
             found.use = "v13 for a while"
             found.broker.hold(now)
+        elif found.use == "v13 for a while" and found.broker.until[0] <= now:
+            found.broker.hold_perhaps(now)

@@ -87,6 +87,9 @@ _ADVICE = {
 _PASSING = {code.value for code in ErrorCode if code.retriable}
 """The codes of which Kafka says that another attempt may succeed."""
 
+_JUST_NOW = 3
+"""How often a producer may hear that there is no leader in the instant in which records end."""
+
 _JITTER = 0.2
 _ROUNDED = 0.05
 
@@ -125,6 +128,8 @@ class Wording:
         self._did_without: Counter[str] = Counter()
         # By broker that has refused v14, which was never told: when it was sent v13 instead.
         self._untold: dict[str, float] = {}
+        # When records ended for want of a leader, by whether their errors say since when.
+        self._leaderless: dict[bool, set[float]] = {False: set(), True: set()}
         self.ended = False
         """Whether the producer has a fatal error, which may be the refusal of another batch."""
 
@@ -199,7 +204,7 @@ class Wording:
             self._complain(f"an error does not say that records may be written: {text}")
         if isinstance(error, DeliveryTimeoutError):
             self._overdue(text, number, sends, now, unknown=unknown)
-            self._judge_advice(error)
+            self._judge_advice(error, now)
         refused = _REFUSED.match(text)
         if refused and isinstance(error, BrokerResponseError) and error.errno in _PASSING:
             self._complain(f"records are given up for a code that may pass: {text}")
@@ -216,7 +221,7 @@ class Wording:
         else:
             self._complain(f"it was attempt {sends}, of {number} records: {text}")
 
-    def _judge_advice(self, error: DeliveryTimeoutError) -> None:
+    def _judge_advice(self, error: DeliveryTimeoutError, now: float) -> None:
         """Judge whether the error of overdue records advises what fits, and has its cause."""
         text = str(error)
         advice = next((to_do for obstacle, to_do in _ADVICE.items() if obstacle in text), "")
@@ -226,8 +231,8 @@ class Wording:
             self._complain(f"the advice does not fit: {text}")
         if error.__cause__ is None and "[Error" in text:
             self._complain(f"there is no cause of: {text}")
-        if "no leader" in text and _LEADERLESS.search(text) is None:
-            self._complain(f"an error does not say since when there is no leader: {text}")
+        if "no leader" in text:
+            self._leaderless[_LEADERLESS.search(text) is not None].add(now)
 
     def _overdue(
         self, text: str, number: int, sends: int | None, now: float, *, unknown: bool
@@ -246,7 +251,12 @@ class Wording:
             self._complain(f"its records were sent {sends} times: {text}")
 
     def judge(self) -> None:
-        """Judge what only the end shows: counts of records that ended, and refusals of others."""
+        """Judge what only the end shows: counts of records that ended, and refusals of others.
+
+        An error does not say since when there is no leader if metadata has said so just now.
+        """
+        if len(self._leaderless[False]) > _JUST_NOW and not self._leaderless[True]:
+            self._complain("no error says since when there is no leader")
         for at, text, attempt in self._others:
             if (at, text) not in self._refused:
                 self._complain(f"at {at:.3f} it was {attempt}: {text}")
