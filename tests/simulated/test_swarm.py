@@ -95,6 +95,7 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5221076, id="a leader that lost its log knows what is committed"),
         pytest.param(5245582, id="offsets from before a loss say nothing of the log"),
         pytest.param(5284506, id="a page is asked for though what was in doubt has ended"),
+        pytest.param(5297194, id="an answer to Produce that says that there is no session"),
         pytest.param(260, id="the size of a batch that was given up is refused all the same"),
     ],
 )

@@ -225,7 +225,8 @@ class Wording:
         """Judge whether the error of overdue records advises what fits, and has its cause."""
         text = str(error)
         advice = next((to_do for obstacle, to_do in _ADVICE.items() if obstacle in text), "")
-        if isinstance(error.__cause__, AuthenticationFailedError) and "no leader" not in text:
+        refused = isinstance(error.__cause__, AuthenticationFailedError)
+        if refused and "no connection to the leader" in text:
             advice = "Check this client's credentials"
         if advice not in text:
             self._complain(f"the advice does not fit: {text}")
