@@ -70,7 +70,7 @@ def repeatable(run: World | Whole) -> set[ValueId]:
         return set(rows)
     removed = run.removed.before_their_outcome(rows.values())
     if not (schedule.forgetful or schedule.by_name):
-        return removed
+        return removed | run.injector.late_copies.found()
     # A broker may serve a copy after its connection was closed, and have forgotten the copy that it
     # acknowledged, or have recreated the topic. No client can prevent that.
     early = unresolved_while(run.injector.forgets_early, rows.values())

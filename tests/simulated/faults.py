@@ -58,7 +58,7 @@ class Injector(BrokerChanges, ReadFaults):
         ReadFaults.__init__(self)
         self._world = world
         self._reads = {glitch.request: glitch for glitch in world.schedule.reads}
-        self.late_copies = LateCopies(self._copies, matters=world.schedule.forgetful)
+        self.late_copies = LateCopies(self._copies, matters=world.schedule.forgets)
         self._glitches = {glitch.request: glitch for glitch in world.schedule.glitches}
         self._served = -1
         self._garble: dict[tuple[int, int], int] = {}

@@ -246,6 +246,11 @@ class Schedule:
         return not {"old records", IDLE_TIME}.isdisjoint(self.features)
 
     @property
+    def forgets(self) -> bool:
+        """Whether brokers forget the producer by timestamps, or together with removed batches."""
+        return self.forgetful or any(f.kind in ("purge", "retention") for f in self.faults)
+
+    @property
     def by_name(self) -> bool:
         """Whether a request may name a topic that is recreated, instead of giving its id.
 

@@ -66,6 +66,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4704550, id="offsets from before a loss say nothing of the log"),
         pytest.param(4733151, id="a leader that lost its log knows what is committed"),
         pytest.param(4774079, id="metadata may have lost the leader in the instant of a deadline"),
+        pytest.param(4803206, id="a late copy of what was removed, and forgotten with it"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],
 )
