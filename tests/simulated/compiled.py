@@ -74,14 +74,8 @@ _HELPERS = (
 )
 _JUDGES = (
     *("alarms", "allowances", "attempts", "audit", "beliefs", "conduct", "contents", "credentials"),
-    *(
-        "deadlines",
-        "decoding",
-        "size_questions",
-        "strange_batches",
-        "version_choice",
-        "waiting_records",
-    ),
+    *("deadlines", "decoding", "size_questions", "strange_batches"),
+    *("version_choice", "waiting_records"),
     *("filling", "flushes", "frame_watch", "freshness", "ledger", "lines", "missing", "numbers"),
     *("progress", "read_committed", "reading", "reasons", "removed", "rows", "sim_connection"),
     *("sim_core", "trace_lines", "wording", "world"),

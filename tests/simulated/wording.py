@@ -204,7 +204,9 @@ class Wording:
             self._complain(f"an error does not say that records may be written: {text}")
         if isinstance(error, DeliveryTimeoutError):
             self._overdue(text, number, sends, now, unknown=unknown)
-            self._judge_advice(error, now)
+            self._judge_advice(error)
+            if "no leader" in text:
+                self._leaderless[_LEADERLESS.search(text) is not None].add(now)
         refused = _REFUSED.match(text)
         if refused and isinstance(error, BrokerResponseError) and error.errno in _PASSING:
             self._complain(f"records are given up for a code that may pass: {text}")
@@ -221,7 +223,7 @@ class Wording:
         else:
             self._complain(f"it was attempt {sends}, of {number} records: {text}")
 
-    def _judge_advice(self, error: DeliveryTimeoutError, now: float) -> None:
+    def _judge_advice(self, error: DeliveryTimeoutError) -> None:
         """Judge whether the error of overdue records advises what fits, and has its cause."""
         text = str(error)
         advice = next((to_do for obstacle, to_do in _ADVICE.items() if obstacle in text), "")
@@ -232,8 +234,6 @@ class Wording:
             self._complain(f"the advice does not fit: {text}")
         if error.__cause__ is None and "[Error" in text:
             self._complain(f"there is no cause of: {text}")
-        if "no leader" in text:
-            self._leaderless[_LEADERLESS.search(text) is not None].add(now)
 
     def _overdue(
         self, text: str, number: int, sends: int | None, now: float, *, unknown: bool

@@ -792,9 +792,11 @@ class World:
         def turn_away() -> None:
             self.sender.link_refused(step.link_id, refused)
 
+        if broker_id is None or not cluster.brokers[broker_id].online:
+            self.at(self.now + rtt, lambda: self._client(turn_away))
+            return
+
         def finish() -> None:
-            if broker_id is None:
-                return
             if self.injector.refuses_passwords:
                 self._client(lambda: self._refuse_password(step.link_id))
                 return
@@ -812,13 +814,7 @@ class World:
                 self.healed_at = self.now - rtt
             self._client(lambda: self._opened(step.link_id, connection))
 
-        if broker_id is not None and cluster.brokers[broker_id].online:
-            self.at(self.now + 2 * rtt, finish)
-        else:
-            self.at(
-                self.now + rtt,
-                lambda: self._client(turn_away),
-            )
+        self.at(self.now + 2 * rtt, finish)
 
     def _opened(self, link_id: int, connection: SimConnection) -> None:
         self.sender.link_opened(link_id, connection)
