@@ -12,7 +12,6 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._protocol.produce import ProduceAnswer
 from aioidem.errors import ProtocolError
@@ -21,9 +20,6 @@ __all__ = ["Conduct", "refuses_v14"]
 
 _WITH_WINDOW = 14
 """The Produce version whose answers name the broker's window (KIP-1269)."""
-_SHORTEST_WAIT = 0.8
-"""Seconds for which v14 is not used with a broker that has refused it: a second, less the jitter.
-"""
 _NOBODY = UUID(int=0)
 
 _Place = tuple[str, int]
@@ -39,8 +35,6 @@ class Conduct:
     """Judges what a producer asks of brokers, and how it takes their answers to Produce.
 
     Args:
-        config: The producer's options.
-        broker_of: Returns the name of a connection's broker.
         was_in_doubt: Returns whether a record of a partition has ever been in doubt; None if that
             is not known.
         complain: Is told what is wrong.
@@ -48,38 +42,21 @@ class Conduct:
 
     def __init__(
         self,
-        config: ProducerConfig,
-        broker_of: Callable[[int], str],
         was_in_doubt: Callable[[_Place], bool] | None,
         complain: Callable[[str], None],
     ) -> None:
-        self._config = config
-        self._broker_of = broker_of
         self._was_in_doubt = was_in_doubt
         self._complain = complain
-        # By broker: until when v14 is not used, because the broker refused it.
-        self._refused_until: dict[str, float] = {}
-        # By connection and token: when each request in v14 was sent.
-        self._sent_at: dict[tuple[int, int], float] = {}
 
     # -- what the producer asks --------------------------------------------------------------------
 
-    def acts(self, step: steps.Step, now: float) -> None:
+    def acts(self, step: steps.Step) -> None:
         """Note what the engine tells the Sender to do."""
         match step:
-            case steps.SendProduce(link_id, token, version):
-                broker = self._broker_of(link_id)
-                if version >= _WITH_WINDOW:
-                    self._sent_at[link_id, token] = now
-                if version >= _WITH_WINDOW and now < self._refused_until.get(broker, now):
-                    self._complain(f"{broker} has refused v14, and gets it again at {now:.3f}")
             case steps.AskProducers(_, _, topic, partition):
                 self._ask(topic, partition, "DescribeProducers")
             case steps.ReadBack(_, _, topic, _, partition):
                 self._ask(topic, partition, "Fetch")
-            case steps.DescribeTopicConfig():
-                if self._config.window_discovery != "auto" or not self._config.enable_idempotence:
-                    self._complain("a broker is asked whether it has KIP-1269 against the config")
             case _:
                 pass
 
@@ -90,7 +67,7 @@ class Conduct:
     # -- how it takes answers ----------------------------------------------------------------------
 
     def produced(
-        self, step: steps.SendProduce, answer: ProduceAnswer, odd: ProtocolError | None, now: float
+        self, step: steps.SendProduce, answer: ProduceAnswer, odd: ProtocolError | None
     ) -> None:
         """Note an answer to Produce that the engine has waited for, and what it finds odd in it."""
         names = {topic.topic_id: topic.name for topic in step.topics if topic.topic_id is not None}
@@ -104,19 +81,3 @@ class Conduct:
             self._complain("an answer that names other partitions than its request is taken")
         elif odd is not None and not strange:
             self._complain(f"an answer is refused that names the partitions of its request: {odd}")
-        sent_at = self._sent_at.pop((step.link_id, step.token), now)
-        known = sent_at < self._refused_until.get(self._broker_of(step.link_id), sent_at)
-        if refuses_v14(step, answer) and not known:
-            self.refused(step.link_id, now)
-
-    def refused(self, link_id: int, now: float) -> None:
-        """Note that a broker has refused v14, or has sent an answer that cannot be decoded."""
-        self._refused_until[self._broker_of(link_id)] = now + _SHORTEST_WAIT
-
-    def without_v14(self, broker: str) -> None:
-        """Note that a broker does not offer v14: if it does later, it is another version."""
-        self._refused_until.pop(broker, None)
-
-    def other_cluster(self) -> None:
-        """Note that the producer has gone to another cluster, whose brokers are others."""
-        self._refused_until.clear()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from aioidem import errors
 from aioidem._broker.requests import Connection as BrokerConnection
 from aioidem._broker.state import ClusterState
-from aioidem._engine import steps
 from aioidem._protocol.frames import FrameLimit
 from aioidem._protocol.versions import ApiVersionTable
 
@@ -47,7 +46,6 @@ class SimConnection:
         self.mute = self.deaf = False
         # `blocked`: the client's socket takes no bytes.
         self.blocked = False
-        self.upcoming: steps.SendProduce | None = None
         self._last_id = 0
         self._started = 0
         self._backlog: list[tuple[int, bytes]] = []
@@ -86,9 +84,6 @@ class SimConnection:
         if not self.open:
             raise errors.KafkaConnectionError("closed")
         self._backlog.append((correlation_id, frame))
-        if self.upcoming is not None:
-            self._world.handed(self.link_id, self.upcoming)
-        self.upcoming = None
         self.flush()
 
     def started(self, correlation_id: int) -> bool:

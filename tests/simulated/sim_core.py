@@ -94,9 +94,7 @@ class SimCore(ProducerCore):
         """Whether nothing is due yet, so that a poll may do nothing."""
         self._alone = alone = world.knows_when_queued
         self.numbers = Numbers(self, world.rows if alone else None)
-        self.conduct = Conduct(
-            config,
-            self._broker_of,
+        self._conduct = Conduct(
             self._was_in_doubt if alone else None,
             lambda what: world.report(Anomaly.CONDUCT, what),
         )
@@ -174,7 +172,7 @@ class SimCore(ProducerCore):
             if self.wake_at is None or self.wake_at > now:
                 todo += self._poll_again(now, wall_ms)
         for step in todo:
-            self.conduct.acts(step, now)
+            self._conduct.acts(step)
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
             elif isinstance(step, steps.ReadBack):
@@ -328,7 +326,7 @@ class SimCore(ProducerCore):
         if waited and link is not None and step.version >= PRODUCE_WITH_WINDOW:
             self._versions.answered(link, step.token, now, refuses=refused_v14)
         if waited:
-            self.conduct.produced(step, answer, odd, now)
+            self._conduct.produced(step, answer, odd)
             if refused_v14:
                 self.numbers.words.refused_v14(self._broker_of(step.link_id))
             codes = {part.error_code for part in answer.partitions}
@@ -375,7 +373,6 @@ class SimCore(ProducerCore):
             self._versions.opened(link, produce_version)
         if produce_version < PRODUCE_WITH_WINDOW:
             broker = self._broker_of(link_id)
-            self.conduct.without_v14(broker)
             self.numbers.words.without_v14(broker)
 
     def on_link_lost(
@@ -394,7 +391,6 @@ class SimCore(ProducerCore):
     def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
         """Give the connection up as usual, and tell the judges; the Sender will end it soon."""
         if version >= PRODUCE_WITH_WINDOW:
-            self.conduct.refused(link_id, now)
             self.numbers.words.refused_v14(self._broker_of(link_id))
             link = self.connections.links.get(link_id)
             if link is not None:

@@ -122,13 +122,6 @@ class SimSender(LineTap):
             case _:
                 super()._perform(step)
 
-    def _send_produce(self, step: steps.SendProduce) -> None:
-        channel = self._channels.get(step.link_id)
-        if channel is not None:
-            connection: Any = channel.connection
-            connection.upcoming = step
-        super()._send_produce(step)
-
     def _write(
         self,
         channel: _Channel,

@@ -109,13 +109,13 @@ def test_what_does_not_agree_is_noticed(
     world = World(Schedule(0, profile="audit", versions=(12,), calls=CALLS))
     found: list[str] = []
 
-    def handed(_link_id: int, _step: SendProduce) -> None:
+    def sent(_step: SendProduce) -> None:
         if not found:
             spoil(world.core)
             found.extend(audit(world.core))
             found.append("")
 
-    monkeypatch.setattr(world, "handed", handed)
+    monkeypatch.setattr(world.core.contents, "sent", sent)
     world.run()
     assert found.pop() == ""
     assert len(found) == len(wrong), found

@@ -49,10 +49,9 @@ def produce(*values: bytes, version: int = 13, partition: int = 0) -> steps.Send
 # -- conduct ---------------------------------------------------------------------------------------
 
 
-def conduct(in_doubt: bool = False, **options: Any) -> tuple[Conduct, list[str]]:
+def conduct(in_doubt: bool = False) -> tuple[Conduct, list[str]]:
     told: list[str] = []
-    judge = Conduct(config(**options), lambda _: "broker 1", lambda _: in_doubt, told.append)
-    return judge, told
+    return Conduct(lambda _: in_doubt, told.append), told
 
 
 @pytest.mark.parametrize(
@@ -60,41 +59,11 @@ def conduct(in_doubt: bool = False, **options: Any) -> tuple[Conduct, list[str]]
 )
 def test_a_leader_is_asked_only_about_a_doubt(step: steps.Step) -> None:
     judge, told = conduct(in_doubt=True)
-    judge.acts(step, 0.0)
+    judge.acts(step)
     assert not told
     judge, told = conduct()
-    judge.acts(step, 0.0)
+    judge.acts(step)
     assert len(told) == 1
-
-
-@pytest.mark.parametrize(("mode", "asks"), [("auto", True), ("on", False), ("off", False)])
-def test_a_broker_is_asked_for_kip_1269_only_if_nobody_has_said(mode: str, asks: bool) -> None:
-    judge, told = conduct(window_discovery=mode)
-    judge.acts(steps.DescribeTopicConfig(1, 1, "t"), 0.0)
-    assert bool(told) is not asks
-
-
-def test_v14_that_a_broker_has_refused_is_not_sent_at_once() -> None:
-    judge, told = conduct()
-    answer = ProduceAnswer((PartitionAnswer("t", None, 0, ErrorCode.unsupported_version, -1),), 0)
-    judge.produced(produce(VALUES[0], version=14), answer, None, 100.0)
-    judge.acts(produce(VALUES[0], version=13), 100.5)
-    assert not told
-    judge.acts(produce(VALUES[0], version=14), 100.5)
-    assert len(told) == 1
-    judge.acts(produce(VALUES[0], version=14), 100.8)
-    judge.refused(1, 200.0)
-    judge.other_cluster()
-    judge.acts(produce(VALUES[0], version=14), 200.1)
-    assert len(told) == 1
-
-
-def test_a_broker_that_lacked_v14_meanwhile_may_get_it() -> None:
-    judge, told = conduct()
-    judge.refused(1, 100.0)
-    judge.without_v14("broker 1")
-    judge.acts(produce(VALUES[0], version=14), 100.5)
-    assert not told
 
 
 @pytest.mark.parametrize(
@@ -113,7 +82,7 @@ def test_an_answer_names_each_partition_of_its_request_once(
 ) -> None:
     judge, told = conduct()
     parts = tuple(PartitionAnswer("t", None, partition, 0, 0) for partition in named)
-    judge.produced(produce(VALUES[0]), ProduceAnswer(parts, 0), odd, 0.0)
+    judge.produced(produce(VALUES[0]), ProduceAnswer(parts, 0), odd)
     assert (not told) is fits
 
 

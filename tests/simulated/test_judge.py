@@ -26,7 +26,6 @@ from aioidem._engine.partition import PartitionState
 from aioidem._engine.record import Outcome as SharedOutcome
 from aioidem._engine.samples import Distribution
 from aioidem._engine.settlement import Settlement
-from aioidem._engine.steps import SendProduce
 from aioidem._producer.sender import Alarm, Sender
 from aioidem._records import build_batch
 from aioidem.structs import DeliveryStatus
@@ -365,21 +364,6 @@ def _plan(**values: Any) -> Schedule:
         "max_in_flight_requests_per_connection": 5,
     }
     return Schedule(0, profile="attack", options=options, versions=(12,), **values)
-
-
-def test_v13_after_an_answer_in_v14_is_noticed_where_a_name_leads_to_two_clusters() -> None:
-    """What a broker has answered counts for itself, and not for the other cluster's broker."""
-    world = World(_plan(faults=(Fault(9.0, "split", (0.5, True, 1.0, True)),)))
-    world.config = dataclasses.replace(world.config, window_discovery="on")
-    first = world.cluster
-    for link, cluster in ((1, first), (2, world.change_cluster())):
-        stand_in: Any = SimpleNamespace(cluster=cluster, broker=0)
-        world.connections[link] = stand_in
-    for link, version in ((1, 14), (2, 13), (1, 13)):
-        assert not world.result.violations
-        world.handed(link, SendProduce(link, version, version, -1, 0, None, []))
-        world.heard(link, version, [])
-    assert [violation.anomaly for violation in world.result.violations] == [Anomaly.STUCK]
 
 
 @pytest.mark.parametrize(

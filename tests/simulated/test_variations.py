@@ -262,12 +262,42 @@ def test_a_question_that_failed_is_asked_again_after_a_wait() -> None:
     assert "asked whether it has v14 at 0.500" in told.pop()
 
 
-def test_where_nobody_wants_a_window_v14_is_not_used() -> None:
+def test_where_nobody_wants_a_window_v14_is_not_used_and_nobody_is_asked() -> None:
     judge, told = versions("off")
     there = link(object())
     judge.opened(there, 14)
     judge.sends(there, request(14), 0.0)
     assert "v14 is used" in told.pop()
+    judge.asks(there, 0.0)
+    assert "asked whether it has v14" in told.pop()
+
+
+def test_a_broker_that_lacked_v14_meanwhile_may_get_it_at_once() -> None:
+    judge, told = versions("on")
+    broker = object()
+    there = link(broker)
+    judge.opened(there, 14)
+    judge.sends(there, request(14), 0.0)
+    judge.answered(there, 1, 0.0, refuses=True)
+    judge.opened(link(broker), 13)
+    again = link(broker)
+    judge.opened(again, 14)
+    judge.sends(again, request(14), 0.5)
+    assert not told
+
+
+def test_what_a_broker_has_refused_says_nothing_of_another_one() -> None:
+    """As where a name leads to two clusters, whose brokers have the same numbers."""
+    judge, told = versions("on")
+    there, other = link(object()), link(object())
+    for each in (there, other):
+        judge.opened(each, 14)
+    judge.sends(there, request(14), 0.0)
+    judge.answered(there, 1, 0.0, refuses=True)
+    judge.sends(other, request(14), 0.5)
+    assert not told
+    judge.sends(other, request(13), 0.5)
+    assert "v13 is used at 0.500" in told.pop()
 
 
 def test_a_refusal_that_comes_when_v14_is_due_again_may_be_one_of_it_or_not() -> None:

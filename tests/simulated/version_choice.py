@@ -160,9 +160,9 @@ class VersionChoice:
         broker, use = found.broker, found.use
         waited = use == "v13 for a while" and now >= broker.until[0]
         fits = use == "unsettled" or (waited and broker.held)
-        if fits and not (self._asks and not broker.ends_unheard):
+        if fits and (not self._asks or broker.ends_unheard):
             self._complain("a broker is asked whether it has v14, and v14 was to be tried at once")
-        elif not (fits or waited):
+        elif not fits and not (waited and self._asks):
             self._complain(f"a broker is asked whether it has v14 at {now:.3f}: {use}")
         found.use = "asked" if use == "unsettled" else "asked, not waited for"
         broker.held = False

@@ -221,11 +221,6 @@ class World:
         # for the first time after the last incident (`note_sent`); None if that has not happened.
         self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
-        # `_asked_in_v14`: the cluster and broker of each Produce v14 request that waits for its
-        # answer, by connection and request token. `_speak_v14`: the brokers that have answered in
-        # v14 since the producer came to their cluster.
-        self._asked_in_v14: dict[tuple[int, int], tuple[str, int]] = {}
-        self._speak_v14: set[tuple[str, int]] = set()
         # By partition: the producer's window at the end, and how many batches the leader retains.
         self._windows: dict[tuple[str, int], tuple[int, int]] = {}
         self.lost: set[ValueId] = set()
@@ -848,38 +843,10 @@ class World:
             self.left.append(moved[1])
             self.watch.cluster_changed(moved[2])
             self.freshness.moved(self.now)
-            self.core.conduct.other_cluster()
             self.core.beliefs.other_cluster()
-            # A broker of the same number in the other cluster has answered nothing yet.
-            self._speak_v14.clear()
         lost = lost_place(event)
         if lost is not None:
             self.monitor.loss_reported(*lost)
-
-    def handed(self, link_id: int, step: steps.SendProduce) -> None:
-        """Note that a Produce request was given to the socket."""
-        if self.config.acks == 0:
-            return
-        self._watch_version(link_id, step)
-
-    def _watch_version(self, link_id: int, step: steps.SendProduce) -> None:
-        """Report a Produce v13 request to a broker that answered v14, if discovery is "on"."""
-        connection = self.connections.get(link_id)
-        if connection is None or self.config.window_discovery != "on":
-            return
-        broker = connection.cluster.cluster_id, connection.broker
-        if step.version >= 14:
-            self._asked_in_v14[link_id, step.token] = broker
-        # An answer that cannot be decoded, or names a partition twice, counts as a refusal of v14.
-        # A broker that is downgraded may not offer v14.
-        excused = any(
-            glitch.kind in ("garbage", "doubled") or ErrorCode.unsupported_version in glitch.args
-            for glitch in self.schedule.glitches
-        )
-        excused |= any(fault.kind == "upgrade" for fault in self.schedule.faults)
-        if step.version == 13 and broker in self._speak_v14 and not excused:
-            self._speak_v14.clear()  # one report is enough
-            self.report(Anomaly.STUCK, f"broker {connection.broker} is spoken to in v13 again")
 
     def heard(self, link_id: Any, token: Any, answers: list[WireAnswer]) -> None:
         """Note a Produce answer that has reached the client."""
@@ -889,9 +856,6 @@ class World:
                 self.trace(line)
         self.deadlines.answered(self.connections[link_id].broker)
         self.freshness.answered(link_id, self.now, self.progress.healed_at)
-        broker = self._asked_in_v14.pop((link_id, token), None)
-        if broker is not None:
-            self._speak_v14.add(broker)
 
     def _described(self, link_id: Any, token: Any) -> None:
         self.freshness.told(link_id, token, self.now)
