@@ -7,11 +7,14 @@ connection and no API; `ClusterState` adds those.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aioidem._broker.group_coordinator import GroupCoordinator
 from aioidem._broker.group_rebalance import Rebalances
 from aioidem._broker.intercept import Interceptor
 from aioidem._broker.partition import Partition, Topic
 from aioidem._broker.purgatory import Purgatory
+from aioidem._broker.requests import Pending
 from aioidem._broker.schedule import Schedule
 from aioidem._broker.security import BrokerSecurity
 from aioidem._broker.topology import Broker, Topology
@@ -39,6 +42,8 @@ class Cluster:
         groups: The group coordinator.
         rebalances: Serves the requests by which members join and leave groups.
         interceptor: The hook that sees each request before it is served; None: no hook.
+        on_failure: Is told a request whose handler raised, and the exception, after the request's
+            connection was ended; None: the exception is raised where time advances.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Cluster:
         self.bandwidth = bandwidth
         self.security = security
         self.interceptor: Interceptor | None = None
+        self.on_failure: Callable[[Pending, Exception], None] | None = None
         # Short names for objects of the topology.
         self.brokers = topology.brokers
         self.topics = topology.topics

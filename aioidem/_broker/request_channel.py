@@ -4,6 +4,8 @@ Invariants
     One request of a connection is served at a time, and answers are sent in the order of requests.
     A request that was read is served even if the client has closed the connection, unless the
     broker has ended the connection too.
+    If a handler raises, its request's connection ends, and no other: `Cluster.on_failure` is told.
+    Kafka answers UNKNOWN_SERVER_ERROR then; here it is a defect of this package.
 """
 
 from __future__ import annotations
@@ -166,7 +168,11 @@ class RequestChannel:
         broker = cluster.brokers[pending.connection.broker_id]
         handle = HANDLERS[pending.api_key]
         context = Context(pending, now, cluster.wall_ms(broker))
-        reply = handle(cluster, broker, pending.request, context)
+        try:
+            reply = handle(cluster, broker, pending.request, context)
+        except Exception as error:  # noqa: BLE001 - raised again if nobody else is to be told
+            self._fail(pending, error)
+            return
         match reply:
             case Now(response, close):
                 self._answer(now, pending, response)
@@ -180,6 +186,14 @@ class RequestChannel:
                     self.end(pending.connection)
             case Promised():
                 reply.when_kept(lambda response: self._keep(pending, response))
+
+    def _fail(self, pending: Pending, error: Exception) -> None:
+        """End the connection of a request that cannot be served, and tell of it."""
+        if self._cluster.on_failure is None:
+            raise error
+        note_unanswered(pending.items)
+        self.end(pending.connection)
+        self._cluster.on_failure(pending, error)
 
     def _keep(self, pending: Pending, response: Entity) -> None:
         if not pending.connection.ended_by_broker:
@@ -253,7 +267,11 @@ class RequestChannel:
             return
         frame = None
         if self._encode or pending.connection.link.down.bandwidth is not None:
-            frame = encode_response(response, pending.correlation_id)
+            try:
+                frame = encode_response(response, pending.correlation_id)
+            except Exception as error:  # noqa: BLE001 - as in `_serve`
+                self._fail(pending, error)
+                return
         self._send(now, pending, response, frame)
 
     def _answer_nothing(self, now: float, pending: Pending) -> None:

@@ -52,10 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:  # reports of bugs need it, also without the extra
-        from aioidem import build_info
-
-        print(build_info())
-        return 0
+        return _tell_version()
     # If a package of an extra is missing, this import fails, or an import that the command makes
     # inside `run`.
     try:
@@ -71,6 +68,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         library, extra = _EXTRAS[missing]
         print(f"aioidem: needs {library}: pip install 'aioidem[{extra}]'", file=sys.stderr)
         return 1
+
+
+def _tell_version() -> int:
+    from aioidem import build_info
+    from aioidem._load.spool import silence
+
+    try:
+        print(build_info(), flush=True)
+    except OSError as error:  # the disk is full, or nobody reads
+        silence(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            print(f"aioidem: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _open_standard_streams() -> None:

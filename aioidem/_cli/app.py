@@ -27,7 +27,8 @@ from aioidem._load.properties import (
     without_values,
 )
 from aioidem._load.spool import silence
-from aioidem._load.usage import UsageError, terminal_line
+from aioidem._load.usage import UsageError, one_line, terminal_line
+from aioidem.errors import InternalError
 
 __all__ = ["aioidem", "app", "audit", "broker", "doctor", "perf", "replay", "resolve", "run"]
 
@@ -325,6 +326,9 @@ def broker(
         status = serve(plan)
     except OSError as error:
         print(f"aioidem broker: {terminal_line(error.strerror or str(error))}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except InternalError as error:
+        print(f"aioidem broker: {terminal_line(one_line(error))}", file=sys.stderr)
         raise typer.Exit(1) from error
     raise typer.Exit(status)
 

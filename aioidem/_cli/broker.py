@@ -103,6 +103,7 @@ def serve(plan: BrokerPlan) -> int:
 
     Raises:
         OSError: a port is taken.
+        InternalError: a broker failed on a request, which was logged when it did.
     """
     anyio.run(_serve, plan)
     return 0

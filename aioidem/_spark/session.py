@@ -7,6 +7,9 @@ Invariants:
   same version: the connector is chosen by the installed version of pyspark.
 - `aioidem._jars` finds the connector's jars, except those that Spark has, before a JVM starts. A
   version whose jars are nowhere is no error: `topic_source.py` reads topics without them.
+- What users set is never on a command line, which every user of the machine can read: it may be a
+  password. PySpark starts the JVM with each property of a session as an argument, so users' own
+  reach it in a file that only this user can read (`_kept_from_arguments`).
 - Java is the one that Spark starts (`JAVA_HOME`, else the `PATH`). It is started once beforehand,
   to test whether it has the module that Spark needs: a reduced JRE may lack that module.
 
@@ -20,12 +23,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from aioidem._jars import JarsUnavailableError, resolve_jars
@@ -54,6 +59,8 @@ _MODULE: Final = "jdk.incubator.vector"
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
 _CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
+_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_FILE: Final = "--properties-file"
 _TRACEBACK: Final = "Traceback (most recent call last):"
 
 logger = logging.getLogger("aioidem.spark")
@@ -215,7 +222,8 @@ def open_session(
         settings: Spark properties, which override those chosen here.
 
     Raises:
-        SparkUnavailableError: the extra or Java is missing.
+        SparkUnavailableError: the extra or Java is missing, or there are settings, and the
+            environment's `PYSPARK_SUBMIT_ARGS` names a file of properties.
     """
     require_extra()
     from pyspark.errors import PySparkRuntimeError
@@ -230,11 +238,56 @@ def open_session(
         return
     require_java()
     require_one_spark()
-    spark = _start(_chosen(name, master, kafka, settings or {}))
+    given = settings or {}
+    chosen = _chosen(name, master, kafka, given)
+    if _has_jvm():
+        spark = _start(chosen, chosen)
+    else:
+        with _kept_from_arguments(given):
+            spark = _start(chosen, {key: chosen[key] for key in chosen if key not in given})
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _has_jvm() -> bool:
+    """Return whether a JVM runs already, which an earlier session in this process has started."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None  # noqa: SLF001 - nothing public says so
+
+
+@contextmanager
+def _kept_from_arguments(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let a JVM that is started meanwhile read settings from a file of this user's.
+
+    Raises:
+        SparkUnavailableError: the environment names another such file, and Spark reads only one.
+    """
+    if not settings:
+        yield
+        return
+    import javaproperties  # comes with the extra `spark`
+
+    before = os.environ.get(_ARGUMENTS)
+    if before is not None and _FILE in before:
+        raise SparkUnavailableError(
+            f"{_ARGUMENTS} has {_FILE}, so Spark would not read what --spark-conf sets: write it"
+            f" into that file, or take {_FILE} out"
+        )
+    with TemporaryDirectory() as folder:  # which no other user can read
+        file = Path(folder) / "spark.properties"
+        file.write_text(javaproperties.dumps(settings, timestamp=False), encoding="latin-1")
+        ours = f"{_FILE} {shlex.quote(str(file))} --load-spark-defaults"
+        os.environ[_ARGUMENTS] = f"{ours} {before or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_ARGUMENTS]
+            else:
+                os.environ[_ARGUMENTS] = before
 
 
 def _chosen(
@@ -256,7 +309,13 @@ def _chosen(
     return chosen
 
 
-def _start(chosen: Mapping[str, str]) -> SparkSession:
+def _start(chosen: Mapping[str, str], told: Mapping[str, str]) -> SparkSession:
+    """Start a session.
+
+    Args:
+        chosen: the properties that it will have.
+        told: those of them that PySpark is told, and gives to a JVM as arguments.
+    """
     from pyspark.sql import SparkSession
 
     # By default Spark starts workers with the `python3` on the PATH, which may not be the Python of
@@ -264,7 +323,7 @@ def _start(chosen: Mapping[str, str]) -> SparkSession:
     if chosen.get("spark.master", "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
-    for key, value in chosen.items():
+    for key, value in told.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     # The caller reports in one line why a job failed; Spark would log pages about it.
