@@ -116,6 +116,11 @@ _MEANINGS: Final[Mapping[FailureKind, _Meaning]] = MappingProxyType(
             "mechanism (SCRAM-SHA-256 and SCRAM-SHA-512 are set apart); and, for tokens, the "
             "clocks.",
         ),
+        _K.IDENTITY_PROVIDER: _Meaning(
+            _N.IDENTITY_PROVIDER,
+            "No broker was asked yet. Check sasl_oauthbearer_token_endpoint_url, that this machine "
+            "reaches it (a proxy?), and client id, secret and scope.",
+        ),
         _K.OTHER: _Meaning(_N.CONNECTION_FAILED, "See the error's text, and the broker's log."),
     }
 )

@@ -54,6 +54,7 @@ class FailureKind(Enum):
     WITHOUT_SASL = "the listener does not use SASL"
     SASL_MECHANISM = "the broker does not offer the SASL mechanism"
     SASL_REFUSED = "authentication failed"
+    IDENTITY_PROVIDER = "the token endpoint gave no token"
     OTHER = "another error"
 
 

@@ -34,6 +34,8 @@ _NO_WAY: Final = frozenset(
 _OUT_OF_DATE: Final = frozenset({9, 10})
 _OTHER_HOST: Final = frozenset({62, 64})
 _UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21, 24, 27})
+_FROM_PROVIDER: Final = "no token from "
+"""Begins what `_network.sasl.oidc` says of a token endpoint, which is no broker."""
 # Parts of the names of the TLS alerts with which a broker refuses the client's certificate.
 _ABOUT_OURS: Final = ("CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA")
 _ABOUT_OURS_TOO: Final = ("ALERT_CERTIFICATE", "ALERT_UNSUPPORTED_CERTIFICATE")
@@ -44,7 +46,8 @@ def failure_of(error: KafkaError) -> Failure:
 
     Which protocol a peer speaks that does not speak Kafka, an exception does not say: NOT_KAFKA.
     """
-    return Failure(_kind(error), one_line(error))
+    text = one_line(error)
+    return Failure(_K.IDENTITY_PROVIDER if _FROM_PROVIDER in text else _kind(error), text)
 
 
 def _kind(error: KafkaError) -> FailureKind:

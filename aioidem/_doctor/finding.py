@@ -60,6 +60,7 @@ class FindingName(Enum):
     LISTENER_WITHOUT_SASL = "listener-without-sasl"
     SASL_MECHANISM = "sasl-mechanism"
     SASL_REFUSED = "sasl-refused"
+    IDENTITY_PROVIDER = "identity-provider"
     CREDENTIALS_READABLE = "credentials-readable"
     # The cluster.
     FEATURES = "features"

@@ -168,6 +168,40 @@ async def test_a_wrong_password_is_not_shown() -> None:
     assert "canary-8713" not in repr(found)
 
 
+OAUTH = BrokerSecurity(mechanisms=("OAUTHBEARER",), users=USERS)
+
+
+def client_credentials(endpoint: str) -> dict[str, Any]:
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_allow_plaintext": True,
+        "sasl_oauthbearer_token_endpoint_url": f"http://{endpoint}/token",
+        "sasl_oauthbearer_client_id": "me",
+        "sasl_oauthbearer_client_secret": "canary-8713",
+    }
+
+
+async def test_a_token_endpoint_that_is_down_is_no_broker_that_hangs_up() -> None:
+    endpoint = f"127.0.0.1:{await closed_port()}"
+    async with EmbeddedCluster(security=OAUTH) as cluster:
+        found = await findings(cluster.bootstrap_servers, **client_credentials(endpoint))
+    assert bad(found) == {Name.IDENTITY_PROVIDER, Name.CREDENTIALS_READABLE}
+    assert endpoint in found[Name.IDENTITY_PROVIDER].seen
+    assert "canary-8713" not in repr(found)
+
+
+async def test_a_token_endpoint_that_refuses_is_no_broker_that_refuses() -> None:
+    async def refuse(stream: SocketStream) -> None:
+        await stream.receive()
+        await stream.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+    async with EmbeddedCluster(security=OAUTH) as cluster, peer(refuse) as endpoint:
+        found = await findings(cluster.bootstrap_servers, **client_credentials(endpoint))
+    assert bad(found) == {Name.IDENTITY_PROVIDER, Name.CREDENTIALS_READABLE}
+    assert "401" in found[Name.IDENTITY_PROVIDER].seen
+
+
 # --- what the cluster advertises ------------------------------------------------------------------
 
 

@@ -52,6 +52,7 @@ def _build(**options: Any) -> ProducerConfig:
         (sasl("OAUTHBEARER"), "needs sasl_oauth_token_provider"),
         (sasl("OAUTHBEARER", sasl_oauthbearer_client_id="me"), "must be given together"),
         ({**_TLS, "ssl_keystore_key": "canary"}, "must be given together"),
+        ({**_TLS, "ssl_key_password": "canary"}, "ssl_key_password is given, and no key"),
         # Two options contradict one another.
         ({**_SCRAM, "sasl_credentials": lambda: None}, "both given"),
         (sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: "", **_OIDC), "not both"),
