@@ -67,6 +67,7 @@ class Injector(BrokerChanges, ReadFaults):
         # Who led each partition, and in which epoch, when brokers began to repeat old metadata.
         self._old_leaders: dict[tuple[UUID, int], tuple[int, int]] = {}
         self._gone: set[str] = set()
+        self._denied: set[str] = set()
         self._leaderless = False
         # For each deleted topic: how many partitions it will have when it is recreated.
         self._deleted: dict[str, int] = {}
@@ -349,6 +350,15 @@ class Injector(BrokerChanges, ReadFaults):
         self._gone.add(topic)
         self._later(seconds, lambda: self._gone.discard(topic))
 
+    def _do_denied(self, topic: str, seconds: float) -> None:
+        """Let the producer have no permission for a topic for a while."""
+        self._denied.add(topic)
+        self._later(seconds, lambda: self._denied.discard(topic))
+
+    def _deny(self, seen: RequestSeen) -> Action | None:
+        places = frozenset((b.topic, b.partition) for b in seen.batches if b.topic in self._denied)
+        return Refuse(ErrorCode.topic_authorization_failed, places) if places else None
+
     def _do_leaderless(self, seconds: float) -> None:
         self._leaderless = True
 
@@ -521,7 +531,7 @@ class Injector(BrokerChanges, ReadFaults):
                 self._note_late(seen)
                 self._look_at_sizes(seen)
                 if glitch is None:
-                    return self._refuse_next(seen) or self._boast(seen)
+                    return self._deny(seen) or self._refuse_next(seen) or self._boast(seen)
                 self._world.trace(f"request {self._served}: {glitch.kind} {glitch.args}")
                 self.happened(glitch.kind)
                 action: Action | None = getattr(self, f"_on_{glitch.kind}")(glitch, seen)
@@ -656,7 +666,8 @@ class Injector(BrokerChanges, ReadFaults):
         return payload if cut is None else payload[:cut]
 
     def _on_metadata(self, seen: RequestSeen) -> Action | None:
-        if self._old_metadata is None and not self._gone and not self._leaderless:
+        veiled = self._gone or self._denied or self._leaderless
+        if self._old_metadata is None and not veiled:
             return None
 
         def change(answer: Entity) -> Entity:
@@ -691,6 +702,9 @@ class Injector(BrokerChanges, ReadFaults):
     def _veil(self, topic: Any) -> Any:
         if topic.name in self._gone:
             code = ErrorCode.unknown_topic_or_partition
+            return dataclasses.replace(topic, error_code=code, partitions=())
+        if topic.name in self._denied:
+            code = ErrorCode.topic_authorization_failed
             return dataclasses.replace(topic, error_code=code, partitions=())
         if self._leaderless:
             partitions = tuple(

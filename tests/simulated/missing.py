@@ -1,16 +1,21 @@
-"""The judge of records for partitions that their topic does not have.
+"""The judge of records for partitions that their topic does not have, or for topics denied to us.
 
 The judge notes when each record was queued, when each Metadata request was sent, and which
 partitions the answer named. A Metadata answer entitles the producer to refuse a record if the
 answer lacks the record's partition and was requested after the record was queued. The producer must
 refuse the record when the first such answer arrives, and not before: an older answer may lack a
 partition that has just been added.
+
+A Metadata answer may also refuse a topic for good, for example for lack of permission. Records that
+wait for the partitions of a topic, because no answer has named them yet, end in that instant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
+
+from kio.schema.errors import ErrorCode
 
 from aioidem.testing import Anomaly, Outcome, Row, ValueId, Violation
 
@@ -33,9 +38,29 @@ class MissingPartitions:
         # refuse, the time of the answer that entitled it to.
         self._refused: set[ValueId] = set()
         self._due: dict[ValueId, float] = {}
+        self._codes: dict[str, int] = {}
+        # The records of topics whose partitions no answer has named yet, and when an answer refused
+        # their topic for good.
+        self._waiting: dict[str, list[ValueId]] = {}
+        self._known: set[str] = set()
+        self._denied: dict[ValueId, float] = {}
+
+    def described(self, topic: str, code: int, now: float) -> None:
+        """Note the error code of a topic in a Metadata answer, 0 for none."""
+        self._codes[topic] = code
+        if code and not ErrorCode(code).retriable:
+            for value in self._waiting.pop(topic, ()):
+                if self._rows[value].outcome is Outcome.PENDING:
+                    self._denied[value] = now
+
+    def denied(self, topic: str, code: int) -> bool:
+        """Return whether the last Metadata answer about a topic had this error code."""
+        return self._codes.get(topic) == code
 
     def queued(self, value: ValueId) -> None:
-        """Note that a record was queued, if its caller chose the partition."""
+        """Note that a record was queued."""
+        if value.topic not in self._known:
+            self._waiting.setdefault(value.topic, []).append(value)
         if value.partition >= 0:
             self._queued[value] = next(self._order)
 
@@ -45,6 +70,8 @@ class MissingPartitions:
 
     def told(self, token: int, topic: str, partitions: frozenset[int], now: float) -> None:
         """Note a Metadata answer, in which the topic has exactly these partitions."""
+        self._known.add(topic)
+        self._waiting.pop(topic, None)
         asked = self._asked[token]
         for value, order in self._queued.items():
             lacking = value.topic == topic and value.partition not in partitions
@@ -72,4 +99,11 @@ class MissingPartitions:
                     f"partition was told at {at}",
                 )
             )
+        for value, at in self._denied.items():
+            row = self._rows.get(value)
+            if row is not None and (row.outcome, row.settled) != (Outcome.NOT_WRITTEN, at):
+                outcome = f"{row.outcome.value} at {row.settled}"
+                found.append(
+                    Violation(Anomaly.STUCK, f"{value}: {outcome}; its topic was denied at {at}")
+                )
         return found

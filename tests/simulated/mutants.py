@@ -75,6 +75,7 @@ from aioidem._engine.sealing import Sealer
 from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.topic_view import TopicView
+from aioidem._engine.topics import TopicState
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
 from aioidem._producer import sender as sender_module
@@ -890,6 +891,21 @@ def sixth_refusal_of_a_password(patch: Patch) -> None:
 @mutant("what was refused before a password was changed does not count", run_odd)
 def refusals_of_another_password(patch: Patch) -> None:
     patch(Connections, "forgive", lambda _self: None)
+
+
+@mutant("records that wait for the partitions of a topic end when it is denied", run_odd)
+def denied_topic_waited_for(patch: Patch) -> None:
+    patch(RecordAccumulator, "refuse_topic", lambda *_: None)
+
+
+@mutant("records are refused for what the last answer says of their topic", run_odd)
+def denial_of_a_topic_kept(patch: Patch) -> None:
+    describe = TopicState.describe
+
+    def keep(self: TopicState, error_code: int, *, told_by: int | None) -> None:
+        describe(self, error_code or self.error_code, told_by=told_by)
+
+    patch(TopicState, "describe", keep)
 
 
 @mutant("a broker that has moved is looked for at its new address", run_odd)

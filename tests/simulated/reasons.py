@@ -93,6 +93,8 @@ class Reasons:
         """Whether a partition has had one leader only, and the producer's clock was never set."""
         self.refused_by_partitioner: Callable[[ValueId], bool] = lambda _: False
         """Whether the user's partitioner fails for a record."""
+        self.denied: Callable[[str, int], bool] = lambda _topic, _code: False
+        """Whether the last Metadata answer about a topic had this error code (`missing`)."""
         self.blocked_until: dict[ValueId, float] = {}
         """Until when a record may wait for metadata, in seconds, if its call has waited before."""
         self.moves = 0
@@ -141,6 +143,8 @@ class Reasons:
             return None
         story = self._attempts.of(row.value)
         if story is None:
+            if code is not None and not _retriable(code) and self.denied(row.topic, code):
+                return None
             until = self.blocked_until.get(row.value, row.started + self._config.max_block)
             waited = isinstance(error, KafkaTimeoutError) and self._now() >= until - _SLACK
             return None if waited else f"{row.value} was never sent, and has time left"

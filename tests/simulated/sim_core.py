@@ -416,6 +416,8 @@ class SimCore(ProducerCore):
 
     def _note_partitions(self, token: int, update: MetadataUpdate, now: float) -> None:
         for topic in update.topics:
+            if update.cluster_id == self.cluster.cluster_id:
+                self._world.missing.described(topic.name, topic.error_code, now)
             known = self.cluster.partitions(topic.name)
             if known is not None and topic.partitions and not topic.error_code:
                 self._world.missing.told(token, topic.name, frozenset(known), now)

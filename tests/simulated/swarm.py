@@ -33,7 +33,7 @@ __all__ = ["FEATURES", "ONLY_HERE", "Feature", "draw_odd", "draw_swarm", "draw_v
 
 ONLY_HERE = frozenset(
     {"upgrade", "skew", "expire", "retention", "purge", "boast", "partial", "split", "trickle"}
-    | {"unnamed", "forget", "address", "credentials"}
+    | {"unnamed", "forget", "address", "credentials", "denied"}
 )
 """The kinds of fault that no profile draws."""
 

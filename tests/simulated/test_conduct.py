@@ -285,6 +285,27 @@ def test_the_error_of_overdue_records_says_what_happened(text: str, wrong: int) 
     assert len(wording(lambda judge: judge.settled(settlement(text), 1, 50.0))) == wrong
 
 
+CREDENTIALS = "Check this client's credentials"
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "advice", "wrong"),
+    [
+        ("no connection to the leader, ", CREDENTIALS, 0),
+        ("no connection to the leader, ", "Check whether it runs", 1),
+        ("no acknowledgement of the leader, ", CREDENTIALS, 0),
+        ("no acknowledgement of the leader, ", "Check the log of it", 0),
+        ("no acknowledgement of the leader, ", "Send less", 1),
+    ],
+)
+def test_advice_after_a_refused_password(obstacle: str, advice: str, wrong: int) -> None:
+    text = overdue().replace("no acknowledgement of the leader, ", obstacle)
+    made = settlement(text.replace("Check the log of it", advice))
+    assert made.outcome.error is not None
+    made.outcome.error.__cause__ = errors.SaslAuthenticationFailed("no")
+    assert len(wording(lambda judge: judge.settled(made, 1, 50.0))) == wrong
+
+
 @pytest.mark.parametrize(("sinces", "wrong"), [([""] * 4, 1), (["", "", "", " for 3.0 s"], 0)])
 def test_errors_say_since_when_there_is_no_leader(sinces: list[str], wrong: int) -> None:
     def tell(judge: Wording) -> None:

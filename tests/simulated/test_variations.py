@@ -9,6 +9,7 @@ from uuid import UUID
 from zlib import crc32
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._engine import steps
@@ -16,6 +17,7 @@ from aioidem._engine.links import LinkState
 from aioidem.testing import Outcome, Row, ValueId, make_value, parse_value
 
 from .credentials import Credentials
+from .missing import MissingPartitions
 from .partitioner import Partitioner
 from .sim_records import incompressible
 from .soak import run_odd
@@ -314,6 +316,29 @@ def test_a_refusal_that_comes_when_v14_is_due_again_may_be_one_of_it_or_not() ->
     assert not told
 
 
-@pytest.mark.parametrize("seed", [pytest.param(100625, id="a refusal of a request of long ago")])
-def test_odd_schedules_that_were_wrong_are_right(seed: int) -> None:
-    seeds_are_right(range(seed, seed + 1), run_odd)
+# -- topics that are denied ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "code", "ended", "wrong"),
+    [
+        (False, ErrorCode.topic_authorization_failed, 5.0, 0),
+        (False, ErrorCode.topic_authorization_failed, 5.1, 1),
+        (False, ErrorCode.leader_not_available, 9.0, 0),
+        (True, ErrorCode.topic_authorization_failed, 9.0, 0),
+    ],
+)
+def test_records_that_wait_for_partitions_end_when_their_topic_is_denied(
+    known: bool, code: ErrorCode, ended: float, wrong: int
+) -> None:
+    rows = {row.value: row for row in [outcome(Outcome.PENDING)]}
+    judge = MissingPartitions(rows)
+    (row,) = rows.values()
+    if known:
+        judge.asked(1)
+        judge.told(1, "t", frozenset({0}), 1.0)
+    judge.queued(row.value)
+    judge.described("t", code, 5.0)
+    assert judge.denied("t", code)
+    row.outcome, row.settled = Outcome.NOT_WRITTEN, ended
+    assert len(judge.violations()) == wrong

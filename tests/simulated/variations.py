@@ -2,7 +2,7 @@
 
 Also partitioners of the user's that fail, records that suddenly do not compress any more, and
 brokers that refuse Produce v14 by its error code. Only schedules of the mix "odd" have these.
-Each is drawn by itself, so that a new one leaves the others as they were.
+Each is drawn by itself, so that a new one leaves most schedules as they were.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def with_variations(schedule: Schedule) -> Schedule:
     schedule = dataclasses.replace(
         schedule, all_acked=False, wide_at_end=False, noticed=False, round_trips=None
     )
-    chance = random.Random(f"{schedule.seed} variations")
-    first, *others = chance.sample(sorted(VARIATIONS), len(VARIATIONS))
-    for name in [first, *(other for other in others if chance.random() < _SHARE)]:
+    rank = {name: random.Random(f"{schedule.seed} has {name}").random() for name in VARIATIONS}
+    first, *others = sorted(VARIATIONS, key=rank.__getitem__)
+    for name in [first, *(other for other in others if rank[other] < _SHARE)]:
         varied = VARIATIONS[name](schedule, random.Random(f"{schedule.seed} {name}"))
         if varied is not schedule:
             schedule = dataclasses.replace(varied, features=(*schedule.features, name))
@@ -159,6 +159,27 @@ def _swelling(schedule: Schedule, chance: random.Random) -> Schedule:
     )
 
 
+def _denied(schedule: Schedule, chance: random.Random) -> Schedule:
+    """Let the producer lose its permission for a topic, and get it back after a while."""
+    begin, end = _span(schedule)
+    topics = [topic for topic, _ in schedule.topics]
+    faults = [
+        Fault(
+            chance.uniform(begin - schedule.rtt, end),
+            "denied",
+            (chance.choice(topics), chance.choice((0.2, 1.0, 5.0))),
+        )
+        for _ in range(chance.choice((1, 1, 3)))
+    ]
+    return _with_faults(schedule, *faults)
+
+
+def _snappy(schedule: Schedule, _chance: random.Random) -> Schedule:
+    """Let batches be compressed with snappy, which has no library of its own in the others."""
+    options = {**schedule.options, "compression_type": "snappy"}
+    return dataclasses.replace(schedule, options=options)
+
+
 VARIATIONS: dict[str, _Vary] = {
     "missing APIs": _lacking,
     "other addresses": _moving,
@@ -166,5 +187,7 @@ VARIATIONS: dict[str, _Vary] = {
     "v14 refused": _without_v14,
     "partitioner": _partitioned,
     "swelling records": _swelling,
+    "denied topic": _denied,
+    "snappy": _snappy,
 }
 """By name: what makes a variation of a schedule."""

@@ -226,11 +226,15 @@ class Wording:
     def _judge_advice(self, error: DeliveryTimeoutError) -> None:
         """Judge whether the error of overdue records advises what fits, and has its cause."""
         text = str(error)
-        advice = next((to_do for obstacle, to_do in _ADVICE.items() if obstacle in text), "")
-        refused = isinstance(error.__cause__, AuthenticationFailedError)
-        if refused and "no connection to the leader" in text:
-            advice = "Check this client's credentials"
-        if advice not in text:
+        fitting = [to_do for obstacle, to_do in _ADVICE.items() if obstacle in text][:1] or [""]
+        if isinstance(error.__cause__, AuthenticationFailedError):
+            if "no connection to the leader" in text:
+                fitting = ["Check this client's credentials"]
+            elif "no acknowledgement of the leader" in text:
+                # The last connection was refused, and the next one is being opened; or a broker has
+                # answered a code about sessions to Produce.
+                fitting.append("Check this client's credentials")
+        if not any(advice in text for advice in fitting):
             self._complain(f"the advice does not fit: {text}")
         if error.__cause__ is None and "[Error" in text:
             self._complain(f"there is no cause of: {text}")

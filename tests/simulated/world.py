@@ -301,6 +301,7 @@ class World:
         self.unknowns.unread = partial(unread, self)
         self.unknowns.steady = partial(steady, self)
         self.unknowns.refused_by_partitioner = self._refused_by_partitioner
+        self.unknowns.denied = self.missing.denied
 
     def _build_cluster(self) -> ClusterState:
         s = self.schedule
