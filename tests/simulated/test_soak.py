@@ -31,7 +31,7 @@ from .whole import draw_whole
 from .world import Result, run
 
 ROOT = Path(__file__).parents[2]
-EVERYDAY = 120  # how many of the 1000 seeds run with the everyday tests; half in `make check`
+EVERYDAY = 120  # how many of the 500 seeds run with the everyday tests; half in `make check`
 
 # One seed in ten runs the whole producer, whose ResourceWarnings are no failure here.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
@@ -80,7 +80,7 @@ def test_the_first_seeds_show_nothing_wrong(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_further_seeds_show_nothing_wrong() -> None:
-    nothing_is_wrong(1000 - EVERYDAY, first=EVERYDAY)
+    nothing_is_wrong(500 - EVERYDAY, first=EVERYDAY)
 
 
 def test_one_seed_in_ten_drives_the_whole_producer() -> None:

@@ -45,7 +45,7 @@ def test_schedules_with_variations_show_nothing_wrong(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_further_schedules_with_variations_show_nothing_wrong() -> None:
-    nothing_is_wrong(280, "--mix", "odd", first=20)
+    nothing_is_wrong(180, "--mix", "odd", first=20)
 
 
 def test_a_value_that_does_not_compress_is_known_by_its_bytes() -> None:
