@@ -898,6 +898,25 @@ def denied_topic_waited_for(patch: Patch) -> None:
     patch(RecordAccumulator, "refuse_topic", lambda *_: None)
 
 
+@mutant("the batches of a request fit into it together", run_odd)
+def room_in_a_request_not_counted(patch: Patch) -> None:
+    next_batch = RecordAccumulator._next_batch
+
+    def careless(
+        self: RecordAccumulator,
+        state: PartitionState,
+        link: Link,
+        now: float,
+        _room: int,
+        *,
+        alone: bool,
+    ) -> Batch | None:
+        room = self._config.max_request_size
+        return next_batch(self, state, link, now, room, alone=alone)
+
+    patch(RecordAccumulator, "_next_batch", careless)
+
+
 @mutant("records are refused for what the last answer says of their topic", run_odd)
 def denial_of_a_topic_kept(patch: Patch) -> None:
     describe = TopicState.describe

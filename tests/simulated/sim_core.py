@@ -188,6 +188,7 @@ class SimCore(ProducerCore):
                 self.filling.sent(step)
                 self.contents.sent(step)
                 self.reading.sent(step)
+                self._sizes.request([len(d) for t in step.topics for _, d in t.partitions])
                 link = self.connections.links[step.link_id]
                 for topic in step.topics:
                     batches = (data for _, data in topic.partitions)

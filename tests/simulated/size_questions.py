@@ -3,7 +3,8 @@
 A batch of several records is, when it is first sent, no larger than `batch_size`, than
 `max_request_size` and than the topic's limit. With `late_sealing` or a codec it may exceed
 `batch_size`, and then be as large as the topic's limit, if the connection has told it, or as the
-largest batch that was accepted on the connection.
+largest batch that was accepted on the connection. The batches of a request are together no larger
+than `max_request_size`, unless it has only one.
 
 A limit is needed if batches may grow beyond `batch_size`, or one was refused for its size and no
 known limit explains that. It is asked for once, and again after `metadata_max_age`, or at once if a
@@ -14,7 +15,7 @@ delivers each record all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.batch_limits import BatchLimit
@@ -105,6 +106,12 @@ class SizeQuestions:
             if len(values) > 1 and self._sent.isdisjoint(values):
                 self._judge_size(asked, len(data), f"{len(values)} records from {values[0]} on")
             self._sent.update(values)
+
+    def request(self, sizes: Sequence[int]) -> None:
+        """Note a Produce request, and how many bytes each of its batches has."""
+        most = self._config.max_request_size
+        if len(sizes) > 1 and sum(sizes) > most:
+            self._complain(f"a request has {len(sizes)} batches of {sum(sizes)} bytes; {most} fit")
 
     def _judge_size(self, asked: _Asked, nbytes: int, what: str) -> None:
         config = self._config

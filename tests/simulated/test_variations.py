@@ -20,6 +20,7 @@ from .credentials import Credentials
 from .missing import MissingPartitions
 from .partitioner import Partitioner
 from .sim_records import incompressible
+from .size_questions import SizeQuestions
 from .soak import run_odd
 from .swarm import draw_odd
 from .test_conduct import config
@@ -342,3 +343,15 @@ def test_records_that_wait_for_partitions_end_when_their_topic_is_denied(
     assert judge.denied("t", code)
     row.outcome, row.settled = Outcome.NOT_WRITTEN, ended
     assert len(judge.violations()) == wrong
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wrong"), [([300, 700], 0), ([300, 701], 1), ([2000], 0), ([], 0)]
+)
+def test_the_batches_of_a_request_fit_into_it_together(sizes: list[int], wrong: int) -> None:
+    told: list[str] = []
+    SizeQuestions(config(max_request_size=1000), told.append).request(sizes)
+    assert len(told) == wrong

@@ -180,6 +180,13 @@ def _snappy(schedule: Schedule, _chance: random.Random) -> Schedule:
     return dataclasses.replace(schedule, options=options)
 
 
+def _small_requests(schedule: Schedule, chance: random.Random) -> Schedule:
+    """Let a request have room for one batch, or for a few."""
+    size: int = schedule.options.get("batch_size", 300)
+    most = int(size * chance.choice((0.8, 1.3, 2.5, 4.0)))
+    return dataclasses.replace(schedule, options={**schedule.options, "max_request_size": most})
+
+
 VARIATIONS: dict[str, _Vary] = {
     "missing APIs": _lacking,
     "other addresses": _moving,
@@ -189,5 +196,6 @@ VARIATIONS: dict[str, _Vary] = {
     "swelling records": _swelling,
     "denied topic": _denied,
     "snappy": _snappy,
+    "small requests": _small_requests,
 }
 """By name: what makes a variation of a schedule."""
