@@ -18,6 +18,7 @@ words. A mutant's name is the name of its function, with spaces instead of under
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import multiprocessing
 import sys
@@ -896,6 +897,17 @@ def refusals_of_another_password(patch: Patch) -> None:
 @mutant("records that wait for the partitions of a topic end when it is denied", run_odd)
 def denied_topic_waited_for(patch: Patch) -> None:
     patch(RecordAccumulator, "refuse_topic", lambda *_: None)
+
+
+@mutant("a producer that is to end does not go to another cluster", run_odd)
+def another_cluster_all_the_same(patch: Patch) -> None:
+    begin = HomeCluster.__init__
+
+    def disloyal(self: HomeCluster, *parts: Any, **named: Any) -> None:
+        begin(self, *parts, **named)
+        self._config = dataclasses.replace(self._config, on_cluster_change="continue")
+
+    patch(HomeCluster, "__init__", disloyal)
 
 
 @mutant("the batches of a request fit into it together", run_odd)

@@ -96,8 +96,7 @@ class SimSender(LineTap):
         """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""
         lines = self._new_lines()
         if any(MOVED.match(line.text) for line in lines) and len(self._world.clusters) > 1:
-            self._world.unknowns.moved_at = self._world.now
-            self._world.unknowns.moves += 1
+            self._world.finds_another_cluster()
         for line in lines:
             self._world.unknowns.logged(line.text)
         self._world.note_settled(self._core.outcomes.peek_settled())

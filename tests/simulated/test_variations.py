@@ -33,7 +33,9 @@ from .version_choice import VersionChoice
 
 def test_every_variation_is_in_many_schedules() -> None:
     found = Counter(name for seed in range(200) for name in draw_odd(seed).features)
-    assert min(found[name] for name in VARIATIONS) > 20
+    rare = "one cluster only"  # only where host names lead to another one
+    assert found[rare] > 5
+    assert min(found[name] for name in VARIATIONS.keys() - {rare}) > 20
     without = [seed for seed in range(200) if VARIATIONS.keys().isdisjoint(draw_odd(seed).features)]
     assert len(without) < 20, without
 

@@ -187,6 +187,28 @@ def _small_requests(schedule: Schedule, chance: random.Random) -> Schedule:
     return dataclasses.replace(schedule, options={**schedule.options, "max_request_size": most})
 
 
+def _backing_off(schedule: Schedule, chance: random.Random) -> Schedule:
+    """Let the producer wait for other times before it tries again, and close no idle connection.
+
+    Idle connections are closed after nine minutes otherwise.
+    """
+    longest = {
+        name: max(schedule.options.get(name, 0.1), chance.choice((0.01, 0.1, 0.3, 5.0)))
+        for name in ("retry_backoff", "reconnect_backoff")
+    }
+    options = schedule.options | {f"{name}_max": longest[name] for name in longest}
+    options["connections_max_idle"] = chance.choice((None, 540.0))
+    return dataclasses.replace(schedule, options=options)
+
+
+def _loyal(schedule: Schedule, _chance: random.Random) -> Schedule:
+    """Let a producer end rather than go to another cluster."""
+    if not {fault.kind for fault in schedule.faults} & {"cluster", "split"}:
+        return schedule
+    options = {**schedule.options, "on_cluster_change": "fail"}
+    return dataclasses.replace(schedule, options=options)
+
+
 VARIATIONS: dict[str, _Vary] = {
     "missing APIs": _lacking,
     "other addresses": _moving,
@@ -197,5 +219,7 @@ VARIATIONS: dict[str, _Vary] = {
     "denied topic": _denied,
     "snappy": _snappy,
     "small requests": _small_requests,
+    "other back-offs": _backing_off,
+    "one cluster only": _loyal,
 }
 """By name: what makes a variation of a schedule."""

@@ -833,6 +833,17 @@ class World:
 
         self._client(renew)
 
+    def finds_another_cluster(self) -> None:
+        """Note that the brokers' names lead to another cluster, where the producer goes or ends."""
+        if self.config.on_cluster_change == "continue":
+            self.unknowns.moved_at = self.now
+            self.unknowns.moves += 1
+            return
+        if self.witness.ended_at is None:
+            self.witness.ended_at = self.now
+        if not isinstance(self.core.fatal_error, errors.ClusterChangedError):
+            self.report(Anomaly.FATAL, "the producer goes to another cluster, where it is to end")
+
     def event(self, event: str) -> None:
         """Note an event that the producer reports to its operator."""
         self.trace(f"event: {event}")
@@ -840,7 +851,7 @@ class World:
             self._recreated_at = self.now
         self.result.convictions += "was seen to deduplicate" in event
         moved = MOVED.match(event)
-        if moved is not None:
+        if moved is not None and self.config.on_cluster_change == "continue":
             self.left.append(moved[1])
             self.watch.cluster_changed(moved[2])
             self.freshness.moved(self.now)
