@@ -142,9 +142,10 @@ class Reasons:
         if isinstance(error, RecordError) and self.refused_by_partitioner(row.value):
             return None
         story = self._attempts.of(row.value)
+        unwritten = story is None or not story.may_be_written
+        if unwritten and code is not None and not _retriable(code) and self.denied(row.topic, code):
+            return None
         if story is None:
-            if code is not None and not _retriable(code) and self.denied(row.topic, code):
-                return None
             until = self.blocked_until.get(row.value, row.started + self._config.max_block)
             waited = isinstance(error, KafkaTimeoutError) and self._now() >= until - _SLACK
             return None if waited else f"{row.value} was never sent, and has time left"

@@ -319,6 +319,12 @@ def test_a_refusal_that_comes_when_v14_is_due_again_may_be_one_of_it_or_not() ->
     assert not told
 
 
+@pytest.mark.parametrize("seed", [pytest.param(102513, id="denied after another cluster")])
+def test_odd_schedules_that_were_wrong_are_right(seed: int) -> None:
+    """What no broker has appended waits for its topic again in another cluster, and is denied."""
+    seeds_are_right(range(seed, seed + 1), run_odd)
+
+
 # -- topics that are denied ------------------------------------------------------------------------
 
 
