@@ -72,15 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tell_version() -> int:
     from aioidem import build_info
-    from aioidem._load.spool import silence
+    from aioidem._load.spool import output_failed
 
     try:
         print(build_info(), flush=True)
-    except OSError as error:  # the disk is full, or nobody reads
-        silence(sys.stdout)
-        if not isinstance(error, BrokenPipeError):
-            print(f"aioidem: {error}", file=sys.stderr)
-        return 1
+    except OSError as error:
+        return output_failed("aioidem", error)
     return 0
 
 

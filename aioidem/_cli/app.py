@@ -26,7 +26,7 @@ from aioidem._load.properties import (
     without_secrets,
     without_values,
 )
-from aioidem._load.spool import silence
+from aioidem._load.spool import output_failed
 from aioidem._load.usage import UsageError, one_line, terminal_line
 from aioidem.errors import InternalError
 
@@ -59,14 +59,10 @@ def run(argv: list[str]) -> int:
         return _refuse(name, without_secrets(str(error), argv), 2)
     except typer.Abort:
         return 130
-    except BrokenPipeError:
-        # The reader of the output closed the pipe (`| head`).
-        silence(sys.stdout)
-        return 1
     except OSError as error:
-        # The disk is full to which the output goes, or a file cannot be used as it was to be.
-        silence(sys.stdout)
-        return _refuse(name, str(error), 1)
+        # The disk is full to which the output goes, nobody reads it, or a file cannot be used as it
+        # was to be.
+        return output_failed(name, error)
     return status if isinstance(status, int) else 0
 
 
@@ -325,11 +321,9 @@ def broker(
     try:
         status = serve(plan)
     except OSError as error:
-        print(f"aioidem broker: {terminal_line(error.strerror or str(error))}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        raise typer.Exit(_refuse("aioidem broker", error.strerror or str(error), 1)) from error
     except InternalError as error:
-        print(f"aioidem broker: {terminal_line(one_line(error))}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        raise typer.Exit(_refuse("aioidem broker", one_line(error), 1)) from error
     raise typer.Exit(status)
 
 

@@ -132,8 +132,8 @@ def _about_tls(config: _SecurityOptions) -> Iterator[str]:
         yield "ssl_keystore_certificate_chain and ssl_keystore_key must be given together"
     if texts and config.ssl_keystore_location is not None:
         yield f"ssl_keystore_location and {texts[0]} are both given"
-    keys = _given(config, ("ssl_context", "ssl_keystore_location", "ssl_keystore_key"))
-    if "ssl_key_password" in given and not keys:
+    keys = {"ssl_context", "ssl_keystore_location", "ssl_keystore_key"}
+    if "ssl_key_password" in given and keys.isdisjoint(given):
         yield "ssl_key_password is given, and no key: ssl_keystore_location or ssl_keystore_key"
     if config.ssl_truststore_location and config.ssl_truststore_certificates:
         yield "ssl_truststore_location and ssl_truststore_certificates are both given"

@@ -23,7 +23,9 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import IO, Final, TextIO
 
-__all__ = ["Spool", "SpooledStream", "silence"]
+from aioidem._load.usage import terminal_line
+
+__all__ = ["Spool", "SpooledStream", "output_failed", "silence"]
 
 _BEHIND: Final = 65_536
 """How many characters may wait before nothing is added that can be left out."""
@@ -41,6 +43,18 @@ def silence(file: IO[str]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def output_failed(name: str, error: OSError) -> int:
+    """End a command whose output cannot be written; return its exit status, 1.
+
+    One line says why, unless the reader has closed the pipe (`| head`).
+    """
+    silence(sys.stdout)
+    line = terminal_line(str(error))
+    if line and not isinstance(error, BrokenPipeError):
+        print(f"{name}: {line}", file=sys.stderr)
+    return 1
 
 
 class Spool:

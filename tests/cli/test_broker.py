@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioidem._cli import main
-from aioidem._cli.broker import TopicPlan, parse_topic, plan_broker
+from aioidem._cli.broker import BrokerPlan, TopicPlan, parse_topic, plan_broker
 from aioidem._load.usage import UsageError
+from aioidem.errors import InternalError
 from tests.commands import AIOIDEM
 
 Captured = pytest.CaptureFixture[str]
@@ -107,3 +108,14 @@ def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None
     assert line.startswith("aioidem broker: ")
     assert "in use" in line
     assert f"127.0.0.1:{port}" in line
+
+
+def test_a_request_that_a_broker_failed_on_is_told_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def serve(_: BrokerPlan) -> int:
+        raise InternalError("broker 0 failed on a MetadataRequest v12")
+
+    monkeypatch.setattr("aioidem._cli.broker.serve", serve)
+    assert main(["broker"]) == 1
+    assert capsys.readouterr().err == ("aioidem broker: broker 0 failed on a MetadataRequest v12\n")

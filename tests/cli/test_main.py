@@ -11,7 +11,7 @@ import pytest
 
 from aioidem import __version__, build_info
 from aioidem._cli import main
-from tests.commands import AIOIDEM, ALONE
+from tests.commands import ALONE, FULL_DISK, told_on_a_full_disk
 
 Captured = pytest.CaptureFixture[str]
 
@@ -152,20 +152,11 @@ def test_no_arguments_print_the_help(capsys: Captured) -> None:
     assert captured.err == ""
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="/dev/full is Linux's")
 @pytest.mark.parametrize("flag", ["--version", "--help"])
 def test_a_full_disk_is_told_in_a_line(flag: str) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*AIOIDEM, flag],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert done.stderr == "aioidem: [Errno 28] No space left on device\n"
+    told = 1, "aioidem: [Errno 28] No space left on device\n"
+    assert told_on_a_full_disk(flag) == told
 
 
 def test_the_version_says_which_form_of_the_hot_path_runs(capsys: Captured) -> None:

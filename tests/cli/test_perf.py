@@ -34,7 +34,7 @@ from aioidem._producer.metrics import (
 )
 from aioidem.errors import KafkaConnectionError
 from aioidem.structs import DeliveryStatus, RecordMetadata
-from tests.commands import AIOIDEM
+from tests.commands import AIOIDEM, FULL_DISK, told_on_a_full_disk
 
 Captured = pytest.CaptureFixture[str]
 
@@ -489,36 +489,18 @@ def test_a_standard_stream_that_is_closed_does_no_harm(tmp_path: Path, closed: s
     assert json.loads(path.read_text())[0]["acked"] == 5
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="/dev/full is Linux's")
 def test_a_full_disk_takes_the_lines_of_a_run_and_not_the_run(tmp_path: Path) -> None:
     """If the output cannot be written, one line says so, and the run's file has all of it."""
     path = tmp_path / "out.json"
     words = "perf --num-records 30 --throughput 200 --reporting-interval 20"
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*AIOIDEM, *words.split(), "--json", str(path)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.stderr == "aioidem: standard output: No space left on device\n"
-    assert done.returncode == 0
+    told = 0, "aioidem: standard output: No space left on device\n"
+    assert told_on_a_full_disk(*words.split(), "--json", str(path)) == told
     assert json.loads(path.read_text())[0]["acked"] == 30
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="/dev/full is Linux's")
 def test_a_command_whose_output_cannot_be_written_ends_with_a_line() -> None:
     words = "doctor --bootstrap-server 127.0.0.1:1 --timeout 1"
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*AIOIDEM, *words.split()],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert done.stderr == "aioidem doctor: [Errno 28] No space left on device\n"
+    told = 1, "aioidem doctor: [Errno 28] No space left on device\n"
+    assert told_on_a_full_disk(*words.split()) == told

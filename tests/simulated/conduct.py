@@ -10,25 +10,15 @@ from collections import Counter
 from collections.abc import Callable
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from aioidem._engine import steps
 from aioidem._protocol.produce import ProduceAnswer
 from aioidem.errors import ProtocolError
 
-__all__ = ["Conduct", "refuses_v14"]
+__all__ = ["Conduct"]
 
-_WITH_WINDOW = 14
-"""The Produce version whose answers name the broker's window (KIP-1269)."""
 _NOBODY = UUID(int=0)
 
 _Place = tuple[str, int]
-
-
-def refuses_v14(step: steps.SendProduce, answer: ProduceAnswer) -> bool:
-    """Return whether an answer to Produce refuses v14."""
-    codes = {part.error_code for part in answer.partitions}
-    return step.version >= _WITH_WINDOW and ErrorCode.unsupported_version in codes
 
 
 class Conduct:

@@ -29,7 +29,7 @@ from .alarms import Alarms, Watch
 from .attempts import Attempts
 from .audit import audit, finished, still_busy
 from .beliefs import Beliefs
-from .conduct import Conduct, refuses_v14
+from .conduct import Conduct
 from .contents import Contents
 from .decoding import answered_batches, records_in
 from .filling import Filling
@@ -41,7 +41,7 @@ from .readings import Readings
 from .schedule import Schedule
 from .size_questions import SizeQuestions
 from .started_ledger import StartedLedger
-from .version_choice import VersionChoice
+from .version_choice import VersionChoice, refuses_v14
 from .waiting_records import held_back
 
 __all__ = ["Host", "SimCore"]

@@ -49,6 +49,10 @@ def _odd(schedule: Schedule, **values: object) -> Schedule:
     return dataclasses.replace(schedule, odd=odd)
 
 
+def _with_options(schedule: Schedule, **options: object) -> Schedule:
+    return dataclasses.replace(schedule, options={**schedule.options, **options})
+
+
 def _with_faults(schedule: Schedule, *faults: Fault) -> Schedule:
     together = sorted([*schedule.faults, *faults], key=lambda fault: fault.at)
     return dataclasses.replace(schedule, faults=tuple(together))
@@ -63,8 +67,7 @@ def _span(schedule: Schedule) -> tuple[float, float]:
 def _lacking(schedule: Schedule, chance: random.Random) -> Schedule:
     """Let some brokers not offer requests that the producer can do without."""
     if chance.random() < 0.7:
-        options = {**schedule.options, "window_discovery": "auto"}
-        schedule = dataclasses.replace(schedule, options=options)
+        schedule = _with_options(schedule, window_discovery="auto")
     lacks = [
         (broker, chance.choice((1, 32, 61)))
         for broker in range(schedule.brokers)
@@ -152,11 +155,8 @@ def _swelling(schedule: Schedule, chance: random.Random) -> Schedule:
         Call(call.at, call.topic, call.partition, call.key, call.size + size, call.age)
         for call in schedule.calls
     )
-    return dataclasses.replace(
-        _odd(schedule, swells_at=chance.uniform(begin, end)),
-        calls=calls,
-        options={**schedule.options, "compression_type": codec},
-    )
+    schedule = _with_options(schedule, compression_type=codec)
+    return dataclasses.replace(_odd(schedule, swells_at=chance.uniform(begin, end)), calls=calls)
 
 
 def _denied(schedule: Schedule, chance: random.Random) -> Schedule:
@@ -176,15 +176,14 @@ def _denied(schedule: Schedule, chance: random.Random) -> Schedule:
 
 def _snappy(schedule: Schedule, _chance: random.Random) -> Schedule:
     """Let batches be compressed with snappy, which has no library of its own in the others."""
-    options = {**schedule.options, "compression_type": "snappy"}
-    return dataclasses.replace(schedule, options=options)
+    return _with_options(schedule, compression_type="snappy")
 
 
 def _small_requests(schedule: Schedule, chance: random.Random) -> Schedule:
     """Let a request have room for one batch, or for a few."""
     size: int = schedule.options.get("batch_size", 300)
     most = int(size * chance.choice((0.8, 1.3, 2.5, 4.0)))
-    return dataclasses.replace(schedule, options={**schedule.options, "max_request_size": most})
+    return _with_options(schedule, max_request_size=most)
 
 
 def _backing_off(schedule: Schedule, chance: random.Random) -> Schedule:
@@ -193,20 +192,18 @@ def _backing_off(schedule: Schedule, chance: random.Random) -> Schedule:
     Idle connections are closed after nine minutes otherwise.
     """
     longest = {
-        name: max(schedule.options.get(name, 0.1), chance.choice((0.01, 0.1, 0.3, 5.0)))
+        f"{name}_max": max(schedule.options.get(name, 0.1), chance.choice((0.01, 0.1, 0.3, 5.0)))
         for name in ("retry_backoff", "reconnect_backoff")
     }
-    options = schedule.options | {f"{name}_max": longest[name] for name in longest}
-    options["connections_max_idle"] = chance.choice((None, 540.0))
-    return dataclasses.replace(schedule, options=options)
+    idle = chance.choice((None, 540.0))
+    return _with_options(schedule, **longest, connections_max_idle=idle)
 
 
 def _loyal(schedule: Schedule, _chance: random.Random) -> Schedule:
     """Let a producer end rather than go to another cluster."""
     if not {fault.kind for fault in schedule.faults} & {"cluster", "split"}:
         return schedule
-    options = {**schedule.options, "on_cluster_change": "fail"}
-    return dataclasses.replace(schedule, options=options)
+    return _with_options(schedule, on_cluster_change="fail")
 
 
 VARIATIONS: dict[str, _Vary] = {

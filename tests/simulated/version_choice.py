@@ -11,14 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._config import ProducerConfig
 from aioidem._engine.discovery import Discovery
 from aioidem._engine.links import Link
 from aioidem._engine.steps import SendProduce
+from aioidem._protocol.produce import ProduceAnswer
 
-__all__ = ["VersionChoice"]
+__all__ = ["VersionChoice", "refuses_v14"]
 
 _WITH_WINDOW = 14
+"""The Produce version whose answers name the broker's window (KIP-1269)."""
 _LONGEST_WAIT = {"auto": 300.0, "on": 15.0}
 """Seconds, by `window_discovery`."""
 _JITTER = 0.2
@@ -29,6 +33,12 @@ _STRIKES = 2
 _Use = Literal["unsettled", "asked", "asked, not waited for", "v14", "v13", "v13 for a while"]
 """What is known of v14 on a connection. Batches wait in the first two."""
 _ASKED = ("asked", "asked, not waited for")
+
+
+def refuses_v14(step: SendProduce, answer: ProduceAnswer) -> bool:
+    """Return whether an answer to Produce refuses v14."""
+    codes = {part.error_code for part in answer.partitions}
+    return step.version >= _WITH_WINDOW and ErrorCode.unsupported_version in codes
 
 
 @dataclass
