@@ -75,10 +75,10 @@ _HELPERS = (
 _JUDGES = (
     *("alarms", "allowances", "attempts", "audit", "beliefs", "conduct", "contents", "credentials"),
     *("deadlines", "decoding", "size_questions", "strange_batches"),
-    *("version_choice", "waiting_records"),
+    *("version_choice", "waiting_records", "window_words"),
     *("filling", "flushes", "frame_watch", "freshness", "ledger", "lines", "missing", "numbers"),
-    *("progress", "read_committed", "reading", "reasons", "removed", "rows", "sim_connection"),
-    *("sim_core", "trace_lines", "wording", "world"),
+    *("observed", "progress", "read_committed", "reading", "reasons", "removed", "rows"),
+    *("sim_connection", "sim_core", "trace_lines", "wording", "world"),
 )
 _SETUP = """
 import sys

@@ -37,6 +37,7 @@ from aioidem._engine import discovery as discovery_module
 from aioidem._engine import produce as produce_module
 from aioidem._engine import record_accumulator as accumulator_module
 from aioidem._engine import spreading as spreading_module
+from aioidem._engine import window_reason as window_reason_module
 from aioidem._engine.acknowledgements import Acknowledgements
 from aioidem._engine.batch import (
     PERSISTENCE_TRANSITIONS,
@@ -66,6 +67,7 @@ from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.partitions import Partitions
+from aioidem._engine.produce import ProduceRequests
 from aioidem._engine.record import Outcome, PendingRecord
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.record_block import RecordBlock
@@ -73,6 +75,7 @@ from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import BrokerMemory, RetentionEvidence, Witness
 from aioidem._engine.route import Route
 from aioidem._engine.sealing import Sealer
+from aioidem._engine.settlement import Settlement
 from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.topic_view import TopicView
@@ -80,6 +83,7 @@ from aioidem._engine.topics import TopicState
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
 from aioidem._producer import sender as sender_module
+from aioidem._producer.sender import Sender
 from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.produce import ProduceAnswer, decode_produce_response
 from aioidem.errors import DeliveryTimeoutError, KafkaError
@@ -874,6 +878,34 @@ def implicit_ack_where_suspect(patch: Patch) -> None:
         self._suspicion.suspect = suspect
 
     patch(Acknowledgements, "_imply", naive)
+
+
+# -- what others are told -------------------------------------------------------------------------
+
+
+@mutant("an observer is told of each batch that is sent")
+def one_batch_of_a_turn_told(patch: Patch) -> None:
+    take = ProduceRequests.take_dispatched
+    patch(ProduceRequests, "take_dispatched", lambda self: take(self)[:1])
+
+
+@mutant("an observer is told of each outcome")
+def outcomes_of_failed_records_told(patch: Patch) -> None:
+    announce = Sender._announce
+
+    def partial_news(self: Sender, settlement: Settlement) -> None:
+        if settlement.outcome.error is not None:
+            announce(self, settlement)
+
+    patch(Sender, "_announce", partial_news)
+
+
+@mutant("a window is explained by what an answer has said")
+def window_explained_without_an_answer(patch: Patch) -> None:
+    def invented(state: PartitionState, link: Link) -> str:
+        return f"broker {link.node_id} retains {state.window.limit} batches"
+
+    patch(window_reason_module, "_reason_of_the_broker", invented)
 
 
 # -- what few clusters have ---------------------------------------------------------------------

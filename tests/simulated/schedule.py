@@ -110,6 +110,11 @@ class Oddities:
     """Whether a `Partitioner` of the user's chooses the partition, if a call names none."""
     swells_at: float = math.inf
     """The time from which on records do not compress, in seconds."""
+    tells_coordinators: bool = False
+    """Whether the application tells a producer which brokers coordinate groups, and errs at times.
+
+    The Spark sink does so, which has asked for the coordinator itself.
+    """
 
 
 @dataclass(frozen=True, slots=True)

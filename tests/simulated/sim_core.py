@@ -43,6 +43,7 @@ from .size_questions import SizeQuestions
 from .started_ledger import StartedLedger
 from .version_choice import VersionChoice, refuses_v14
 from .waiting_records import held_back
+from .window_words import WindowWords
 
 __all__ = ["Host", "SimCore"]
 
@@ -106,6 +107,7 @@ class SimCore(ProducerCore):
         self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
         self.readings = Readings(self._link_of, self._awaits, self.config.request_timeout)
         self.beliefs = Beliefs(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        self._windows = WindowWords(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
         self._sizes = SizeQuestions(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
@@ -169,6 +171,7 @@ class SimCore(ProducerCore):
         if audited:
             for what in (*audit(self), *busy):
                 self._world.report(Anomaly.LEAK, what)
+            self._windows.look()
             if self.wake_at is None or self.wake_at > now:
                 todo += self._poll_again(now, wall_ms)
         for step in todo:
@@ -324,6 +327,7 @@ class SimCore(ProducerCore):
         self.beliefs.heard_of(topic.name for topic in step.topics)
         if waited and odd is None:
             self.beliefs.acknowledged(step, answer, ends)
+            self._windows.acknowledged(step, answer)
         if waited and link is not None and step.version >= PRODUCE_WITH_WINDOW:
             self._versions.answered(link, step.token, now, refuses=refused_v14)
         if waited:

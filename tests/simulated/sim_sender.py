@@ -12,6 +12,7 @@ from aioidem._flight.recorder import FlightRecorder
 from aioidem._network.transport import TcpConnector
 from aioidem._network.waiting import Wakeup
 from aioidem._producer.compressing import compressed
+from aioidem._producer.observer import BatchReporter
 from aioidem._producer.sender import _Channel
 from aioidem._protocol.frames import FrameLimit
 from aioidem._protocol.messages import correlation_id_of
@@ -54,7 +55,9 @@ class SimSender(LineTap):
         world: World,
         flight: FlightRecorder | None = None,
     ) -> None:
-        super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall, flight=flight)
+        observer = None if world.observed is None else BatchReporter(world.observed)
+        wall_clock = world.client_wall
+        super().__init__(core, config, TcpConnector(), wall_clock, observer, flight)
         self.clock = lambda: world.now
         self.settled.at_once = world.schedule.at_once[0]
         # The same number on every machine: the Sender's own number depends on the cores.
@@ -87,6 +90,8 @@ class SimSender(LineTap):
             if self._watch.due_at > self.clock() + _LOOKS_EVERY:
                 self._world.report(Anomaly.STUCK, "an operator learns of nothing for too long")
         self.deliver()
+        if self._world.observed is not None:
+            self._world.observed.turned()
         if looks and self._config.acks != 0:  # without answers the wire shows no doubt
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
@@ -112,6 +117,10 @@ class SimSender(LineTap):
                 self._world.connect(step)
             case steps.CloseLink(link_id, _):
                 self._cancelled.add(link_id)
+                super()._perform(step)
+            case steps.SendProduce():
+                if self._world.observed is not None:
+                    self._world.observed.writes(step)
                 super()._perform(step)
             case steps.FetchMetadata(link_id, token):
                 self._world.freshness.asked(link_id, token, self.clock())

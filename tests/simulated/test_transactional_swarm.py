@@ -47,6 +47,17 @@ def test_the_first_seeds_with_a_range_leave_nothing_unknown() -> None:
     assert any(each.retries for each in results)
 
 
+def test_the_first_seeds_with_oddities_show_nothing_wrong() -> None:
+    with quiet():
+        results = [perform(draw_transactional_swarm(seed, oddities=True)) for seed in range(8)]
+    assert [each.violations for each in results] == [[]] * 8
+    schedules = [each.schedule for each in results]
+    assert any(each.odd.tells_coordinators for each in schedules)
+    assert {("hollow",), ("refuse", 120)} <= {
+        fault.args[1:] for each in schedules for fault in each.faults if fault.kind == "strike"
+    }
+
+
 def test_an_identity_that_is_used_under_another_id_is_noticed() -> None:
     broken = mutants.MUTANTS["another id asked for with the old identity"]
     with applied(broken), quiet():

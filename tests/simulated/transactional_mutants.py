@@ -12,7 +12,7 @@ from aioidem._engine import coordinator as coordinator_module
 from aioidem._engine import transactions as transactions_module
 from aioidem._engine.batch import Batch
 from aioidem._engine.coordination import Coordination
-from aioidem._engine.coordinator import CallKind, Verdict
+from aioidem._engine.coordinator import CallKind, Coordinator, Verdict
 from aioidem._engine.effects import Effects
 from aioidem._engine.failed_attempts import FailedAttempts
 from aioidem._engine.first_ack_gate import FirstAckGate
@@ -27,6 +27,8 @@ from aioidem._engine.transactions import (
     Transactions,
     TransactionState,
 )
+from aioidem._protocol.find_coordinator import CoordinatorKey
+from aioidem.errors import KafkaError
 
 from .mutation import Patch, mutant
 from .perform import perform
@@ -482,3 +484,37 @@ def records_under_the_first_id(patch: Patch) -> None:
 
     patch(Transactions, "change_id", renamed)
     patch(Transactions, "admits", naive)
+
+
+# -- what few applications and coordinators do --------------------------------------------------
+
+
+def _with_oddities(seed: int) -> Result:
+    return perform(draw_transactional_swarm(seed, oddities=True))
+
+
+@mutant("the coordinator of a group is found by the name of the group", _with_oddities)
+def groups_looked_for_as_transactional_ids(patch: Patch) -> None:
+    def learn(self: Transactions, group: str, node_id: int) -> None:
+        coordinator = Coordinator(CoordinatorKey.TRANSACTION, group)
+        self.coordinators.setdefault(group, coordinator).node_id = node_id
+
+    patch(Transactions, "learn_coordinator", learn)
+
+
+@mutant("a commit that is refused for good is no commit", _with_oddities)
+def refused_commit_taken_for_done(patch: Patch) -> None:
+    abortable = Transactions._abortable
+
+    def naive(self: Transactions, call: Call, error: KafkaError) -> None:
+        if call.kind is CallKind.END and call.commit:
+            self._finish(committed=True)
+        else:
+            abortable(self, call, error)
+
+    patch(Transactions, "_abortable", naive)
+
+
+@mutant("an answer without an identity grants none", _with_oddities)
+def identity_taken_from_an_empty_answer(patch: Patch) -> None:
+    patch(Transactions, "_grants", lambda _self, _producer_id, _epoch: True)

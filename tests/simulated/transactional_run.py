@@ -46,6 +46,7 @@ from aioidem._engine.settlement import Settlement
 from aioidem._network.transport import Connector
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.native import internals
+from aioidem._protocol.metadata import BrokerAddress
 from aioidem.structs import DeliveryStatus, TopicPartition
 from aioidem.testing import (
     Anomaly,
@@ -63,7 +64,7 @@ from .frame_watch import FrameWatch
 from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
 from .schedule import Call, Fault, Glitch, Schedule, Work
 from .trace_lines import answer_lines
-from .transactional import FATAL
+from .transactional import FATAL, GROUPS
 from .whole import AtAwait, TapProducer, Whole, WholeConnector, WholeInjector, until
 
 __all__ = ["Transactional"]
@@ -72,6 +73,7 @@ __all__ = ["Transactional"]
 _MOST_ASKED = 20_000
 _COORDINATION = frozenset({10, 22, 24, 25, 26, 28})
 _NAME = "tx"
+_OF_GROUPS = 0  # the type of the keys of FindCoordinator that are groups
 # By how many seconds a call may exceed its limit: for turns of the loop, and for brokers' work.
 _SLACK = 1.0
 _GIVES_UP = 600.0
@@ -211,6 +213,8 @@ class _Injector(WholeInjector):
         late = not self._whole.is_open(seen.connection_id)
         if seen.api_key in _COORDINATION:
             self._whole.check_identity(seen)
+        if seen.api_key == 10:
+            self._whole.check_key(seen.request)
         if seen.api_key == 22:
             self._whole.note_init(seen)
         if late and seen.api_key in (22, 24, 25):
@@ -255,6 +259,10 @@ class _Injector(WholeInjector):
         if (seen.api_key, code) in _DEADLY:
             self._whole.reasons.append(f"a coordinator says {code} afterwards")
         return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
+
+    def _at_hollow(self, _glitch: Glitch, seen: RequestSeen) -> Action:
+        """Let a success lack the broker, or the producer id and epoch, that it should name."""
+        return Rewrite(lambda answer: _hollow(seen.api_key, answer))
 
 
 # The codes that a coordinator sends for a while only, so that no call may fail for them.
@@ -342,6 +350,17 @@ def _with_code(api_key: int, answer: Any, number: int) -> Entity:
     if api_key == 22 or (api_key == 26 and hasattr(answer, "producer_id")):
         return dataclasses.replace(answer, error_code=code, producer_id=-1, producer_epoch=-1)
     return dataclasses.replace(answer, error_code=code)
+
+
+def _hollow(api_key: int, answer: Any) -> Any:
+    if api_key == 10 and hasattr(answer, "coordinators"):
+        found = tuple(dataclasses.replace(each, node_id=-1) for each in answer.coordinators)
+        return dataclasses.replace(answer, coordinators=found)
+    if api_key == 10:
+        return dataclasses.replace(answer, node_id=-1)
+    if hasattr(answer, "producer_id"):
+        return dataclasses.replace(answer, producer_id=-1, producer_epoch=-1)
+    return answer
 
 
 def _code(number: int) -> Any:
@@ -496,6 +515,13 @@ class Transactional(Whole):
                 Anomaly.FOREIGN,
                 f"{seen.client_id} has producer id {number} as {name}, to which it was not granted",
             )
+
+    def check_key(self, request: Any) -> None:
+        """Report a question for the coordinator of what is none: a group as an id, or an id."""
+        keys = getattr(request, "coordinator_keys", None) or [request.key]
+        for key in keys:
+            if (key in GROUPS) is not (request.key_type == _OF_GROUPS):
+                self.report(Anomaly.CONDUCT, f"{key!r} is looked for as a {request.key_type}")
 
     def note_granted(self, transactional_id: str, identity: Identity) -> None:
         """Note what the coordinator grants to the holder of a transactional id."""
@@ -1090,6 +1116,8 @@ class _Application:
 
         began = self.whole.now
         chance = self._chance("offsets")
+        if self.whole.schedule.odd.tells_coordinators:
+            self._tell_coordinator(group)
         try:
             while not await self._attempted("offsets", send, attempt):
                 self._check_patience(began, "offsets")
@@ -1102,6 +1130,16 @@ class _Application:
             self.seat.trace(f"offsets: {error!r}")
             return False
         return True
+
+    def _tell_coordinator(self, group: str) -> None:
+        """Tell the producer which broker coordinates a group; it may be another one by now."""
+        chance, state = self._chance("told"), self.whole.embedded.state
+        broker = state.topology.coordinator_of(group)
+        if broker is None or chance.random() < 0.3:
+            broker = chance.choice(list(state.brokers.values()))
+        with suppress(errors.KafkaError):
+            address = BrokerAddress(broker.id, broker.host, broker.port)
+            internals(self.producer).learn_coordinator(group, address)
 
     def _check_settled(self, attempt: Attempt, deliveries: list[tuple[Row, Delivery]]) -> None:
         for row, delivery in deliveries:

@@ -20,7 +20,9 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any
 
-from .schedule import Schedule
+from kio.schema.errors import ErrorCode
+
+from .schedule import Oddities, Schedule
 from .swarm import FEATURES, ONLY_HERE, SwarmDrawer
 from .transactional import FATAL, ODD, RETRIED, TransactionalDrawer, kind_of
 
@@ -37,17 +39,17 @@ SHARED_FEATURES = (
 """The features of the swarm that schedules of transactions have as well."""
 
 _MOST_FAULTS = 24
-# The shares of the schedules with small buffers, and with brokers of KIP-758.
-_SMALL, _RANGE = 0.1, 0.15
+# The shares of the schedules with small buffers, with brokers of KIP-758, and with each oddity.
+_SMALL, _RANGE, _ODD_SHARE = 0.1, 0.15, 0.12
 
 
 class _Drawer(TransactionalDrawer, SwarmDrawer):
     """The drawer of one schedule."""
 
-    def __init__(self, seed: int, always: Collection[str], *, doubts: bool = False) -> None:
+    def __init__(self, seed: int, always: Collection[str], *, doubts: bool, oddities: bool) -> None:
         SwarmDrawer.__init__(self, seed, kind_of(seed))
         self.always = always
-        self.doubts = doubts
+        self.doubts, self.oddities = doubts, oddities
         self.r = random.Random(f"transactional swarm {seed}")
         self.coordination = []
 
@@ -62,6 +64,7 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
                 if len(self.faults) + len(self.glitches) + len(self.coordination) < _MOST_FAULTS:
                     add(self)
         self._room()
+        self._oddities()
         return dataclasses.replace(
             self._schedule({*ONLY_HERE, "recreate"}), features=tuple(self.features)
         )
@@ -85,6 +88,24 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
             self._range()
             if r.random() < 0.5 or self.doubts:
                 self._heal_in_time()
+
+    def _oddities(self) -> None:
+        """Draw what few applications and coordinators do, apart as the small buffer is.
+
+        The application tells which brokers coordinate groups. A coordinator answers a success that
+        does not say what it was asked for. A commit is refused, so that it has to be an abort.
+        """
+        self.r = r = random.Random(f"transactional oddities {self.seed}")
+        share = 0.6 if self.oddities else _ODD_SHARE
+        told, hollow, refused = (r.random() < share for _ in range(3))
+        if self.values.get("all_acked"):
+            return
+        if told:
+            self.values["odd"] = Oddities(tells_coordinators=True)
+        for _ in range(r.choice((1, 1, 2)) if hollow else 0):
+            self._fault("strike", r.choice((10, 22, 26)), "hollow")
+        if refused:
+            self._fault("strike", 26, "refuse", int(ErrorCode.transaction_abortable))
 
     def _heal_in_time(self) -> None:
         """Draw no fault but lost answers to many batches, after which no record may end UNKNOWN."""
@@ -232,7 +253,7 @@ _FEATURES: dict[str, tuple[bool, Callable[[Any], None]]] = {
 
 
 def draw_transactional_swarm(
-    seed: int, *, other_ids: bool = False, doubts: bool = False
+    seed: int, *, other_ids: bool = False, doubts: bool = False, oddities: bool = False
 ) -> Schedule:
     """Return the schedule that the swarm of transactions draws for a seed.
 
@@ -240,5 +261,7 @@ def draw_transactional_swarm(
         seed: the seed.
         other_ids: whether the feature "other ids" is drawn in any case.
         doubts: whether it has brokers of KIP-758, and no fault but lost answers, in any case.
+        oddities: whether most seeds have what few applications and coordinators do.
     """
-    return _Drawer(seed, ["other ids"] * other_ids, doubts=doubts).draw()
+    always = ["other ids"] * other_ids
+    return _Drawer(seed, always, doubts=doubts, oddities=oddities).draw()

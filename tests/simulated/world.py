@@ -69,6 +69,7 @@ from .flushes import Flushes
 from .frame_watch import FrameWatch
 from .freshness import Freshness
 from .missing import MissingPartitions
+from .observed import Observed
 from .partitioner import Partitioner
 from .progress import Progress
 from .reasons import Reasons, lost_place
@@ -106,6 +107,8 @@ _SPRINT_LEADER = 0
 _READS = (1, 61)
 # How often the engine is polled before anything is due.
 _EARLY = 0.25
+# One seed in so many has an observer.
+_OBSERVED = 3
 # Lengths at which a varint gets another byte, in the protocol or in the producer's reader.
 _LENGTHS = (0, 1, 63, 64, 127, 128)
 
@@ -256,8 +259,12 @@ class World:
         self.flight = FlightRecorder(self.core, draws, flight) if draws else None
         if self.flight is not None:
             self.flight.clock = lambda: 0.0
+        watched = schedule.seed % _OBSERVED == 0
+        self.observed: Observed | None = None
+        if watched:
+            self.observed = Observed(lambda: self.now, self._misconduct)
         self.sender = SimSender(self.core, self.config, self, self.flight)
-        self.credentials = Credentials(self.core, lambda what: self.report(Anomaly.CONDUCT, what))
+        self.credentials = Credentials(self.core, self._misconduct)
         self.missing = MissingPartitions(self.rows)
         self._decided: dict[ValueId, Outcome] = {}
         self.flushes = Flushes(self.core.outcomes, self._decided)
@@ -492,6 +499,8 @@ class World:
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
         """Note outcomes that the engine has decided; callers may get them in a later turn."""
         self.injector.late_copies.passed()
+        if self.observed is not None:
+            self.observed.ends(settlements)
         for settlement in settlements:
             outcome = settlement.outcome
             rows = [record.row for record in settlement.records if isinstance(record, SimRecord)]
@@ -1008,6 +1017,8 @@ class World:
         result.violations += self.monitor.violations
         result.violations += self._unreported_losses()
         result.violations += self.missing.violations()
+        if self.observed is not None:
+            self.observed.over()
         result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)
@@ -1162,6 +1173,9 @@ class World:
         """Note a violation."""
         self.trace(f"!! {anomaly.name}: {detail}")
         self.result.violations.append(Violation(anomaly, detail))
+
+    def _misconduct(self, what: str) -> None:
+        self.report(Anomaly.CONDUCT, what)
 
     def trace(self, line: str) -> None:
         """Write a line to the trace, if there is one."""
