@@ -3,7 +3,8 @@
 An incident has a line when it begins and one when it ends, and may have some in between. These say
 how many records had which outcome since it began. That batches are in doubt must be told when it
 has lasted for two seconds, to the next look of the producer's driver, and not sooner. Lines that an
-incident goes on come after 10 s, 20 s more, 40 s more, and so on.
+incident goes on come after 10 s, 20 s more, 40 s more, and so on. One more is a warning, if the
+first was none because other incidents had explained it.
 
 Of events that repeat, the first few are written, and all others are counted.
 """
@@ -62,6 +63,8 @@ class Lines:
         self._bursts: dict[LogLine, tuple[float, int]] = {}
         # By incident: when its last line was written, and after how many seconds the next is due.
         self._due: dict[LogLine, tuple[float, float]] = {}
+        # By incident: the level of its gravest line.
+        self._levels: dict[LogLine, int] = {}
         # By line: when the last one that counts events was written.
         self._counted_at: dict[LogLine, float] = {}
         self.closing = False
@@ -88,15 +91,20 @@ class Lines:
     def written(self, event: Event, now: float) -> None:
         """Note a line that is written, after all lines were noted that come before it."""
         line = event.line
+        level = line.level if event.level is None else event.level
         if event.phase is Phase.ONCE:
             self._write(event, now)
         elif event.phase is Phase.BEGINS:
             self._due[line] = now, _FIRST_INTERVAL
+            self._levels[line] = level
         elif event.phase is Phase.CONTINUES and "acked" in event.fields:
             last, interval = self._due[line]
-            if event.level == logging.INFO and now < last + interval:
+            if level == logging.INFO and now < last + interval:
                 self._complain(f"{now - last:.3f} s after a line, not {interval:g} s: {event}")
+            if level != logging.INFO and self._levels[line] != logging.INFO:
+                self._complain(f"a second line at level {level}: {event}")
             self._due[line] = now, 2 * interval
+            self._levels[line] = max(level, self._levels[line])
         elif event.phase is Phase.CONTINUES:
             left = self._before[line].pop(0) - self._written[line] - self._counted[line]
             self._counted[line] += left

@@ -58,6 +58,7 @@ from aioidem._engine.endings import Endings
 from aioidem._engine.failed_attempts import FailedAttempts, Refusal
 from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
+from aioidem._engine.incidents import Incident
 from aioidem._engine.ladder import Ladder
 from aioidem._engine.leadership import Leadership
 from aioidem._engine.links import Link
@@ -75,6 +76,7 @@ from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import BrokerMemory, RetentionEvidence, Witness
 from aioidem._engine.route import Route
 from aioidem._engine.sealing import Sealer
+from aioidem._engine.setbacks import Setbacks
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.suspicion import Suspicion
@@ -82,6 +84,7 @@ from aioidem._engine.topic_view import TopicView
 from aioidem._engine.topics import TopicState
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
+from aioidem._log import LogLine
 from aioidem._producer import sender as sender_module
 from aioidem._producer.sender import Sender
 from aioidem._protocol.metadata import BrokerAddress
@@ -898,6 +901,24 @@ def outcomes_of_failed_records_told(patch: Patch) -> None:
             announce(self, settlement)
 
     patch(Sender, "_announce", partial_news)
+
+
+@mutant("an incident is warned of once, and then it goes on at INFO")
+def warned_at_each_look(patch: Patch) -> None:
+    outlasts = Incident._outlasts
+
+    def naive(self: Incident, now: float, opened: frozenset[LogLine]) -> bool:
+        return outlasts(self, now, opened) or self._level == self.line.level
+
+    patch(Incident, "_outlasts", naive)
+
+
+@mutant("an error tells the last failure of its partition", run_varied)
+def failures_not_told(patch: Patch) -> None:
+    def forgotten(self: Setbacks, _reason: KafkaError | str, now: float) -> None:
+        self._trouble_since(now)
+
+    patch(Setbacks, "failed", forgotten)
 
 
 @mutant("a window is explained by what an answer has said")

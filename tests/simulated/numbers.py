@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from aioidem._engine import ProducerCore
 from aioidem._engine.incidents import Event
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import Outcome
 from aioidem._engine.settlement import Settlement
 from aioidem._engine.steps import SendProduce
 from aioidem._log import LogLine
@@ -22,7 +24,7 @@ from aioidem.testing import Anomaly, Row, ValueId, Violation, parse_value
 
 from .decoding import records_in
 from .lines import Lines
-from .wording import Wording
+from .wording import PASSING, Wording
 
 __all__ = ["Numbers"]
 
@@ -54,6 +56,8 @@ class Numbers:
         self._batch_bytes: list[float] = []
         self._latencies: list[float] = []
         self._began: float | None = None
+        # When the first turn of the Sender and the last one were, and how many there were.
+        self._turns: tuple[float, float, int] | None = None
         # The first record of each settlement.
         self._settled: set[ValueId] = set()
         self._counts: Counter[str] = Counter()
@@ -64,8 +68,11 @@ class Numbers:
         self._taken_back = False
         self.lines = Lines(self._outcomes, self._complaints.append)
         self.words = Wording(core.config, self._complaints.append)
-        # How often each record was sent.
+        # How often each record was sent, and when it was sent first.
         self._sends: Counter[ValueId] = Counter()
+        self._first_sent: dict[ValueId, float] = {}
+        # When an attempt of a partition has last failed, unless there was a success since.
+        self._failed: dict[PartitionState, float] = {}
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -88,6 +95,7 @@ class Numbers:
                 self._sums["queued"] += self._since(values, now)
                 again = not self._sends.keys().isdisjoint(values)
                 self._sends.update(values)
+                self._first_sent.update((v, now) for v in values if v not in self._first_sent)
                 self._counts["retries"] += again
                 self._sums["retried"] += len(values) * again
 
@@ -99,6 +107,23 @@ class Numbers:
     def answered(self, token: int, now: float) -> None:
         """Note an answer to a Produce request that the engine still waits for."""
         self._latencies.append(now - self._sent_at[token])
+
+    def attempted(self, place: tuple[str, int], code: int, now: float) -> None:
+        """Note an answer about a batch that the engine still waits for."""
+        state = self._core.partitions.get(place)
+        if state is None:
+            return
+        if code in PASSING:
+            self._failed[state] = now
+        elif not code:
+            self._failed.pop(state, None)
+
+    def _has_failed(self, outcome: Outcome, value: ValueId) -> bool:
+        """Return whether an attempt of the partition failed while a batch had no outcome yet."""
+        state = self._core.partitions.get((outcome.topic, outcome.partition))
+        if state is None or state not in self._failed or value not in self._first_sent:
+            return False
+        return self._first_sent[value] < self._failed[state]
 
     def taken_back(self) -> None:
         """Note that no byte of some batches has left, so that they do not count as sent again."""
@@ -124,9 +149,11 @@ class Numbers:
         if status is DeliveryStatus.UNKNOWN and sends == 0:
             self._complaints.append(f"{values[0]} was never sent, and ends UNKNOWN: {outcome}")
         self.words.ended = self._core.fatal_error is not None
-        self.words.settled(settlement, sends, now)
+        failed = self._has_failed(outcome, values[0])
+        self.words.settled(settlement, sends, now, failed=failed)
         self._counts[status.value] += len(values)
         if status is DeliveryStatus.ACKED:
+            self.attempted((outcome.topic, outcome.partition), 0, now)
             self._counts["acked batches"] += 1
             self._sums["delivery"] += self._since(values, now)
             self._sums["acked bytes"] += sum(record.size for record in settlement.records)
@@ -141,6 +168,11 @@ class Numbers:
                 outcome.error
             ):
                 self._complaints.append(f"an error does not name its partition: {outcome.error}")
+
+    def turned(self, now: float) -> None:
+        """Note a turn of the Sender, which takes no time here."""
+        first, _, number = self._turns or (now, now, 0)
+        self._turns = first, now, number + 1
 
     def _outcomes(self) -> tuple[int, int, int]:
         counts = self._counts
@@ -233,6 +265,10 @@ class Numbers:
             meter = meters.topics[name]
             pairs[f"records of {name}"] = (meter.records.total, of_topic["records"])
             pairs[f"bytes of {name}"] = (meter.bytes.total, of_topic["bytes"])
+        if self._turns is not None:
+            first, last, number = self._turns
+            pairs["turns of the Sender"] = (meters.work.count, number)
+            pairs["seconds between turns"] = (meters.pauses.total, last - first)
         if self._rows is not None:
             pairs |= self._queued_pairs()
         return pairs

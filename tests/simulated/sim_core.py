@@ -319,7 +319,7 @@ class SimCore(ProducerCore):
             self.numbers.answered(step.token, now)
         ends = self.beliefs.ends(step)
         if waited and link is not None:
-            self._note_sizes(link, step, answer)
+            self._note_attempts(link, step, answer, now)
         refused_v14 = refuses_v14(step, answer)
         if refused_v14:
             self._note_v14(step, answer)
@@ -341,16 +341,21 @@ class SimCore(ProducerCore):
             self._world.watch.lost(step.link_id)
         return odd
 
-    def _note_sizes(self, link: Link, step: steps.SendProduce, answer: ProduceAnswer) -> None:
-        """Tell the judge which batches are accepted, and which are refused for their sizes.
+    def _note_attempts(
+        self, link: Link, step: steps.SendProduce, answer: ProduceAnswer, now: float
+    ) -> None:
+        """Tell the judges which batches are accepted, and which are refused, as for their sizes.
 
         A batch that was given up since counts too: its size was refused all the same. One of a
         topic that was recreated since does not, because the new topic has another limit.
         """
         sent = link.outstanding[step.token].entries
         for place, data, part in answered_batches(step, answer):
-            if self.partitions.get(place) is not sent[place][0]:
+            state, batch = sent[place]
+            if self.partitions.get(place) is not state:
                 continue
+            if batch in state.batches.unresolved:
+                self.numbers.attempted(place, part.error_code, now)
             if part.error_code in _TOO_LARGE:
                 self._sizes.refused(link, place[0], len(data))
             elif not part.error_code:

@@ -96,6 +96,8 @@ class SimSender(LineTap):
             self._world.core.numbers.lines.looked(self._world.doubts(), self.clock())
         if self._flight is not None:
             self._flight.attend()
+        self._note_turn((self.clock(), self.clock()))
+        self._numbers.turned(self.clock())
 
     def deliver(self) -> None:
         """Deliver as usual, and pass the producer's events to the judges and to `World.event`."""

@@ -265,6 +265,17 @@ def overdue(
     return OVERDUE.format(count=count, verdict=verdict, timeout=timeout, sent=sent)
 
 
+def test_a_failure_since_the_last_success_is_told() -> None:
+    text = overdue(sent="sent 2 times, without an answer; last of 2 failures: an attempt failed")
+    for told, wrong in ((text, 0), (overdue(sent="sent 2 times"), 1)):
+        made = settlement(told, attempts=2)
+
+        def tell(judge: Wording, made: Settlement = made) -> None:
+            judge.settled(made, 2, 50.0, failed=True)
+
+        assert len(wording(tell)) == wrong
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -494,9 +505,11 @@ def test_an_epoch_is_bumped_at_info_only_if_an_incident_explains_it() -> None:
 
 def test_lines_that_an_incident_goes_on_have_growing_intervals() -> None:
     log = Log()
-    log.line(LogLine.NO_BROKER, Phase.BEGINS, 0.0)
+    log.line(LogLine.NO_BROKER, Phase.BEGINS, 0.0, logging.INFO)
     log.line(LogLine.NO_BROKER, Phase.CONTINUES, 10.0, logging.INFO, **NOTHING)
     log.line(LogLine.NO_BROKER, Phase.CONTINUES, 29.0, logging.WARNING, **NOTHING)
     assert not log.told, "a warning comes when what explained the incident is over"
     log.line(LogLine.NO_BROKER, Phase.CONTINUES, 68.0, logging.INFO, **NOTHING)
     assert len(log.told) == 1
+    log.line(LogLine.NO_BROKER, Phase.CONTINUES, 228.0, logging.WARNING, **NOTHING)
+    assert len(log.told) == 2, "there was a warning already"

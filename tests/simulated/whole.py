@@ -22,7 +22,8 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
 import anyio
 import trio
@@ -38,7 +39,9 @@ from aioidem._engine import steps
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
+from aioidem._network.threads import Threads
 from aioidem._network.transport import Connector
+from aioidem._producer import sender as sender_module
 from aioidem._producer.compressing import compressed
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
@@ -92,6 +95,8 @@ __all__ = [
     "until",
 ]
 
+_T = TypeVar("_T")
+
 FAULTS = frozenset(
     {"cut", "kill", "move", "retain", "throttle", "hold", "pause", "isr", "limit", "stamps", "pid"}
     | {"stale", "gone", "leaderless", "flush", "rtt", "lag", "unclean", "refuse_next"}
@@ -111,6 +116,8 @@ _PROFILES = ("links", "brokers", "codes", "answers", "gentle", "storm", "unclean
 _LONGEST_ZOMBIE = 100.0
 _START = START_MS / 1000
 _DEADLOCK = 5000.0
+# One seed in so many decodes all answers in threads that are longer than so many bytes.
+_IN_THREADS, _LONG = 4, 60
 # This is the resolution of asyncio's clock.
 _RESOLUTION = time.get_clock_info("monotonic").resolution
 
@@ -330,6 +337,29 @@ class WholeConnector:
         return stream
 
 
+class _LoopThreads(Threads):
+    """Threads that do their work on the event loop, after a virtual delay: one at a time.
+
+    Real threads would take real time. One call in eight finds that the system permits no more.
+    """
+
+    __slots__ = ("_chance", "_idle", "_whole")
+
+    def __init__(self, whole: Whole) -> None:
+        super().__init__(1)
+        self._whole = whole
+        self._chance = random.Random(whole.schedule.seed ^ 0x10F6)
+        self._idle = anyio.Lock()
+
+    async def run(self, function: Callable[[], _T]) -> _T:
+        """Call a function, and return what it returns, or raise what it raises."""
+        async with self._idle:
+            if self._chance.random() < 1 / 8:
+                raise RuntimeError("no more threads")
+            await until(self._whole.now + self._chance.choice(self._whole.schedule.threads[1]))
+            return function()
+
+
 class _TapSender(LineTap):
     """A Sender that tells the `WireMonitor` what batches it sends and what connections it loses."""
 
@@ -351,6 +381,10 @@ class _TapSender(LineTap):
         core.accumulator.drafts.at_once = 3  # on every machine
         self._whole = whole
         self._thread_times = random.Random(whole.schedule.seed ^ 0x7EAD)
+        self._reading = _LoopThreads(whole)
+        # The longest answer that is decoded on the loop, in bytes.
+        few = whole.schedule.seed // 10 % _IN_THREADS == 0
+        self._long = _LONG if few else sender_module.LONG_ANSWER
 
     def deliver(self) -> None:
         """Deliver as usual, and write the producer's events to the trace."""
@@ -403,8 +437,23 @@ class _TapSender(LineTap):
     def _on_frame(
         self, channel: _Channel, correlation_id: int, frame: bytes
     ) -> Awaitable[None] | None:
-        self._whole.watch.received(channel.link_id, frame)
-        return super()._on_frame(channel, correlation_id, frame)
+        if len(frame) <= self._long:
+            self._whole.watch.received(channel.link_id, frame)
+        with mock.patch.object(sender_module, "LONG_ANSWER", self._long):
+            return super()._on_frame(channel, correlation_id, frame)
+
+    async def _on_long_frame(
+        self,
+        channel: _Channel,
+        step: steps.Request,
+        read: Callable[[bytes], Any],
+        frame: bytes,
+    ) -> None:
+        def received(payload: bytes) -> Any:
+            self._whole.watch.received(channel.link_id, payload)
+            return read(payload)
+
+        await super()._on_long_frame(channel, step, received, frame)
 
     def _close(self, link_id: int, reason: str) -> None:
         self._whole.watch.lost(link_id)

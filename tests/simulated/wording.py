@@ -20,7 +20,7 @@ from aioidem._log import LogLine, Phase
 from aioidem.errors import AuthenticationFailedError, BrokerResponseError, DeliveryTimeoutError
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["Wording", "misworded"]
+__all__ = ["PASSING", "Wording", "misworded"]
 
 _NOUNS = "record|batch|broker|partition|caller|attempt|failure|topic|connection|time"
 _PLURALS = "records|batches|brokers|partitions|callers|attempts|failures|topics|connections|times"
@@ -41,6 +41,7 @@ _OVERDUE = re.compile(
     r"DeliveryTimeoutError: (\S+): (\d+) records? (not written|not acknowledged, perhaps written,) "
     r"in delivery_timeout \((\S+) s\): .*?; (never sent|sent once|sent (\d+) times)"
 )
+_FAILED = re.compile(r"; last (failure|of \d+ failures): ")
 _LEADERLESS = re.compile(r"no leader for \d+\.\d s[;.]")
 _REFUSED = re.compile(
     r"(?:\[Error -?\d+\] \w+: )?(\S+): broker \d+ \(\S+\) refused a batch of "
@@ -84,7 +85,7 @@ _ADVICE = {
 }
 """By what records wait for: what the error of those that are overdue says to do."""
 
-_PASSING = {code.value for code in ErrorCode if code.retriable}
+PASSING = {code.value for code in ErrorCode if code.retriable}
 """The codes of which Kafka says that another attempt may succeed."""
 
 _JUST_NOW = 3
@@ -184,13 +185,16 @@ class Wording:
         if version >= 14 and now < self._not_before.get(broker, now):
             self._complain(f"{broker} gets Produce v{version} at {now:.3f}, earlier than told")
 
-    def settled(self, settlement: Settlement, sends: int | None, now: float) -> None:
+    def settled(
+        self, settlement: Settlement, sends: int | None, now: float, *, failed: bool = False
+    ) -> None:
         """Note the error of some records.
 
         Args:
             settlement: The records and their outcome.
             sends: How often their batch was sent; None if that is not known.
             now: When that was, in seconds.
+            failed: Whether their partition has had a failure since its last acknowledgement.
         """
         outcome = settlement.outcome
         error, unknown = outcome.error, outcome.status is DeliveryStatus.UNKNOWN
@@ -205,10 +209,12 @@ class Wording:
         if isinstance(error, DeliveryTimeoutError):
             self._overdue(text, number, sends, now, unknown=unknown)
             self._judge_advice(error)
+            if failed and _FAILED.search(text) is None:
+                self._complain(f"an attempt has failed since the last success: {text}")
             if "no leader" in text:
                 self._leaderless[_LEADERLESS.search(text) is not None].add(now)
         refused = _REFUSED.match(text)
-        if refused and isinstance(error, BrokerResponseError) and error.errno in _PASSING:
+        if refused and isinstance(error, BrokerResponseError) and error.errno in PASSING:
             self._complain(f"records are given up for a code that may pass: {text}")
         if refused is None or self.ended:
             return
