@@ -46,6 +46,7 @@ from aioidem.resolution import Resolution, UndecidedReason, Verdict
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import ValueId, parse_value
 
+from .other_logs import complaints_about_other_logs
 from .schedule import Schedule, draw
 from .second_verdict import Reading, complaint_about
 from .sim_records import SimRecord
@@ -151,6 +152,7 @@ class Tally:
         self.seeds += 1
         self.incidents += len(world.incidents)
         truth = Counter(parse_value(record.value) for record in world.log())
+        dice = random.Random(f"other logs {world.schedule.seed}")
         for found in world.found:
             stored = any(truth[value] for value in found.values)
             resolution = found.resolution
@@ -161,6 +163,9 @@ class Tally:
             complaint = found.wrong(resolution, stored)
             if complaint is not None:
                 self.wrong.append(f"seed {found.seed}: {complaint}: {resolution}")
+            reading = Reading(found.begin, found.read, found.facts)
+            for other in complaints_about_other_logs(found.incident, reading, dice):
+                self.wrong.append(f"seed {found.seed}: another log: {other}")
             if keep:
                 self.kept.append((found, stored))
 

@@ -62,6 +62,9 @@ def complaint_about(resolution: Resolution, incident: Incident, reading: Reading
         return f"its words do not name {where}"
     if resolution.incident is not incident:
         return "it is about another batch"
+    open_ended = due.verdict is Verdict.WRITTEN and due.committed is None
+    if open_ended and reading.facts.detail not in resolution.detail:
+        return "it does not say why the end of the transaction is not known"
     return None
 
 
