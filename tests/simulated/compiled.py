@@ -77,7 +77,16 @@ _JUDGES = (
     *("deadlines", "decoding", "size_questions", "strange_batches"),
     *("version_choice", "waiting_records", "window_words"),
     *("filling", "flushes", "frame_watch", "freshness", "ledger", "lines", "missing", "numbers"),
-    *("observed", "progress", "read_committed", "reading", "reasons", "removed", "rows"),
+    *(
+        "observed",
+        "progress",
+        "read_committed",
+        "reading",
+        "reasons",
+        "removed",
+        "renewals",
+        "rows",
+    ),
     *("sim_connection", "sim_core", "trace_lines", "wording", "world"),
 )
 _SETUP = """

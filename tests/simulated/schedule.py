@@ -115,6 +115,8 @@ class Oddities:
 
     The Spark sink does so, which has asked for the coordinator itself.
     """
+    misuses: bool = False
+    """Whether the application makes calls that the state of its transaction forbids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from .missing import MissingPartitions
 from .numbers import Numbers
 from .reading import Reading
 from .readings import Readings
+from .renewals import Renewals
 from .schedule import Schedule
 from .size_questions import SizeQuestions
 from .started_ledger import StartedLedger
@@ -107,6 +108,8 @@ class SimCore(ProducerCore):
         self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
         self.readings = Readings(self._link_of, self._awaits, self.config.request_timeout)
         self.beliefs = Beliefs(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        self._renewals = Renewals(lambda what: world.report(Anomaly.CONDUCT, what))
+        self._failed = 0
         self._windows = WindowWords(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
         self._sizes = SizeQuestions(config, lambda what: world.report(Anomaly.CONDUCT, what))
         self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
@@ -174,8 +177,12 @@ class SimCore(ProducerCore):
             self._windows.look()
             if self.wake_at is None or self.wake_at > now:
                 todo += self._poll_again(now, wall_ms)
+        if self._failed != (failed := self._failures()):
+            self._failed = failed
+            self._renewals.failed()
         for step in todo:
             self._conduct.acts(step)
+            self._renewals.asks(step)
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
             elif isinstance(step, steps.ReadBack):
@@ -197,6 +204,9 @@ class SimCore(ProducerCore):
                     batches = (data for _, data in topic.partitions)
                     self._sizes.sends(link, self._node_of(link), topic.name, batches)
         return todo
+
+    def _failures(self) -> int:
+        return self.counters.records_not_written + self.counters.records_unknown
 
     def _judge_delay(self, now: float) -> None:
         """Report it if the Sender polls later than at once, or than the engine asked it to."""
@@ -264,6 +274,8 @@ class SimCore(ProducerCore):
     ) -> errors.ProtocolError | None:
         """Take the answer as usual; also tell the judges what it says."""
         self._told(now)
+        if self._awaits(step.link_id, step.token):
+            self._renewals.answered(step, answer)
         odd = self._take(step, answer, now, merge)
         self._versions.look(now)
         return odd
@@ -390,6 +402,7 @@ class SimCore(ProducerCore):
     ) -> None:
         """Note as usual that a connection ended."""
         self._told(now)
+        self._renewals.lost(link_id, unwritten)
         super().on_link_lost(link_id, error, now, unwritten)
         self._versions.look(now)
 
@@ -419,7 +432,11 @@ class SimCore(ProducerCore):
         """Take the answer as usual; note missing partitions."""
         link = self.connections.links.get(step.link_id)
         heard = link is not None and step.token in link.outstanding
+        before = {name: view.topic_id for name, view in self.cluster.topics.items()}
         super().on_answer(step, update, now, merge)
+        for name, view in self.cluster.topics.items():
+            if None not in (before.get(name), view.topic_id) and before[name] != view.topic_id:
+                self._renewals.recreated(name)
         self.beliefs.heard_of(topic.name for topic in update.topics)
         if heard:
             self._note_partitions(step.token, update, now)

@@ -58,6 +58,17 @@ def test_the_first_seeds_with_oddities_show_nothing_wrong() -> None:
     }
 
 
+def test_the_first_dense_seeds_show_nothing_wrong() -> None:
+    """Something happens to four requests in ten to coordinators."""
+    with quiet():
+        results = [perform(draw_transactional_swarm(seed, dense=True)) for seed in range(8)]
+    assert [each.violations for each in results] == [[]] * 8
+    schedules = [each.schedule for each in results]
+    assert sum(len(each.coordination) > 5 for each in schedules) > 4
+    assert any(each.odd.misuses for each in schedules)
+    assert any(fault.kind == "recreate" for each in schedules for fault in each.faults)
+
+
 def test_an_identity_that_is_used_under_another_id_is_noticed() -> None:
     broken = mutants.MUTANTS["another id asked for with the old identity"]
     with applied(broken), quiet():

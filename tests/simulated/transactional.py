@@ -23,6 +23,7 @@ from .schedule import Call, Drawer, Glitch, Schedule, Work
 from .whole import FAULTS, GLITCHES
 
 __all__ = [
+    "AFTERWARDS",
     "CLEANUP_INTERVAL",
     "FATAL",
     "GROUPS",
@@ -65,7 +66,7 @@ RETRIED = _numbers(
 # The codes that a coordinator may answer after it carried the request out. If a coordinator does
 # not learn whether its log append succeeded, it answers COORDINATOR_NOT_AVAILABLE or
 # NOT_COORDINATOR.
-_AFTERWARDS = _numbers(
+AFTERWARDS = _numbers(
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
     ErrorCode.request_timed_out,
@@ -238,7 +239,7 @@ class TransactionalDrawer(Drawer):
             case "refuse":
                 self._coordination("refuse", r.choice(RETRIED))
             case "after":
-                self._coordination("after", r.choice(_AFTERWARDS))
+                self._coordination("after", r.choice(AFTERWARDS))
             case "odd":
                 self._coordination("refuse", r.choice((*ODD, *ODD, *ODD, *FATAL)))
             case "bytes":
@@ -267,7 +268,7 @@ class TransactionalDrawer(Drawer):
                     ("drop", r.random() < 0.6, r.random() < 0.3),
                     ("zombie", r.choice((4 * rtt, 8 * rtt, 16 * rtt, 1.0))),
                     ("refuse", r.choice(RETRIED)),
-                    ("after", r.choice(_AFTERWARDS)),
+                    ("after", r.choice(AFTERWARDS)),
                 )
             )
             self._fault("strike", api_key, *what)

@@ -518,3 +518,41 @@ def refused_commit_taken_for_done(patch: Patch) -> None:
 @mutant("an answer without an identity grants none", _with_oddities)
 def identity_taken_from_an_empty_answer(patch: Patch) -> None:
     patch(Transactions, "_grants", lambda _self, _producer_id, _epoch: True)
+
+
+def _dense(seed: int) -> Result:
+    return perform(draw_transactional_swarm(seed, dense=True))
+
+
+@mutant("another epoch is requested only where there is a reason", _dense)
+def epoch_requested_after_each_transaction(patch: Patch) -> None:
+    finish = Transactions._finish
+
+    def eager(self: Transactions, *, committed: bool) -> None:
+        self._renew = True
+        finish(self, committed=committed)
+
+    patch(Transactions, "_finish", eager)
+
+
+@mutant("a call to a coordinator that is lost in v1 is fenced by another epoch", _dense)
+def lost_call_not_fenced(patch: Patch) -> None:
+    on_lost = Transactions.on_lost
+
+    def careless(self: Transactions, now: float, *, written: bool) -> None:
+        before = self._renew
+        on_lost(self, now, written=written)
+        self._renew = before
+
+    patch(Transactions, "on_lost", careless)
+
+
+@mutant("a transaction is not begun within another", _dense)
+def begun_within_another(patch: Patch) -> None:
+    begin = Transactions.begin
+
+    def naive(self: Transactions, version: int) -> None:
+        if self.state is not TransactionState.OPEN:
+            begin(self, version)
+
+    patch(Transactions, "begin", naive)

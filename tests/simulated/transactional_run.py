@@ -907,12 +907,35 @@ class _Application:
         if work.block:
             attempt = await self._in_a_block(work)
         else:
-            await self._insist("begin", self.producer.begin_transaction)
+            producer = self.producer
+            await self._misuse(
+                functools.partial(producer.commit_transaction, 1.0),
+                functools.partial(producer.abort_transaction, 1.0),
+            )
+            await self._insist("begin", producer.begin_transaction)
+            await self._misuse(
+                producer.begin_transaction,
+                functools.partial(internals(producer).change_id, work.transactional_id, 1.0),
+            )
             attempt = await self._by_calls(work)
         if attempt is None:
             return False
         self.seat.trace(str(attempt))
         return attempt.verdict is Verdict.COMMITTED
+
+    async def _misuse(self, *calls: Callable[[], Awaitable[object]]) -> None:
+        """Make calls that the state of the transaction forbids, if the schedule has such."""
+        if not self.whole.schedule.odd.misuses:
+            return
+        for call in calls:
+            try:
+                await call()
+            except errors.InternalError as error:
+                self.whole.report(Anomaly.CONDUCT, f"{call} was refused as {error!r}")
+            except errors.KafkaError as error:
+                self.seat.trace(f"misuse: {error!r}")
+            else:
+                self.whole.report(Anomaly.CONDUCT, f"{call} was not refused")
 
     async def leave_open(self, work: Work) -> None:
         """Begin a transaction, and never end it."""

@@ -22,9 +22,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from .schedule import Oddities, Schedule
+from .schedule import Glitch, Oddities, Schedule
 from .swarm import FEATURES, ONLY_HERE, SwarmDrawer
-from .transactional import FATAL, ODD, RETRIED, TransactionalDrawer, kind_of
+from .transactional import AFTERWARDS, FATAL, ODD, RETRIED, TransactionalDrawer, kind_of
 
 __all__ = ["OWN_FEATURES", "SHARED_FEATURES", "draw_transactional_swarm"]
 
@@ -41,15 +41,21 @@ SHARED_FEATURES = (
 _MOST_FAULTS = 24
 # The shares of the schedules with small buffers, with brokers of KIP-758, and with each oddity.
 _SMALL, _RANGE, _ODD_SHARE = 0.1, 0.15, 0.12
+# The share of those in which something happens to many requests to coordinators.
+_DENSE_SHARE = 0.25
+_APPLICATIONS = {"crash", "twin", "recreate"}
+"""The faults that are kept besides."""
 
 
 class _Drawer(TransactionalDrawer, SwarmDrawer):
     """The drawer of one schedule."""
 
-    def __init__(self, seed: int, always: Collection[str], *, doubts: bool, oddities: bool) -> None:
+    def __init__(
+        self, seed: int, always: Collection[str], *, doubts: bool, oddities: bool, dense: bool
+    ) -> None:
         SwarmDrawer.__init__(self, seed, kind_of(seed))
         self.always = always
-        self.doubts, self.oddities = doubts, oddities
+        self.doubts, self.oddities, self.dense = doubts, oddities, dense
         self.r = random.Random(f"transactional swarm {seed}")
         self.coordination = []
 
@@ -65,6 +71,7 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
                     add(self)
         self._room()
         self._oddities()
+        self._dense()
         return dataclasses.replace(
             self._schedule({*ONLY_HERE, "recreate"}), features=tuple(self.features)
         )
@@ -106,6 +113,60 @@ class _Drawer(TransactionalDrawer, SwarmDrawer):
             self._fault("strike", r.choice((10, 22, 26)), "hollow")
         if refused:
             self._fault("strike", 26, "refuse", int(ErrorCode.transaction_abortable))
+
+    def _dense(self) -> None:
+        """Draw something for four requests in ten to coordinators, in many short transactions.
+
+        Most faults need what another fault has left: an abort after a commit without an answer, or
+        an old request beside a new epoch.
+        """
+        self.r = r = random.Random(f"transactional dense {self.seed}")
+        if self.values.get("all_acked") or not (r.random() < _DENSE_SHARE or self.dense):
+            return
+        self.faults = [each for each in self.faults if each.kind in _APPLICATIONS]
+        self.glitches.clear()
+        v = self.values
+        for _ in range(r.choice((0, 2, 4))):
+            self._fault("strike", r.choice((24, 25, 26, 26, 26, 28)), "refuse", r.choice(ODD))
+        recreates = r.random() < 0.4
+        pauses = (0.0, 0.0, 0.05, 3.0) if recreates else (0.0, 0.0, 0.05, 0.3)
+        v["odd"] = dataclasses.replace(v.get("odd", Oddities()), misuses=r.random() < 0.3)
+        v["work"] = tuple(
+            dataclasses.replace(
+                work,
+                records=work.records[: r.choice((0, 1, 1, 3))],
+                groups=r.choice(((), (), ("g",), ("g", "h"))),
+                end=r.choice(("commit", "commit", "commit", "abort", "raise")),
+                dawdle=min(work.dawdle, 0.05),
+                pause=r.choice(pauses),
+            )
+            for work in (*v["work"], *v["work"])
+        )
+        if recreates:
+            v["options"]["metadata_max_age"] = 1.0  # so that it is noticed in a pause
+            self.until = sum(work.pause for work in v["work"]) + 1.0
+            for _ in range(r.choice((1, 3, 6))):
+                self.recreate()
+        taken = {each.request for each in self.coordination}
+        for request in range(6 * len(v["work"])):
+            if r.random() < 0.4 and request not in taken:
+                kind, *args = self._dense_trouble()
+                self.coordination.append(Glitch(request, kind, tuple(args)))
+
+    def _dense_trouble(self) -> tuple[Any, ...]:
+        """Draw what happens to one request of many to a coordinator."""
+        r, rtt = self.r, self.values["rtt"]
+        return r.choice(
+            (
+                *[("drop", r.random() < 0.6, r.random() < 0.1)] * 3,
+                *[("refuse", r.choice(RETRIED))] * 3,
+                *[("after", r.choice(AFTERWARDS))] * 2,
+                ("refuse", r.choice((*ODD, *ODD, *ODD, *ODD, *FATAL))),
+                ("zombie", r.choice((2.5, 6, 12)) * rtt),
+                ("delay", r.choice((0.5, 2.5)) * rtt),
+                ("hollow",),
+            )
+        )
 
     def _heal_in_time(self) -> None:
         """Draw no fault but lost answers to many batches, after which no record may end UNKNOWN."""
@@ -253,7 +314,12 @@ _FEATURES: dict[str, tuple[bool, Callable[[Any], None]]] = {
 
 
 def draw_transactional_swarm(
-    seed: int, *, other_ids: bool = False, doubts: bool = False, oddities: bool = False
+    seed: int,
+    *,
+    other_ids: bool = False,
+    doubts: bool = False,
+    oddities: bool = False,
+    dense: bool = False,
 ) -> Schedule:
     """Return the schedule that the swarm of transactions draws for a seed.
 
@@ -262,6 +328,7 @@ def draw_transactional_swarm(
         other_ids: whether the feature "other ids" is drawn in any case.
         doubts: whether it has brokers of KIP-758, and no fault but lost answers, in any case.
         oddities: whether most seeds have what few applications and coordinators do.
+        dense: whether something happens to many requests to coordinators in any case.
     """
     always = ["other ids"] * other_ids
-    return _Drawer(seed, always, doubts=doubts, oddities=oddities).draw()
+    return _Drawer(seed, always, doubts=doubts, oddities=oddities, dense=dense).draw()
