@@ -39,4 +39,5 @@ def fresh_runs(reached: Iterable[str], most: int = _MOST) -> list[tuple[str, flo
     mixes = {name.rpartition(" ")[0] for name in reached}.intersection(_MIXES) or set(_MIXES)
     mixes |= {alike for mix, others in _ALIKE.items() if mix in mixes for alike in others}
     turns = [mix for mix in _MIXES if mix in mixes]
-    return [(f"{turns[n % len(turns)]} {_FROM + n}", _SECONDS) for n in range(most)]
+    # Seeds of one mix follow one another: how a seed is run depends on its remainders.
+    return [(f"{turns[n % len(turns)]} {_FROM + n // len(turns)}", _SECONDS) for n in range(most)]

@@ -71,6 +71,7 @@ from .freshness import Freshness
 from .missing import MissingPartitions
 from .observed import Observed
 from .partitioner import Partitioner
+from .parts import drills
 from .progress import Progress
 from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
@@ -107,8 +108,8 @@ _SPRINT_LEADER = 0
 _READS = (1, 61)
 # How often the engine is polled before anything is due.
 _EARLY = 0.25
-# One seed in so many has an observer.
-_OBSERVED = 3
+# One seed in so many has an observer, and one in so many drives parts by itself.
+_OBSERVED, _DRILLED = 3, 2
 # Lengths at which a varint gets another byte, in the protocol or in the producer's reader.
 _LENGTHS = (0, 1, 63, 64, 127, 128)
 
@@ -1019,6 +1020,8 @@ class World:
         result.violations += self.missing.violations()
         if self.observed is not None:
             self.observed.over()
+        for what in drills(schedule.seed) if schedule.seed % _DRILLED == 0 else ():
+            self.report(Anomaly.MISCOUNTED, what)
         result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)

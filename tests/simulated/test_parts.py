@@ -1,0 +1,64 @@
+"""The drills of parts find nothing wrong, and notice a part that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aioidem._engine.memory import ByteBudget, MemoryWaiter
+from aioidem._engine.samples import Distribution, Sensor
+
+from .parts import drills
+
+SEEDS = range(60)
+
+
+def wrong() -> list[str]:
+    return [what for seed in SEEDS for what in drills(seed)]
+
+
+def test_the_parts_do_what_they_should() -> None:
+    assert not wrong()
+
+
+def fits_beside_the_copies(self: ByteBudget, size: int) -> bool:
+    return self.used + self.copies + size <= self.capacity or self.used == 0
+
+
+def never_empty(self: ByteBudget, size: int) -> bool:
+    return self.used + size <= self.limit
+
+
+def forgets_to_grant(self: ByteBudget, waiter: MemoryWaiter) -> None:
+    waiter.abandoned = True
+    self.waiting -= 1
+
+
+def of_all_time(self: Sensor, _now: float) -> float:
+    return self.total / self.count if self.count else 0.0
+
+
+def of_one_class_more(self: Distribution, share: float, now: float) -> float:
+    return percentile(self, share, now) * 1.02
+
+
+percentile = Distribution.percentile
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "broken"),
+    [
+        (ByteBudget, "fits", fits_beside_the_copies),
+        (ByteBudget, "fits", never_empty),
+        (ByteBudget, "abandon", forgets_to_grant),
+        (Sensor, "average", of_all_time),
+        (Distribution, "percentile", of_one_class_more),
+    ],
+)
+def test_a_broken_part_is_noticed(
+    part: Any, name: str, broken: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, name, broken)
+    assert wrong()
