@@ -73,21 +73,12 @@ _HELPERS = (
     "aioidem/_testing/wire_frames.py",
 )
 _JUDGES = (
-    *("alarms", "allowances", "attempts", "audit", "beliefs", "conduct", "contents", "credentials"),
-    *("deadlines", "decoding", "size_questions", "strange_batches"),
-    *("version_choice", "waiting_records", "window_words"),
-    *("filling", "flushes", "frame_watch", "freshness", "ledger", "lines", "missing", "numbers"),
-    *(
-        "observed",
-        "progress",
-        "read_committed",
-        "reading",
-        "reasons",
-        "removed",
-        "renewals",
-        "rows",
-    ),
-    *("sim_connection", "sim_core", "trace_lines", "wording", "world"),
+    *("alarms", "allowances", "attempts", "audit", "beliefs", "blocks", "conduct", "contents"),
+    *("credentials", "deadlines", "decoding", "filling", "flushes", "frame_watch", "freshness"),
+    *("ledger", "lines", "missing", "numbers", "observed", "parts", "progress", "read_committed"),
+    *("reading", "reasons", "removed", "renewals", "rows", "sim_connection", "sim_core"),
+    *("size_questions", "strange_batches", "trace_lines", "version_choice", "waiting_records"),
+    *("window_words", "wording", "world"),
 )
 _SETUP = """
 import sys

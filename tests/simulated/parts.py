@@ -1,8 +1,9 @@
 """Drills of parts: what a run rarely brings into an unusual state is driven there by itself.
 
 A `ByteBudget` is used by more callers than a run has, which come, give up and claim their room in
-any order; a `Distribution` gets numbers over minutes, with gaps. Each is compared after each step
-with a model that keeps everything, and derives what it is asked for from that.
+any order; a `Distribution` gets numbers over minutes, with gaps; blocks of records are divided and
+joined (`blocks`). Each is compared after each step with a model that keeps everything, and derives
+what it is asked for from that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Final
 
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.samples import Distribution
+
+from .blocks import drill_blocks
 
 __all__ = ["drills"]
 
@@ -31,6 +34,7 @@ def drills(seed: int) -> Iterator[str]:
     dice = Random(f"parts {seed}")
     yield from _BudgetDrill(dice).run()
     yield from _SensorDrill(dice).run()
+    yield from drill_blocks(dice)
 
 
 # -- the budget ------------------------------------------------------------------------------------

@@ -383,7 +383,7 @@ class _TapSender(LineTap):
         self._thread_times = random.Random(whole.schedule.seed ^ 0x7EAD)
         self._reading = _LoopThreads(whole)
         # The longest answer that is decoded on the loop, in bytes.
-        few = whole.schedule.seed // 10 % _IN_THREADS == 0
+        few = whole.schedule.seed // 10 % _IN_THREADS == 2
         self._long = _LONG if few else sender_module.LONG_ANSWER
 
     def deliver(self) -> None:
