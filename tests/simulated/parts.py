@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -54,8 +55,10 @@ class _BudgetDrill:
         # Who waits, by turn; who was granted room, and has neither claimed it nor given it up.
         self._queue: list[MemoryWaiter] = []
         self._granted: MemoryWaiter | None = None
-        self._woken: list[MemoryWaiter] = []
-        self._due: list[MemoryWaiter] = []
+        # The number of each caller that has waited; those who were woken, and who should have been.
+        self._numbers: dict[MemoryWaiter, int] = {}
+        self._woken: list[int] = []
+        self._due: list[int] = []
 
     def run(self) -> Iterator[str]:
         """Do what callers do, at random, and yield what is wrong."""
@@ -73,7 +76,7 @@ class _BudgetDrill:
             yield f"budget: {len(woken)} of {len(left)} are woken at the end"
         if self._budget.waiting != (self._granted is not None):
             yield f"budget: {self._budget.waiting} wait at the end"
-        if self._woken[len(self._due) :] != left:
+        if self._woken[len(self._due) :] != [self._numbers[each] for each in left]:
             yield "budget: who waits at the end is not woken in turn, once"
 
     def _size(self) -> int:
@@ -88,7 +91,7 @@ class _BudgetDrill:
         if self._granted is None and self._queue and self._fits(self._queue[0].size):
             self._granted = self._queue[0]
             self._taken.append(self._granted.size)
-            self._due.append(self._granted)
+            self._due.append(self._numbers[self._granted])
 
     def _difference(self) -> str | None:
         """Return how the budget differs from the model; None if it does not."""
@@ -125,17 +128,11 @@ class _BudgetDrill:
         return None
 
     def _wait(self) -> str | None:
-        size = self._size()
-        waiter: list[MemoryWaiter] = []
-        known = len(self._queue)
-
-        def wake() -> None:
-            self._woken.append(waiter[0] if waiter else _UNNAMED)
-
-        waiter.append(self._budget.wait(size, wake))
-        self._woken[:] = [waiter[0] if each is _UNNAMED else each for each in self._woken]
-        self._queue.append(waiter[0])
-        return None if len(self._queue) == known + 1 else "nobody waits"
+        number = len(self._numbers)
+        waiter = self._budget.wait(self._size(), partial(self._woken.append, number))
+        self._numbers[waiter] = number
+        self._queue.append(waiter)
+        return None
 
     def _settle(self) -> str | None:
         own = None if self._granted is None else self._granted.size
@@ -183,9 +180,6 @@ class _BudgetDrill:
             size = self._copies.pop(self._dice.randrange(len(self._copies)))
             self._budget.drop_copy(size)
         return None
-
-
-_UNNAMED: Final = MemoryWaiter(0, lambda: None)
 
 
 # -- numbers of the last minute --------------------------------------------------------------------

@@ -9,12 +9,14 @@ The reasons are derived from the calls to coordinators, their answers and connec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._engine import steps
+from aioidem._engine.topic_view import TopicView
 
 __all__ = ["Renewals"]
 
@@ -29,19 +31,24 @@ class Renewals:
     """Judges when one producer requests another epoch.
 
     Args:
+        failures: Returns how many records have failed so far.
         complain: Is told what is wrong.
     """
 
-    def __init__(self, complain: Callable[[str], None]) -> None:
+    def __init__(self, failures: Callable[[], int], complain: Callable[[str], None]) -> None:
+        self._failures = failures
         self._complain = complain
-        # Why another epoch must be requested before the next transaction, and why it may be.
+        # Why another epoch must be requested before the next transaction; and whether it may be,
+        # also for records that have failed since one was granted.
         self._must: str | None = None
-        self._may: str | None = "none was granted yet"
+        self._may = True
+        self._failed = 0
         # Whether the last transaction has ended, so that the next call belongs to another.
         self._ended = False
         self._v2: bool | None = None
         # By connection and token: the calls without an answer.
         self._open: dict[tuple[int, int], steps.CoordinatorStep] = {}
+        self._ids: dict[str, UUID | None] = {}
         # The topics to which batches were sent under the present epoch, and under any.
         self._numbered: set[str] = set()
         self._written: set[str] = set()
@@ -53,7 +60,8 @@ class Renewals:
         if isinstance(step, steps.CoordinatorStep):
             self._open[step.link_id, step.token] = step
         if isinstance(step, steps.InitTransactions):
-            if step.existing is not None and (self._must or self._may) is None:
+            may = self._may or self._must is not None or self._failures() != self._failed
+            if step.existing is not None and not may:
                 self._complain("another epoch is requested, and nothing asks for it")
             if step.existing is None:
                 self._must = None  # whoever has the transactional id, all before is fenced
@@ -69,7 +77,7 @@ class Renewals:
             self._numbered |= names
             self._written |= names
         elif isinstance(step, steps.EndTransaction) and not step.commit:
-            self._may = self._may or "a transaction is aborted"
+            self._may = True
         elif isinstance(step, steps.CloseLink):
             self.lost(step.link_id, ())
 
@@ -86,12 +94,12 @@ class Renewals:
         """Note an answer that the engine has waited for."""
         if self._open.pop((step.link_id, step.token), None) is None:
             if isinstance(step, steps.SendProduce):
-                self._note_codes({part.error_code for part in answer.partitions})
+                self._may |= any(part.error_code for part in answer.partitions)
             return
         if isinstance(step, (steps.AddPartitions, steps.CommitOffsets)):
-            self._note_codes({*answer.error_codes.values()})
+            self._may |= any(answer.error_codes.values())
             return
-        self._note_codes({answer.error_code})
+        self._may |= bool(answer.error_code)
         if isinstance(step, steps.InitTransactions):
             if not answer.error_code and answer.producer_id >= 0:
                 self._granted()
@@ -109,12 +117,8 @@ class Renewals:
             self._ended = True
             self._must = self._must or "an abort was answered INVALID_TXN_STATE"
 
-    def _note_codes(self, codes: Collection[int]) -> None:
-        if any(codes):
-            self._may = self._may or f"codes {sorted(codes)}"
-
     def _granted(self) -> None:
-        self._must = self._may = None
+        self._must, self._may, self._failed = None, False, self._failures()
         self._ended = False
         self._numbered.clear()
 
@@ -125,19 +129,23 @@ class Renewals:
             link_id: The connection.
             unwritten: The tokens of the requests of which no byte was written.
         """
-        self._may = self._may or "a connection ended"
+        self._may = True
         for key in [each for each in self._open if each[0] == link_id]:
             step = self._open.pop(key)
             written = key[1] not in unwritten and isinstance(step, _FENCED_LATER)
             if written and self._v2 is False:
                 self._must = self._must or f"nobody knows what became of a {type(step).__name__}"
 
+    def described(self, topics: Mapping[str, TopicView]) -> None:
+        """Note what is known of topics after a Metadata answer."""
+        for name, view in topics.items():
+            before = self._ids.get(name)
+            if before is not None and view.topic_id not in (None, before):
+                self.recreated(name)
+        self._ids = {name: view.topic_id for name, view in topics.items()}
+
     def recreated(self, topic: str) -> None:
         """Note that the producer was told that a topic is another one than before."""
         if topic in self._numbered or (self._v2 is False and topic in self._written):
             self._must = self._must or f"{topic} was recreated"
-        self._may = self._may or "a topic was recreated"
-
-    def failed(self) -> None:
-        """Note that records have failed, or that their sequence numbers are given up."""
-        self._may = self._may or "records have failed"
+        self._may = True

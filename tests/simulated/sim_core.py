@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from functools import partial
 from typing import Any, Protocol, cast
 from unittest import mock
 
@@ -96,24 +97,25 @@ class SimCore(ProducerCore):
         """Whether nothing is due yet, so that a poll may do nothing."""
         self._alone = alone = world.knows_when_queued
         self.numbers = Numbers(self, world.rows if alone else None)
-        self._conduct = Conduct(
-            self._was_in_doubt if alone else None,
-            lambda what: world.report(Anomaly.CONDUCT, what),
-        )
-        self._versions = VersionChoice(config, lambda what: world.report(Anomaly.CONDUCT, what))
-        self._alarms = Alarms(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
+        misconduct = partial(world.report, Anomaly.CONDUCT)
+        miscounted = partial(world.report, Anomaly.MISCOUNTED)
+        misstated = partial(world.report, Anomaly.MISSTATED)
+        self._conduct = Conduct(self._was_in_doubt if alone else None, misconduct)
+        self._versions = VersionChoice(config, misconduct)
+        self._alarms = Alarms(self, miscounted)
         self.watch = cast(OperatorWatch, Watch(self.watch, self._alarms))
         # How many looks there had been when one was due after the last poll; None if none was.
         self._looks: int | None = None
-        self.reading = Reading(lambda what: world.report(Anomaly.MISSTATED, what))
+        self.reading = Reading(misstated)
         self.readings = Readings(self._link_of, self._awaits, self.config.request_timeout)
-        self.beliefs = Beliefs(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
-        self._renewals = Renewals(lambda what: world.report(Anomaly.CONDUCT, what))
-        self._failed = 0
-        self._windows = WindowWords(self, lambda what: world.report(Anomaly.MISCOUNTED, what))
-        self._sizes = SizeQuestions(config, lambda what: world.report(Anomaly.CONDUCT, what))
-        self.filling = Filling(config, lambda what: world.report(Anomaly.CONDUCT, what))
-        self.contents = Contents(lambda what: world.report(Anomaly.MISSTATED, what))
+        self.beliefs = Beliefs(self, miscounted)
+        self._renewals: Renewals | None = None
+        if config.transactional_id is not None:
+            self._renewals = Renewals(self._failures, misconduct)
+        self._windows = WindowWords(self, miscounted)
+        self._sizes = SizeQuestions(config, misconduct)
+        self.filling = Filling(config, misconduct)
+        self.contents = Contents(misstated)
         self.filling.limited |= any(fault.kind == "limit" for fault in schedule.faults)
         self.filling.limited |= schedule.sequence_range is not None
         if schedule.first_sequence and config.enable_idempotence:
@@ -177,12 +179,10 @@ class SimCore(ProducerCore):
             self._windows.look()
             if self.wake_at is None or self.wake_at > now:
                 todo += self._poll_again(now, wall_ms)
-        if self._failed != (failed := self._failures()):
-            self._failed = failed
-            self._renewals.failed()
         for step in todo:
             self._conduct.acts(step)
-            self._renewals.asks(step)
+            if self._renewals is not None:
+                self._renewals.asks(step)
             if isinstance(step, steps.FetchMetadata):
                 self._world.missing.asked(step.token)
             elif isinstance(step, steps.ReadBack):
@@ -274,7 +274,7 @@ class SimCore(ProducerCore):
     ) -> errors.ProtocolError | None:
         """Take the answer as usual; also tell the judges what it says."""
         self._told(now)
-        if self._awaits(step.link_id, step.token):
+        if self._renewals is not None and self._awaits(step.link_id, step.token):
             self._renewals.answered(step, answer)
         odd = self._take(step, answer, now, merge)
         self._versions.look(now)
@@ -402,7 +402,8 @@ class SimCore(ProducerCore):
     ) -> None:
         """Note as usual that a connection ended."""
         self._told(now)
-        self._renewals.lost(link_id, unwritten)
+        if self._renewals is not None:
+            self._renewals.lost(link_id, unwritten)
         super().on_link_lost(link_id, error, now, unwritten)
         self._versions.look(now)
 
@@ -432,11 +433,9 @@ class SimCore(ProducerCore):
         """Take the answer as usual; note missing partitions."""
         link = self.connections.links.get(step.link_id)
         heard = link is not None and step.token in link.outstanding
-        before = {name: view.topic_id for name, view in self.cluster.topics.items()}
         super().on_answer(step, update, now, merge)
-        for name, view in self.cluster.topics.items():
-            if None not in (before.get(name), view.topic_id) and before[name] != view.topic_id:
-                self._renewals.recreated(name)
+        if self._renewals is not None:
+            self._renewals.described(self.cluster.topics)
         self.beliefs.heard_of(topic.name for topic in update.topics)
         if heard:
             self._note_partitions(step.token, update, now)

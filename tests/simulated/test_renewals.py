@@ -20,7 +20,8 @@ class Run:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.judge = Renewals(self.told.append)
+        self.failed = 0
+        self.judge = Renewals(lambda: self.failed, self.told.append)
         self.token = 0
 
     def ask(self, kind: Any, *arguments: Any) -> Any:
@@ -74,7 +75,7 @@ def test_an_epoch_with_a_reason_is_right(reason: str) -> None:
         case "abort":
             run.end(commit=False)
         case "records":
-            run.judge.failed()
+            run.failed += 1
         case "topic":
             run.judge.recreated("t")
         case _:

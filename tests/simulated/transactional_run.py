@@ -344,23 +344,28 @@ def _with_code(api_key: int, answer: Any, number: int) -> Entity:
             for topic in answer.topics
         )
         return dataclasses.replace(answer, topics=topics)
-    if api_key == 10 and hasattr(answer, "coordinators"):
-        found = tuple(dataclasses.replace(c, error_code=code) for c in answer.coordinators)
-        return dataclasses.replace(answer, coordinators=found)
-    if api_key == 22 or (api_key == 26 and hasattr(answer, "producer_id")):
-        return dataclasses.replace(answer, error_code=code, producer_id=-1, producer_epoch=-1)
-    return dataclasses.replace(answer, error_code=code)
-
-
-def _hollow(api_key: int, answer: Any) -> Any:
-    if api_key == 10 and hasattr(answer, "coordinators"):
-        found = tuple(dataclasses.replace(each, node_id=-1) for each in answer.coordinators)
-        return dataclasses.replace(answer, coordinators=found)
     if api_key == 10:
-        return dataclasses.replace(answer, node_id=-1)
-    if hasattr(answer, "producer_id"):
-        return dataclasses.replace(answer, producer_id=-1, producer_epoch=-1)
-    return answer
+        return _with_coordinators(answer, error_code=code)
+    return dataclasses.replace(answer, error_code=code, **_no_identity(answer))
+
+
+def _hollow(api_key: int, answer: Any) -> Entity:
+    if api_key == 10:
+        return _with_coordinators(answer, node_id=-1)
+    return dataclasses.replace(answer, **_no_identity(answer))
+
+
+def _with_coordinators(answer: Any, **values: object) -> Entity:
+    """Return an answer to FindCoordinator with other values; since v4 it has them for each key."""
+    if not hasattr(answer, "coordinators"):
+        return dataclasses.replace(answer, **values)
+    found = tuple(dataclasses.replace(each, **values) for each in answer.coordinators)
+    return dataclasses.replace(answer, coordinators=found)
+
+
+def _no_identity(answer: Any) -> dict[str, int]:
+    """Return the values with which an answer that can grant an identity grants none."""
+    return {"producer_id": -1, "producer_epoch": -1} if hasattr(answer, "producer_id") else {}
 
 
 def _code(number: int) -> Any:

@@ -116,8 +116,9 @@ _PROFILES = ("links", "brokers", "codes", "answers", "gentle", "storm", "unclean
 _LONGEST_ZOMBIE = 100.0
 _START = START_MS / 1000
 _DEADLOCK = 5000.0
-# One seed in so many decodes all answers in threads that are longer than so many bytes.
-_IN_THREADS, _LONG = 4, 60
+# One seed in so many decodes all answers in threads that are longer than so many bytes. With this
+# remainder the corpus takes the most rows.
+_IN_THREADS, _REMAINDER, _LONG = 4, 2, 60
 # This is the resolution of asyncio's clock.
 _RESOLUTION = time.get_clock_info("monotonic").resolution
 
@@ -382,9 +383,6 @@ class _TapSender(LineTap):
         self._whole = whole
         self._thread_times = random.Random(whole.schedule.seed ^ 0x7EAD)
         self._reading = _LoopThreads(whole)
-        # The longest answer that is decoded on the loop, in bytes.
-        few = whole.schedule.seed // 10 % _IN_THREADS == 2
-        self._long = _LONG if few else sender_module.LONG_ANSWER
 
     def deliver(self) -> None:
         """Deliver as usual, and write the producer's events to the trace."""
@@ -437,10 +435,9 @@ class _TapSender(LineTap):
     def _on_frame(
         self, channel: _Channel, correlation_id: int, frame: bytes
     ) -> Awaitable[None] | None:
-        if len(frame) <= self._long:
+        if len(frame) <= sender_module.LONG_ANSWER:
             self._whole.watch.received(channel.link_id, frame)
-        with mock.patch.object(sender_module, "LONG_ANSWER", self._long):
-            return super()._on_frame(channel, correlation_id, frame)
+        return super()._on_frame(channel, correlation_id, frame)
 
     async def _on_long_frame(
         self,
@@ -643,19 +640,23 @@ class Whole:
 
     def run(self) -> Result:
         """Run the schedule to its end, and judge the run."""
+        in_threads = self.schedule.seed // 10 % _IN_THREADS == _REMAINDER
+        longest = _LONG if in_threads else sender_module.LONG_ANSWER
         try:
-            if self.schedule.backend == "trio":
-                self._run_on_trio()
-            else:
-                loop = VirtualLoop()
-                self._jump = loop.jump
-                anyio.run(
-                    self._main, backend="asyncio", backend_options={"loop_factory": lambda: loop}
-                )
+            with mock.patch.object(sender_module, "LONG_ANSWER", longest):
+                self._run_on_backend()
         except Exception as error:  # noqa: BLE001 - whatever is raised is a finding
             crash = "".join(traceback.format_exception(error))[-600:]
             self.result.violations.append(Violation(Anomaly.CRASH, crash))
         return self.result
+
+    def _run_on_backend(self) -> None:
+        if self.schedule.backend == "trio":
+            self._run_on_trio()
+            return
+        loop = VirtualLoop()
+        self._jump = loop.jump
+        anyio.run(self._main, backend="asyncio", backend_options={"loop_factory": lambda: loop})
 
     def _run_on_trio(self) -> None:
         clock = trio.testing.MockClock(autojump_threshold=0)

@@ -260,12 +260,12 @@ class World:
         self.flight = FlightRecorder(self.core, draws, flight) if draws else None
         if self.flight is not None:
             self.flight.clock = lambda: 0.0
-        watched = schedule.seed % _OBSERVED == 0
+        misconduct = partial(self.report, Anomaly.CONDUCT)
         self.observed: Observed | None = None
-        if watched:
-            self.observed = Observed(lambda: self.now, self._misconduct)
+        if schedule.seed % _OBSERVED == 0:
+            self.observed = Observed(lambda: self.now, misconduct)
         self.sender = SimSender(self.core, self.config, self, self.flight)
-        self.credentials = Credentials(self.core, self._misconduct)
+        self.credentials = Credentials(self.core, misconduct)
         self.missing = MissingPartitions(self.rows)
         self._decided: dict[ValueId, Outcome] = {}
         self.flushes = Flushes(self.core.outcomes, self._decided)
@@ -1176,9 +1176,6 @@ class World:
         """Note a violation."""
         self.trace(f"!! {anomaly.name}: {detail}")
         self.result.violations.append(Violation(anomaly, detail))
-
-    def _misconduct(self, what: str) -> None:
-        self.report(Anomaly.CONDUCT, what)
 
     def trace(self, line: str) -> None:
         """Write a line to the trace, if there is one."""
