@@ -73,7 +73,8 @@ _HELPERS = (
     "aioidem/_testing/wire_frames.py",
 )
 _JUDGES = (
-    *("alarms", "allowances", "attempts", "audit", "beliefs", "blocks", "conduct", "contents"),
+    *("alarms", "allowances", "attempts", "audit", "batches", "beliefs", "blocks", "conduct"),
+    *("codes", "contents", "life_cycles", "odd_sections", "written_batches"),
     *("credentials", "deadlines", "decoding", "filling", "flushes", "frame_watch", "freshness"),
     *("ledger", "lines", "missing", "numbers", "observed", "parts", "progress", "read_committed"),
     *("reading", "reasons", "removed", "renewals", "rows", "sim_connection", "sim_core"),

@@ -1,9 +1,10 @@
 """Drills of parts: what a run rarely brings into an unusual state is driven there by itself.
 
 A `ByteBudget` is used by more callers than a run has, which come, give up and claim their room in
-any order; a `Distribution` gets numbers over minutes, with gaps; blocks of records are divided and
-joined (`blocks`). Each is compared after each step with a model that keeps everything, and derives
-what it is asked for from that.
+any order; a `Distribution` gets numbers over minutes, with gaps. Each is compared after each step
+with a model that keeps everything, and derives what it is asked for from that. Other modules have
+further drills: of blocks of records (`blocks`), of the bytes of batches (`batches`), of what error
+codes mean (`codes`) and of the tables of states (`life_cycles`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from typing import Final
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.samples import Distribution
 
+from .batches import drill_batches
 from .blocks import drill_blocks
+from .codes import drill_codes
+from .life_cycles import drill_life_cycles
 
 __all__ = ["drills"]
 
@@ -36,6 +40,9 @@ def drills(seed: int) -> Iterator[str]:
     yield from _BudgetDrill(dice).run()
     yield from _SensorDrill(dice).run()
     yield from drill_blocks(dice)
+    yield from drill_batches(dice)
+    yield from drill_codes(dice)
+    yield from drill_life_cycles(dice)
 
 
 # -- the budget ------------------------------------------------------------------------------------

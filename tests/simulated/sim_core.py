@@ -196,6 +196,7 @@ class SimCore(ProducerCore):
                 self._versions.sends(self.connections.links[step.link_id], step, now)
                 self.numbers.sent(step, now)
                 self.filling.sent(step)
+                self._windows.sent(step)
                 self.contents.sent(step)
                 self.reading.sent(step)
                 self._sizes.request([len(d) for t in step.topics for _, d in t.partitions])

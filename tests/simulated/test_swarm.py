@@ -67,6 +67,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4733151, id="a leader that lost its log knows what is committed"),
         pytest.param(4774079, id="metadata may have lost the leader in the instant of a deadline"),
         pytest.param(4803206, id="a late copy of what was removed, and forgotten with it"),
+        pytest.param(4871903, id="an answer from before a newer leader epoch names no window"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],
 )
@@ -97,6 +98,7 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5245582, id="offsets from before a loss say nothing of the log"),
         pytest.param(5284506, id="a page is asked for though what was in doubt has ended"),
         pytest.param(5297194, id="an answer to Produce that says that there is no session"),
+        pytest.param(5376921, id="a time that is derived from a deadline is rounded"),
         pytest.param(260, id="the size of a batch that was given up is refused all the same"),
     ],
 )

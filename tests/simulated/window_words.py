@@ -38,6 +38,22 @@ class WindowWords:
         # By partition: the connection of the last success, and how many batches it has named, or
         # fewer if the broker was not believed then.
         self._told: dict[_Place, tuple[int, int]] = {}
+        # By request and partition: the leader epoch under which a batch was sent.
+        self._epochs: dict[tuple[int, _Place], int | None] = {}
+        # Partitions whose last success came after a newer leader epoch was known, which need not
+        # count.
+        self._passed: set[_Place] = set()
+
+    def sent(self, step: steps.SendProduce) -> None:
+        """Note a request that the engine gives to the Sender."""
+        for topic in step.topics:
+            for index, _ in topic.partitions:
+                place = topic.name, index
+                self._epochs[step.token, place] = self._epoch(place)
+
+    def _epoch(self, place: _Place) -> int | None:
+        view = self._core.cluster.leader_of(*place)
+        return None if view is None else view.leader_epoch
 
     def acknowledged(self, step: steps.SendProduce, answer: ProduceAnswer) -> None:
         """Note how many batches a leader retains, by its answer to a request."""
@@ -45,6 +61,9 @@ class WindowWords:
         believed = None if link is None else link.memory.limit
         for place, _, part in answered_batches(step, answer):
             if not part.error_code:
+                self._passed.discard(place)
+                if self._epochs.get((step.token, place)) != self._epoch(place):
+                    self._passed.add(place)
                 said = DEFAULT_BATCHES_RETAINED if part.retained is None else part.retained
                 said = min(said, believed or said, MAX_BATCHES_RETAINED)
                 self._told[place] = step.link_id, max(1, said)
@@ -83,7 +102,8 @@ class WindowWords:
         if disbelieved != (heard and believed is not None and window >= believed):
             yield f"believed: {believed}"
         # A number counts until the next success, even if the broker refuses v14 in between.
-        if heard or window != DEFAULT_BATCHES_RETAINED:
+        counts = heard or window != DEFAULT_BATCHES_RETAINED
+        if counts and place not in self._passed:
             answered_on, told = self._told.get(place, (None, DEFAULT_BATCHES_RETAINED))
             if (answered_on, told) != (link.link_id, window):
                 yield f"{told} by the last answer, on connection {answered_on}"
