@@ -264,11 +264,24 @@ class SimCore(ProducerCore):
         that wrongly keeps that time rarely ends a record late, because other events wake it too.
         """
         exact = self._next_wake(self._partitions.active(), now)
-        if exact is not None and (self.wake_at is None or self.wake_at > exact + _CLOCK_TICK):
+        if exact is None or self._unseen_silence() == exact:
+            return
+        if self.wake_at is None or self.wake_at > exact + _CLOCK_TICK:
             asked = "never" if self.wake_at is None else f"{self.wake_at - exact:.6f} s later"
             self._world.report(
                 Anomaly.STUCK, f"the engine has something to do at {exact:.6f}, but wakes {asked}"
             )
+
+    def _unseen_silence(self) -> float | None:
+        """Return when an old leader has been silent for too long, if no poll has looked for any.
+
+        Calm polls do not, until a request times out.
+        """
+        if self._doubt.old_leaders_owe:
+            return None
+        owing = (each for each in self._partitions.active() if each.batches.outstanding)
+        times = (at for state in owing if (at := self._doubt.awaits(state)) is not None)
+        return min(times, default=None)
 
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
