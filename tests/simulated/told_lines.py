@@ -289,7 +289,3 @@ class _EventDrill:
                 group.again(now)
             else:
                 del self._groups[line]
-
-
-def _all(seed: int) -> Iterator[str]:
-    yield from drill_lines(Random(f"lines {seed}"))
