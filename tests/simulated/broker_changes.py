@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INTERVAL",
     "BrokerChanges",
+    "left_behind",
     "once_in_each_log",
     "reassigned",
     "repeatable",
@@ -61,6 +62,16 @@ def reassigned(values: Iterable[ValueId], schedule: Schedule) -> set[ValueId]:
     refused meanwhile, and for which the caller chose no partition, may then get one of those.
     """
     return {value for value in values if schedule.by_name and value.partition < 0}
+
+
+def left_behind(rows: Iterable[Row], moved_at: float | None) -> set[ValueId]:
+    """Return the records that ended UNKNOWN when the producer moved to another cluster.
+
+    Earlier records that the old cluster had refused go to the new one, so a consumer of both logs
+    finds them behind these.
+    """
+    unknown = (row for row in rows if row.outcome is Outcome.UNKNOWN)
+    return {row.value for row in unknown if row.settled == moved_at}
 
 
 def repeatable(run: World | Whole) -> set[ValueId]:

@@ -68,6 +68,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4774079, id="metadata may have lost the leader in the instant of a deadline"),
         pytest.param(4803206, id="a late copy of what was removed, and forgotten with it"),
         pytest.param(4871903, id="an answer from before a newer leader epoch names no window"),
+        pytest.param(4879826, id="what is in doubt in an old cluster is behind nothing there"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],
 )

@@ -61,7 +61,15 @@ from aioidem.testing import (
 from .allowances import FALSE_EVENT, judge_history, names_of
 from .attempts import Attempts
 from .audit import left_over
-from .broker_changes import reassigned, repeatable, steady, unread, unresolved_while, written_late
+from .broker_changes import (
+    left_behind,
+    reassigned,
+    repeatable,
+    steady,
+    unread,
+    unresolved_while,
+    written_late,
+)
 from .credentials import Credentials
 from .deadlines import Deadlines
 from .faults import Injector
@@ -1026,7 +1034,7 @@ class World:
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)
         late = written_late(self)
-        moved = reassigned(self.rows, schedule)
+        moved = reassigned(self.rows, schedule) | left_behind(rows, self.unknowns.moved_at)
         # Order is promised in each cluster, and the logs of two are compared as if the producer had
         # left the first for good. Where it came back they cannot be compared.
         anyhow = schedule.resends_backwards or self.unknowns.moves > 1
