@@ -32,7 +32,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday quick everyday-pure installed wheels measured soak soak-transactions soak-compiled same resolve-soak mutants mutants-all explore audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-short bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday quick everyday-pure installed wheels measured soak soak-transactions soak-compiled same drills resolve-soak mutants mutants-all explore audit fuzz
 .PHONY: spark-versions style contracts mypy pyright instructions
 .DELETE_ON_ERROR:
 
@@ -106,6 +106,9 @@ soak-compiled: $(READY) ## The same, compiled in a copy of the tree: make soak-c
 
 same: $(READY) ## Whether seeds do the same as with the library of another revision: make same REVISION=main
 	@$(BIN)/python -m tests.simulated.same $(or $(REVISION),main)
+
+drills: $(READY) ## Parts of the engine, driven by themselves: make drills SEEDS=1000
+	@$(BIN)/python -m tests.simulated.drills --seeds $(SEEDS) --from $(FROM)
 
 resolve-soak: $(READY) ## Look for simulated UNKNOWN records: make resolve-soak INCIDENTS=1000
 	@$(BIN)/python -m tests.simulated.resolving --incidents $(or $(INCIDENTS),1000) --mutants

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 __all__ = [
+    "DRILLS",
     "FOLDERS",
     "WHOLE",
     "Ended",
@@ -51,6 +52,12 @@ Without those that compare counts of opcodes or instructions, which notice any c
 
 WHOLE: Final = "whole "
 """The prefix of a space with all of its faults, and not only one."""
+
+DRILLS: Final = "drills"
+"""The mix of the runs that drive parts of the engine by themselves, all parts in each run."""
+
+_DRILLED: Final = 60
+"""How many of these runs are tried, before all others: they take 0.1 s each."""
 
 _SEEDS: Final = {
     "profiles": 80,
@@ -95,8 +102,9 @@ class Job(NamedTuple):
 def simulation_runs() -> list[str]:
     """Return the names of all seeds and spaces, in the order in which they are tried.
 
-    The corpus comes first: its seeds take the rows and branches that few others take. The spaces
-    are those of the everyday tests, with as many faults.
+    The drills come first, because they are quick. Then comes the corpus: its seeds take the rows
+    and branches that few others take. The spaces are those of the everyday tests, with as many
+    faults.
     """
     from tests.exploration.spaces import EVERYDAY, SPACES
     from tests.simulated.corpus import seeds_of
@@ -111,6 +119,7 @@ def simulation_runs() -> list[str]:
     ]
     spaces = [f"space {name}" for name in SPACES]
     return [
+        *(f"{DRILLS} {seed}" for seed in range(_DRILLED)),
         *corpus[:_FIRST],
         *spaces,
         *corpus[_FIRST:],
@@ -265,6 +274,7 @@ def _simulated(name: str) -> str | None:
     from tests.exploration.search import explore
     from tests.exploration.spaces import SPACES
     from tests.simulated.corpus import RUNS
+    from tests.simulated.drills.drilled import drills
     from tests.simulated.resolving import Tally, resolve_seed
     from tests.simulated.soak import quiet, run_transactional_swarm
 
@@ -275,6 +285,8 @@ def _simulated(name: str) -> str | None:
         return None if found.violation is None else found.violation.what
     mix, _, seed = name.rpartition(" ")
     with quiet():
+        if mix == DRILLS:
+            return next(drills(int(seed)), None)
         if mix == "resolve":
             tally = Tally()
             tally.add(resolve_seed(int(seed)))

@@ -72,6 +72,7 @@ from .broker_changes import (
 )
 from .credentials import Credentials
 from .deadlines import Deadlines
+from .drills.drilled import next_drill
 from .faults import Injector
 from .flushes import Flushes
 from .frame_watch import FrameWatch
@@ -79,10 +80,10 @@ from .freshness import Freshness
 from .missing import MissingPartitions
 from .observed import Observed
 from .partitioner import Partitioner
-from .parts import drills
 from .progress import Progress
 from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
+from .rows import is_compiled
 from .schedule import Call, Schedule
 from .sim_connection import SimConnection
 from .sim_core import SimCore
@@ -116,8 +117,8 @@ _SPRINT_LEADER = 0
 _READS = (1, 61)
 # How often the engine is polled before anything is due.
 _EARLY = 0.25
-# One seed in so many has an observer, and one in so many drives parts by itself.
-_OBSERVED, _DRILLED = 3, 2
+# One seed in so many has an observer.
+_OBSERVED = 3
 # Lengths at which a varint gets another byte, in the protocol or in the producer's reader.
 _LENGTHS = (0, 1, 63, 64, 127, 128)
 
@@ -1028,7 +1029,7 @@ class World:
         result.violations += self.missing.violations()
         if self.observed is not None:
             self.observed.over()
-        for what in drills(schedule.seed) if schedule.seed % _DRILLED == 0 else ():
+        for what in () if is_compiled() else next_drill(schedule.seed):
             self.report(Anomaly.MISCOUNTED, what)
         result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()

@@ -13,7 +13,7 @@ from importlib import import_module
 from random import Random
 from typing import Final
 
-from .strange_batches import StrangeBatch
+from tests.simulated.strange_batches import StrangeBatch
 
 __all__ = ["odd_batch"]
 

@@ -1,10 +1,8 @@
-"""Drills of parts: what a run rarely brings into an unusual state is driven there by itself.
+"""The drills of a buffer and of a distribution, which are driven by themselves.
 
 A `ByteBudget` is used by more callers than a run has, which come, give up and claim their room in
 any order; a `Distribution` gets numbers over minutes, with gaps. Each is compared after each step
-with a model that keeps everything, and derives what it is asked for from that. Other modules have
-further drills: of blocks of records (`blocks`), of the bytes of batches (`batches`), of what error
-codes mean (`codes`) and of the tables of states (`life_cycles`).
+with a model that keeps everything, and derives what it is asked for from that.
 """
 
 from __future__ import annotations
@@ -19,12 +17,7 @@ from typing import Final
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.samples import Distribution
 
-from .batches import drill_batches
-from .blocks import drill_blocks
-from .codes import drill_codes
-from .life_cycles import drill_life_cycles
-
-__all__ = ["drills"]
+__all__ = ["drill_budget", "drill_distribution"]
 
 _STEPS: Final = 60
 _SAMPLE: Final = 30.0
@@ -34,15 +27,14 @@ _SMALLEST: Final = 1e-5
 """Seconds: shorter durations are all of one class."""
 
 
-def drills(seed: int) -> Iterator[str]:
-    """Yield what is wrong with the parts that a seed drives by themselves."""
-    dice = Random(f"parts {seed}")
+def drill_budget(dice: Random) -> Iterator[str]:
+    """Yield what is wrong with a budget whose callers come and go."""
     yield from _BudgetDrill(dice).run()
+
+
+def drill_distribution(dice: Random) -> Iterator[str]:
+    """Yield what is wrong with a distribution of numbers that come over minutes."""
     yield from _SensorDrill(dice).run()
-    yield from drill_blocks(dice)
-    yield from drill_batches(dice)
-    yield from drill_codes(dice)
-    yield from drill_life_cycles(dice)
 
 
 # -- the budget ------------------------------------------------------------------------------------

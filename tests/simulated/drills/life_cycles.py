@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterator, Mapping
 from random import Random
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aioidem._engine.batch import (
     BATCH_TRANSITIONS,
@@ -30,7 +30,6 @@ __all__ = ["drill_life_cycles"]
 
 _Rules: TypeAlias = "Mapping[enum.Enum, tuple[Collection[enum.Enum], enum.Enum | None]]"
 """By event: the states in which it can come, and the one that follows; None if they stay."""
-_Table: TypeAlias = "Mapping[tuple[enum.Enum, enum.Enum], enum.Enum]"
 
 # A batch: it has no outcome yet, and is with a connection or not.
 _B, _BE = BatchState, BatchEvent
@@ -151,7 +150,7 @@ _INCIDENT_OPEN: _Rules = {
     _NE.CEASED: ([_N.OPEN], _N.CALMING),
 }
 
-_TABLES: Final[tuple[tuple[_Table, tuple[_Rules, ...]], ...]] = (
+_TABLES: Final[tuple[tuple[Any, tuple[_Rules, ...]], ...]] = (
     (BATCH_TRANSITIONS, (_BATCH,)),
     (PERSISTENCE_TRANSITIONS, (_STORED, _REFUSED, _REFUSED_IN_DOUBT)),
     (RECOVERY_TRANSITIONS, (_LADDER, _LADDER_CLEARED, _LADDER_SALVAGE)),

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from aioidem._records import RecordBatch, _decode, builder, layout, reader
+from tests.simulated.strange_batches import MalformedError, whole_records
 
 from .batches import drill_batches
 from .odd_sections import odd_batch
-from .strange_batches import MalformedError, whole_records
 
 SEEDS = range(60)
 

@@ -21,10 +21,10 @@ from aioidem._records import (
 )
 from aioidem._testing.wire_frames import Record
 from aioidem.errors import ProtocolError
+from tests.simulated.reading import Reading
+from tests.simulated.strange_batches import strange_batch
 
 from .odd_sections import odd_batch
-from .reading import Reading
-from .strange_batches import strange_batch
 from .written_batches import HEADER, PREAMBLE, WrittenBatch, raises, read
 
 __all__ = ["drill_batches"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aioidem._engine.record import PendingRecord
 from aioidem._records import (
@@ -42,7 +42,7 @@ class _Fields(NamedTuple):
     """The fields of a batch's header that its writer chooses."""
 
     attributes: int
-    count: int
+    number: int
     first: int
     largest: int
     producer_id: int
@@ -53,8 +53,8 @@ class _Fields(NamedTuple):
         """Return the batch with these fields."""
         covered = struct.pack(
             ">hiqqqhii",
-            *(self.attributes, self.count - 1, self.first, self.largest),
-            *(self.producer_id, self.epoch, self.sequence, self.count),
+            *(self.attributes, self.number - 1, self.first, self.largest),
+            *(self.producer_id, self.epoch, self.sequence, self.number),
         )
         crc: int = import_module("crc32c").crc32c(covered + body)
         length = HEADER - PREAMBLE + len(body)
@@ -187,13 +187,13 @@ class WrittenBatch:
             yield f"the header {fields} is read as {told}"
         sequence = -1
         if fields.sequence >= 0:
-            sequence = (fields.sequence + fields.count - 1) % 2**31
+            sequence = (fields.sequence + fields.number - 1) % 2**31
         flags = batch.transactional, batch.control, batch.log_append
         due = self.transactional, self.control, self.append_time is not None
         pairs = {
             "flags": (flags, due),
             "codec": (batch.codec, self.codec),
-            "last offset": (batch.last_offset, offset + fields.count - 1),
+            "last offset": (batch.last_offset, offset + fields.number - 1),
             "last sequence": (batch.last_sequence, sequence),
             "CRC": (batch.crc_ok(), True),
             "length": (batch.batch_length, len(raw) - PREAMBLE),
@@ -292,7 +292,7 @@ def raises(kind: type[Exception], call: Callable[[bytes], object], data: bytes) 
     return False
 
 
-def read(data: bytes, **limits: int) -> list[object] | None:
+def read(data: bytes, **limits: Any) -> list[object] | None:
     """Return the records of a batch; None if it is refused."""
     with suppress(ProtocolError):
         return [record for batch in read_batches(data, **limits) for record in batch.records()]

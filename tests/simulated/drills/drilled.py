@@ -1,0 +1,71 @@
+"""The list of all drills, and which of them a seed runs.
+
+`python -m tests.simulated.drills --seeds N [--from K]` runs all drills of some seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Final
+
+from .batch_lives import drill_batch_lives
+from .batches import drill_batches
+from .blocks import drill_blocks
+from .codes import drill_codes
+from .coordinated import drill_coordinated
+from .discovered import drill_discovered
+from .identities import drill_identities
+from .led import drill_led
+from .life_cycles import drill_life_cycles
+from .linked import drill_linked
+from .merged import drill_merged
+from .moved import drill_moved
+from .parts import drill_budget, drill_distribution
+from .refreshed import drill_refreshed
+from .remembered import drill_remembered
+from .retained import drill_retained
+from .sizes import drill_sizes
+from .told_lines import drill_lines
+
+__all__ = ["DRILLS", "drill", "drills", "next_drill"]
+
+DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
+    "batch lives": drill_batch_lives,
+    "batches": drill_batches,
+    "blocks": drill_blocks,
+    "budget": drill_budget,
+    "codes": drill_codes,
+    "coordinated": drill_coordinated,
+    "discovered": drill_discovered,
+    "distribution": drill_distribution,
+    "identities": drill_identities,
+    "led": drill_led,
+    "life cycles": drill_life_cycles,
+    "lines": drill_lines,
+    "linked": drill_linked,
+    "merged": drill_merged,
+    "moved": drill_moved,
+    "refreshed": drill_refreshed,
+    "remembered": drill_remembered,
+    "retained": drill_retained,
+    "sizes": drill_sizes,
+}
+"""All drills by name. Each is given random numbers, and yields what is wrong, in words."""
+
+
+def drill(name: str, seed: int) -> Iterator[str]:
+    """Yield what is wrong in one drill of a seed."""
+    for wrong in DRILLS[name](Random(f"{name} {seed}")):
+        yield f"drill {name!r}: {wrong}"
+
+
+def drills(seed: int) -> Iterator[str]:
+    """Yield what is wrong in all drills of a seed."""
+    for name in DRILLS:
+        yield from drill(name, seed)
+
+
+def next_drill(seed: int) -> Iterator[str]:
+    """Yield what is wrong in the drill whose turn it is: seeds that follow one another run all."""
+    yield from drill([*DRILLS][seed % len(DRILLS)], seed)
