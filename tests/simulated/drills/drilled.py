@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Final
 
+from .accumulated import drill_accumulated
 from .batch_lives import drill_batch_lives
 from .batches import drill_batches
 from .blocks import drill_blocks
@@ -22,6 +23,7 @@ from .linked import drill_linked
 from .merged import drill_merged
 from .moved import drill_moved
 from .parts import drill_budget, drill_distribution
+from .queued import drill_queued
 from .refreshed import drill_refreshed
 from .remembered import drill_remembered
 from .retained import drill_retained
@@ -31,6 +33,7 @@ from .told_lines import drill_lines
 __all__ = ["DRILLS", "drill", "drills", "next_drill"]
 
 DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
+    "accumulated": drill_accumulated,
     "batch lives": drill_batch_lives,
     "batches": drill_batches,
     "blocks": drill_blocks,
@@ -46,6 +49,7 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "linked": drill_linked,
     "merged": drill_merged,
     "moved": drill_moved,
+    "queued": drill_queued,
     "refreshed": drill_refreshed,
     "remembered": drill_remembered,
     "retained": drill_retained,

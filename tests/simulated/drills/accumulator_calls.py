@@ -1,0 +1,160 @@
+"""The calls that give records to an accumulator, and where their records must be then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aioidem import errors
+from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
+from aioidem._engine.record_block import Columns, RecordBlock
+from aioidem._records import record_size_bound
+from aioidem.structs import DeliveryStatus
+
+from .accumulator_rows import TIMEOUT, TOPICS, AccumulatorRows
+from .placing import NOWHERE, SentRow, TopicRows, chosen_by_user
+
+__all__ = ["AccumulatorCalls"]
+
+_USERS_KEYS: Final = (
+    *(None, None, None, b"k", b"kk", b"number"),
+    *(b"no", b"far", b"text", b"float", b"end", b"end"),
+)
+
+
+class _Nobody:
+    """Is told outcomes; nobody asks for them here."""
+
+    def take(self, rows: Sequence[int], outcome: Outcome, place: int, /) -> None:
+        """Take the outcome of some records."""
+
+
+class AccumulatorCalls(AccumulatorRows):
+    """An accumulator that callers give records to."""
+
+    def _send(self) -> str | None:
+        """Make a call of one record, of a block, or of a batch of the caller's."""
+        dice, name = self._dice, self._dice.choice(TOPICS)
+        chosen = dice.choice((None, None, 0, 1, 3, None if self._users else 0))
+        match dice.randrange(4):
+            case 0 if not self._users or chosen is not None:
+                count = dice.choice((1, 2, 5, 30))
+                return self._append(name, self._block(count, chosen), self._it.append_block)
+            case 1:
+                group = RecordGroup(400)
+                singles = [self._single(chosen or 0, group) for _ in range(dice.choice((1, 3)))]
+            case _:
+                singles = [self._single(chosen, None)]
+        return next(
+            filter(None, (self._append(name, (each,), self._it.append) for each in singles)), None
+        )
+
+    def _key(self) -> bytes | None:
+        keys = _USERS_KEYS if self._users else (None, None, b"k", b"kk", b"kkkk")
+        return self._dice.choice(keys)
+
+    def _single(self, partition: int | None, group: RecordGroup | None) -> PendingRecord:
+        key, value = self._key(), bytes(self._dice.choice((5, 60, 200)))
+        size = record_size_bound(key, value, ())
+        return PendingRecord(key, value, (), 7, partition, size, group)
+
+    def _block(self, count: int, partition: int | None) -> tuple[PendingRecord, ...]:
+        """Return the records of a new block, and the block at the end."""
+        dice = self._dice
+        values = tuple(bytes(dice.choice((5, 60))) for _ in range(count))
+        keys = dice.choice((None, self._key(), tuple(self._key() for _ in range(count))))
+        block = RecordBlock(Columns(values, keys, (), 7), _Nobody(), partition)
+        return (*map(block.record, range(count)), block)
+
+    def _append(
+        self, name: str, made: tuple[PendingRecord, ...], append: Callable[..., None]
+    ) -> str | None:
+        """Queue a record, or the last of several objects: the block of the others."""
+        block = len(made) > 1
+        records = made[:-1] if block else made
+        deadline = self._now + TIMEOUT
+        rows = [
+            SentRow(
+                *(self._ordinal + number, record.key, record.partition, record.size, self._now),
+                *(deadline, self._generation),
+            )
+            for number, record in enumerate(records, 1)
+        ]
+        until = self._dice.choice((None, None, self._now + 2.0, self._now + 99.0))
+        metadata = self._bench.metadata
+        metadata.wanted = False
+        raised: BaseException | None = None
+        try:
+            append(name, made[-1], self._now, until)
+        except (errors.KafkaError, KeyboardInterrupt) as error:
+            raised = error
+        return self._appended(name, rows, until, raised, block=block)
+
+    def _appended(
+        self,
+        name: str,
+        rows: list[SentRow],
+        until: float | None,
+        raised: BaseException | None,
+        *,
+        block: bool,
+    ) -> str | None:
+        """Return what is wrong after a call; note where its records wait."""
+        if self._over is not None:
+            return _not_raised(raised, self._over)
+        self._ordinal += len(rows)
+        if self._bench.door.shut:
+            return _not_raised(raised, errors.IllegalOperation)
+        topic = self._topics[name]
+        wanted, topic.used = not topic.used, True
+        for row in rows:
+            row.asked = self._asked
+            limit = row.called_at + self._config.max_block if until is None else until
+            row.until = min(limit, row.deadline)
+        wrong = None
+        if topic.due:
+            topic.due += rows
+        elif topic.lacks(rows[0]):
+            topic.waiting += rows
+            wanted = True
+        else:
+            refusal = self._refusal(topic, rows[0])
+            if refusal is not None:
+                return _not_raised(raised, refusal)
+            wrong = self._place(name, rows, block=block)
+        if self._bench.metadata.wanted is not wanted:
+            wrong = wrong or f"metadata is wanted: {self._bench.metadata.wanted}"
+        return f"{raised!r} is raised" if raised is not None else wrong
+
+    def _refusal(self, topic: TopicRows, row: SentRow) -> type[BaseException] | None:
+        """Return what the user's partitioner makes of a record, if it chooses no partition."""
+        asked = self._users and row.partition is None
+        if asked and chosen_by_user(row.key, topic.choices) == NOWHERE:
+            return KeyboardInterrupt if row.key == b"end" else errors.RecordError
+        return None
+
+    def _place(self, name: str, rows: Sequence[SentRow], *, block: bool) -> str | None:
+        """Note which partitions records are in now; return what is wrong with that."""
+        landed = {
+            record.ordinal: partition
+            for (topic, partition), records in self._bench.queued()
+            if topic == name
+            for record in records
+        }
+        wrong = self._topics[name].misplaced(rows, landed, block=block, users=self._users)
+        for row in rows:
+            if row.ordinal not in landed:
+                return f"record {row.ordinal} is in no queue"
+            where = name, landed[row.ordinal]
+            self._queues.setdefault(where, []).append(row)
+            if row.generation < self._generation:
+                self._flushing.add(where)  # a flush waits for it already
+        return wrong
+
+
+def _not_raised(raised: BaseException | None, due: type[BaseException]) -> str | None:
+    """Return what is wrong with what a call has raised, which has queued nothing."""
+    status = getattr(raised, "status", DeliveryStatus.NOT_WRITTEN)
+    if type(raised) is not due or status is not DeliveryStatus.NOT_WRITTEN:
+        return f"{raised!r} is raised with status {status}, not {due.__name__}"
+    return None
