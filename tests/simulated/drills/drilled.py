@@ -15,6 +15,7 @@ from .batches import drill_batches
 from .blocks import drill_blocks
 from .codes import drill_codes
 from .coordinated import drill_coordinated
+from .counted import drill_counted
 from .discovered import drill_discovered
 from .identities import drill_identities
 from .led import drill_led
@@ -27,8 +28,10 @@ from .queued import drill_queued
 from .refreshed import drill_refreshed
 from .remembered import drill_remembered
 from .retained import drill_retained
+from .said import drill_said
 from .sizes import drill_sizes
 from .told_lines import drill_lines
+from .watched import drill_watched
 
 __all__ = ["DRILLS", "drill", "drills", "next_drill"]
 
@@ -40,6 +43,7 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "budget": drill_budget,
     "codes": drill_codes,
     "coordinated": drill_coordinated,
+    "counted": drill_counted,
     "discovered": drill_discovered,
     "distribution": drill_distribution,
     "identities": drill_identities,
@@ -53,7 +57,9 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "refreshed": drill_refreshed,
     "remembered": drill_remembered,
     "retained": drill_retained,
+    "said": drill_said,
     "sizes": drill_sizes,
+    "watched": drill_watched,
 }
 """All drills by name. Each is given random numbers, and yields what is wrong, in words."""
 
