@@ -10,6 +10,7 @@ from random import Random
 from typing import Final
 
 from .accumulated import drill_accumulated
+from .answered import drill_answered
 from .batch_lives import drill_batch_lives
 from .batches import drill_batches
 from .blocks import drill_blocks
@@ -17,10 +18,13 @@ from .codes import drill_codes
 from .coordinated import drill_coordinated
 from .counted import drill_counted
 from .discovered import drill_discovered
+from .doubted import drill_doubted
 from .identities import drill_identities
+from .late import drill_late
 from .led import drill_led
 from .life_cycles import drill_life_cycles
 from .linked import drill_linked
+from .many_partitions import drill_many_partitions
 from .merged import drill_merged
 from .moved import drill_moved
 from .parts import drill_budget, drill_distribution
@@ -29,6 +33,7 @@ from .refreshed import drill_refreshed
 from .remembered import drill_remembered
 from .retained import drill_retained
 from .said import drill_said
+from .sending import drill_sending
 from .sizes import drill_sizes
 from .told_lines import drill_lines
 from .watched import drill_watched
@@ -37,6 +42,7 @@ __all__ = ["DRILLS", "drill", "drills", "next_drill"]
 
 DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "accumulated": drill_accumulated,
+    "answered": drill_answered,
     "batch lives": drill_batch_lives,
     "batches": drill_batches,
     "blocks": drill_blocks,
@@ -46,11 +52,14 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "counted": drill_counted,
     "discovered": drill_discovered,
     "distribution": drill_distribution,
+    "doubted": drill_doubted,
     "identities": drill_identities,
+    "late": drill_late,
     "led": drill_led,
     "life cycles": drill_life_cycles,
     "lines": drill_lines,
     "linked": drill_linked,
+    "many partitions": drill_many_partitions,
     "merged": drill_merged,
     "moved": drill_moved,
     "queued": drill_queued,
@@ -58,6 +67,7 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "remembered": drill_remembered,
     "retained": drill_retained,
     "said": drill_said,
+    "sending": drill_sending,
     "sizes": drill_sizes,
     "watched": drill_watched,
 }
