@@ -27,7 +27,7 @@ from typing import Final
 
 from .applying import Unfit
 from .fresh import fresh_runs
-from .judges import FOLDERS, Job, simulation_runs
+from .judges import FOLDERS, Job, drill_runs, simulation_runs
 from .operators import Mutant
 from .reach import Reach, Run
 from .results import Result, Results, report
@@ -224,10 +224,11 @@ class _Judging:
             own.close()
 
     def _simulation(self, mutant: Mutant) -> Job:
-        """Return the simulation's runs: those that execute the place, and then further seeds."""
+        """Return the simulation's runs: drills, seeds that execute the place, and further seeds."""
         traced = self._job([_SIMULATION], mutant, lambda run: self.order[run.name])
         fresh = fresh_runs([name for name, _ in traced.runs])
-        return Job([*traced.runs, *fresh], self.asked.seconds + self.asked.soak)
+        runs = [*drill_runs(), *traced.runs, *fresh]
+        return Job(runs, self.asked.seconds + self.asked.soak)
 
     def _job(self, groups: Sequence[str], mutant: Mutant, key: Callable[[Run], float]) -> Job:
         runs = sorted(self.reach.runs(groups, mutant.place), key=key)

@@ -27,6 +27,7 @@ __all__ = [
     "Verdict",
     "bound",
     "cpu_seconds",
+    "drill_runs",
     "forked",
     "judge",
     "perform",
@@ -57,7 +58,9 @@ DRILLS: Final = "drills"
 """The mix of the runs that drive parts of the engine by themselves, all parts in each run."""
 
 _DRILLED: Final = 60
-"""How many of these runs are tried, before all others: they take 0.1 s each."""
+"""How many of these runs are tried, before all others. What they execute is not traced."""
+
+_DRILL_SECONDS: Final = 0.1
 
 _SEEDS: Final = {
     "profiles": 80,
@@ -102,9 +105,8 @@ class Job(NamedTuple):
 def simulation_runs() -> list[str]:
     """Return the names of all seeds and spaces, in the order in which they are tried.
 
-    The drills come first, because they are quick. Then comes the corpus: its seeds take the rows
-    and branches that few others take. The spaces are those of the everyday tests, with as many
-    faults.
+    The corpus comes first: its seeds take the rows and branches that few others take. The spaces
+    are those of the everyday tests, with as many faults.
     """
     from tests.exploration.spaces import EVERYDAY, SPACES
     from tests.simulated.corpus import seeds_of
@@ -119,13 +121,17 @@ def simulation_runs() -> list[str]:
     ]
     spaces = [f"space {name}" for name in SPACES]
     return [
-        *(f"{DRILLS} {seed}" for seed in range(_DRILLED)),
         *corpus[:_FIRST],
         *spaces,
         *corpus[_FIRST:],
         f"{WHOLE}space {EVERYDAY}",
         *_by_turns(others),
     ]
+
+
+def drill_runs() -> list[tuple[str, float]]:
+    """Return the runs that drive parts by themselves, and the CPU time that each takes, about."""
+    return [(f"{DRILLS} {seed}", _DRILL_SECONDS) for seed in range(_DRILLED)]
 
 
 def _by_turns(names: Iterable[Iterable[str]]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .applying import Functions, Unfit
-from .judges import Job, forked, judge
+from .judges import Job, drill_runs, forked, judge
 from .operators import Mutant
 from .sources import ROOT, all_mutants
 from .worker import Worker
@@ -55,6 +55,14 @@ def test_a_mutant_that_no_test_notices_survives(worker: Worker, mutants: dict[st
     verdict = worker.judge(removed, _job(name))
     assert not verdict.killed
     assert verdict.how == "all of 1 runs"
+
+
+def test_a_drill_notices_at_once(worker: Worker, mutants: dict[str, Mutant]) -> None:
+    """No seed is needed for a part that has a drill of its own."""
+    removed = _mutant(mutants, "removed `self._samples.append")
+    verdict = worker.judge(removed, Job(drill_runs(), 20.0))
+    assert verdict.killed
+    assert "drill 'linked'" in verdict.how
 
 
 def test_a_seed_and_a_space_are_runs_too(worker: Worker, mutants: dict[str, Mutant]) -> None:
