@@ -69,6 +69,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4803206, id="a late copy of what was removed, and forgotten with it"),
         pytest.param(4871903, id="an answer from before a newer leader epoch names no window"),
         pytest.param(4879826, id="what is in doubt in an old cluster is behind nothing there"),
+        pytest.param(4895461, id="an answer counts when it is decoded, not when it has come"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],
 )
@@ -100,6 +101,7 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5284506, id="a page is asked for though what was in doubt has ended"),
         pytest.param(5297194, id="an answer to Produce that says that there is no session"),
         pytest.param(5376921, id="a time that is derived from a deadline is rounded"),
+        pytest.param(5405340, id="a refusal where another client has the id is no loss"),
         pytest.param(260, id="the size of a batch that was given up is refused all the same"),
     ],
 )

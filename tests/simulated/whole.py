@@ -37,6 +37,7 @@ from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
+from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.settlement import Settlement
 from aioidem._errors.local import RecordOutcome
 from aioidem._network.threads import Threads
@@ -381,6 +382,8 @@ class _TapSender(LineTap):
         self.settled.at_once = whole.schedule.at_once[0]
         core.accumulator.drafts.at_once = 3  # on every machine
         self._whole = whole
+        # By connection: the frame that is being decoded in a thread.
+        self._decoding: dict[int, bytes] = {}
         self._thread_times = random.Random(whole.schedule.seed ^ 0x7EAD)
         self._reading = _LoopThreads(whole)
 
@@ -446,11 +449,26 @@ class _TapSender(LineTap):
         read: Callable[[bytes], Any],
         frame: bytes,
     ) -> None:
-        def received(payload: bytes) -> Any:
-            self._whole.watch.received(channel.link_id, payload)
-            return read(payload)
+        self._decoding[channel.link_id] = frame
+        await super()._on_long_frame(channel, step, read, frame)
 
-        await super()._on_long_frame(channel, step, received, frame)
+    def _arrive(self, link_id: int) -> None:
+        """Show the judges a frame that was decoded in a thread, when the engine is told of it."""
+        frame = self._decoding.pop(link_id, None)
+        if frame is not None:
+            self._whole.watch.received(link_id, frame)
+
+    def _answered(
+        self, step: steps.Request, answer: Any, merge: MetadataMerge | None = None
+    ) -> None:
+        self._arrive(step.link_id)
+        super()._answered(step, answer, merge)
+
+    def _undecodable(
+        self, channel: _Channel, step: steps.Request, error: errors.ProtocolError
+    ) -> None:
+        self._arrive(channel.link_id)
+        super()._undecodable(channel, step, error)
 
     def _close(self, link_id: int, reason: str) -> None:
         self._whole.watch.lost(link_id)

@@ -229,6 +229,8 @@ class World:
         self.strangers: dict[ValueId, Row] = {}
         self.strange_names = count()
         # When the producer learned that its topic was recreated.
+        # Whether another client was seen to write under the producer's id.
+        self._shared = False
         self._recreated_at: float | None = None
         # In the profile "sprint": when the client had a connection to broker `_SPRINT_LEADER` again
         # for the first time after the last incident (`note_sent`); None if that has not happened.
@@ -868,6 +870,7 @@ class World:
         self.trace(f"event: {event}")
         if "was deleted and recreated" in event:
             self._recreated_at = self.now
+        self._shared |= "another client writes under this producer's id" in event
         self.result.convictions += "was seen to deduplicate" in event
         moved = MOVED.match(event)
         if moved is not None and self.config.on_cluster_change == "continue":
@@ -1089,12 +1092,13 @@ class World:
         """Return a violation for each proved loss that the producer should have reported.
 
         With `in_doubt="resend"` it may resend under new numbers because it may be forgotten, before
-        it has found out whether there is a gap.
+        it has found out whether there is a gap. A producer whose id another client uses takes a
+        refusal for that client's doing.
         """
         losses, schedule = self.monitor.unreported_losses(), self.schedule
         if schedule.resends_backwards:
             return []
-        if schedule.ages_records and self.config.in_doubt == "resend":
+        if self._shared or (schedule.ages_records and self.config.in_doubt == "resend"):
             return [loss for loss in losses if "over a gap" not in loss.detail]
         return losses
 

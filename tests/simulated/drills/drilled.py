@@ -11,6 +11,7 @@ from typing import Final
 
 from .accumulated import drill_accumulated
 from .answered import drill_answered
+from .asked import drill_asked
 from .batch_lives import drill_batch_lives
 from .batches import drill_batches
 from .blocks import drill_blocks
@@ -28,9 +29,11 @@ from .many_partitions import drill_many_partitions
 from .merged import drill_merged
 from .moved import drill_moved
 from .parts import drill_budget, drill_distribution
+from .produced import drill_produced
 from .queued import drill_queued
 from .refreshed import drill_refreshed
 from .remembered import drill_remembered
+from .resolved import drill_resolved
 from .retained import drill_retained
 from .said import drill_said
 from .sending import drill_sending
@@ -43,6 +46,7 @@ __all__ = ["DRILLS", "drill", "drills", "next_drill"]
 DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "accumulated": drill_accumulated,
     "answered": drill_answered,
+    "asked": drill_asked,
     "batch lives": drill_batch_lives,
     "batches": drill_batches,
     "blocks": drill_blocks,
@@ -62,9 +66,11 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "many partitions": drill_many_partitions,
     "merged": drill_merged,
     "moved": drill_moved,
+    "produced": drill_produced,
     "queued": drill_queued,
     "refreshed": drill_refreshed,
     "remembered": drill_remembered,
+    "resolved": drill_resolved,
     "retained": drill_retained,
     "said": drill_said,
     "sending": drill_sending,
