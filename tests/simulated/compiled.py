@@ -7,8 +7,7 @@ time. N seeds of each mix are run in both forms, and the exit status is 1 if a r
 copy. To replay a seed that fails there, run the command that is printed in the tree itself.
 
 Transactions are not run in this form: mypyc leaves out the `from` of `raise ... from`, and their
-judge looks at what an error comes from. Nor are drills, which give parts of the engine stand-ins
-for others: compiled code checks types.
+judge looks at what an error comes from.
 
 The library is not delivered in this form, so what a compiled soak says of it rests on the
 comparison. Rows of the engine's tables are not counted: compiled code calls what `rows` replaces.

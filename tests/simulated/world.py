@@ -72,7 +72,6 @@ from .broker_changes import (
 )
 from .credentials import Credentials
 from .deadlines import Deadlines
-from .drills.drilled import next_drill
 from .faults import Injector
 from .flushes import Flushes
 from .frame_watch import FrameWatch
@@ -83,7 +82,6 @@ from .partitioner import Partitioner
 from .progress import Progress
 from .reasons import Reasons, lost_place
 from .removed import RemovedBatches, whole_log
-from .rows import is_compiled
 from .schedule import Call, Schedule
 from .sim_connection import SimConnection
 from .sim_core import SimCore
@@ -1032,8 +1030,6 @@ class World:
         result.violations += self.missing.violations()
         if self.observed is not None:
             self.observed.over()
-        for what in () if is_compiled() else next_drill(schedule.seed):
-            self.report(Anomaly.MISCOUNTED, what)
         result.violations += core.numbers.judge(self.now)
         rows = self.rows.values()
         early = unresolved_while(self.injector.forgets_early, rows)

@@ -1,4 +1,4 @@
-"""The list of all drills, and which of them a seed runs.
+"""The list of all drills.
 
 `python -m tests.simulated.drills --seeds N [--from K]` runs all drills of some seeds.
 """
@@ -41,7 +41,7 @@ from .sizes import drill_sizes
 from .told_lines import drill_lines
 from .watched import drill_watched
 
-__all__ = ["DRILLS", "drill", "drills", "next_drill"]
+__all__ = ["DRILLS", "drill", "drills"]
 
 DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "accumulated": drill_accumulated,
@@ -90,8 +90,3 @@ def drills(seed: int) -> Iterator[str]:
     """Yield what is wrong in all drills of a seed."""
     for name in DRILLS:
         yield from drill(name, seed)
-
-
-def next_drill(seed: int) -> Iterator[str]:
-    """Yield what is wrong in the drill whose turn it is: seeds that follow one another run all."""
-    yield from drill([*DRILLS][seed % len(DRILLS)], seed)
