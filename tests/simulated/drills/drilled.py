@@ -39,6 +39,7 @@ from .said import drill_said
 from .sending import drill_sending
 from .sizes import drill_sizes
 from .told_lines import drill_lines
+from .turned import drill_turned
 from .watched import drill_watched
 
 __all__ = ["DRILLS", "drill", "drills"]
@@ -75,6 +76,7 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "said": drill_said,
     "sending": drill_sending,
     "sizes": drill_sizes,
+    "turned": drill_turned,
     "watched": drill_watched,
 }
 """All drills by name. Each is given random numbers, and yields what is wrong, in words."""
