@@ -37,6 +37,7 @@ from .resolved import drill_resolved
 from .retained import drill_retained
 from .said import drill_said
 from .sending import drill_sending
+from .sent import drill_sent
 from .sizes import drill_sizes
 from .told_lines import drill_lines
 from .turned import drill_turned
@@ -75,6 +76,7 @@ DRILLS: Final[dict[str, Callable[[Random], Iterator[str]]]] = {
     "retained": drill_retained,
     "said": drill_said,
     "sending": drill_sending,
+    "sent": drill_sent,
     "sizes": drill_sizes,
     "turned": drill_turned,
     "watched": drill_watched,
