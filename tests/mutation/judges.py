@@ -57,7 +57,7 @@ WHOLE: Final = "whole "
 DRILLS: Final = "drills"
 """The mix of the runs that drive parts of the engine by themselves, all parts in each run."""
 
-_DRILLED: Final = 60
+_DRILLED: Final = 200
 """How many of these runs are tried, before all others. What they execute is not traced."""
 
 _DRILL_SECONDS: Final = 0.1
