@@ -239,9 +239,10 @@ class _ClusterDrill(ClusterBench):
         if topic is None or not topic.known:
             return
         ledger = self._parts.partitions.state(name, 0).ledger
-        ledger.adopt(self._identity)
-        ledger.take(1)
-        self._numbered[name] = self._identity
+        if name not in self._doubted:  # a partition with a batch in doubt keeps its identity
+            ledger.adopt(self._identity)
+            ledger.take(1)
+            self._numbered[name] = self._identity
         if self._plain == 0 and self._identity.epoch == 1 and name not in self._doubted:
             self._doubted.add(name)
             state, batch = self._parts.partitions.state(name, 0), whole_batch(self._identity, 0, 0)

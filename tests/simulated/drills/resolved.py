@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
+from aioidem._engine.batch import BatchState
 from aioidem._engine.links import Link
 from aioidem._engine.recovery import Rung
 from aioidem._engine.requests import RequestKind
@@ -256,6 +257,8 @@ class _DoubtDrill(LogBench):
         identity = state.ledger.identity
         if not asking or not doubted or identity is None:
             return None
+        if any(batch.state is not BatchState.WAITING for batch in doubted):
+            return None  # one was given another identity, and is sent, not probed
         hinted = not code and 7 in last and epoch == identity.epoch
         first = named if hinted else doubted[-1]
         probe = state.recovery.next_probe(state.batches.unresolved, self._now)

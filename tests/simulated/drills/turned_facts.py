@@ -60,6 +60,7 @@ class Facts:
     def lost(self, number: int, error: Exception | None) -> None:
         """Note that a connection has ended, and look at what the engine has noted."""
         core = self._pair.core
+        self._newest = max(self._newest, number)
         self.expect("a lost connection", number in core.connections.links, expected=False)
         self.expect("metadata wanted after a loss", core.metadata.wanted, expected=True)
         if not isinstance(error, errors.AuthenticationFailedError):
@@ -73,7 +74,7 @@ class Facts:
     def renewed(self) -> None:
         """Note that the next connections use other credentials."""
         self._refusals = 0
-        self._first_to_count = self._newest + 1
+        self._first_to_count = max([self._newest, *self._pair.links]) + 1
 
     def answered(self, step: steps.Request, answer: Any) -> None:
         """Note what an answer says."""
