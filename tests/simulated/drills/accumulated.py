@@ -1,8 +1,8 @@
-"""The drill of the accumulator: where records wait until they are sent, and how they end before.
+"""The drill of the accumulator: where records wait to be sent, and how they may end before that.
 
 A run has few topics, whose partitions are known nearly at once. Here topics are unknown for long,
 lack partitions, grow, lose leaders, are recreated, and move to another cluster, while a user's
-partitioner fails and flushes begin. What is drained from the partitions is judged by `drained`.
+partitioner fails and flushes begin. `drained` judges which batches are made of the records.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from aioidem.structs import DeliveryStatus
 
 from .accumulator_calls import AccumulatorCalls
 from .accumulator_rows import TOPICS
+from .comparing import differs, unequal
 from .drained import drill_drained
 from .placing import NOWHERE, SentRow
-from .queue_rows import unequal
 
 __all__ = ["drill_accumulated"]
 
 _STEPS: Final = 33
-_NOT_FOUND: Final = 3
-_FORBIDDEN: Final = 29
+_UNKNOWN_TOPIC: Final = 3
+_UNAUTHORIZED: Final = 29
+"""The error codes UNKNOWN_TOPIC_OR_PARTITION and TOPIC_AUTHORIZATION_FAILED."""
 
 _Item = tuple[int, RecordGroup | None]
-"""How many records an item that waits has, and whether they belong to a block or a group."""
+"""Something that waits for a partition: how many records it has, and their group.
+
+The group is `BLOCK` for a block, that of the caller's batch, or None for a single record.
+"""
 
 
 def drill_accumulated(dice: Random) -> Iterator[str]:
@@ -52,7 +56,7 @@ def drill_accumulated(dice: Random) -> Iterator[str]:
 
 
 class _Drill(AccumulatorCalls):
-    """An accumulator, to which all happens that happens to one before records are sent."""
+    """An accumulator, and everything that can happen to it before its records are sent."""
 
     def __init__(self, dice: Random) -> None:
         super().__init__(dice)
@@ -73,8 +77,8 @@ class _Drill(AccumulatorCalls):
         topic = self._topics[name]
         if dice.random() < 0.3 and not topic.leaders:
             if topic.used:
-                topic.error_code = dice.choice((0, _NOT_FOUND))
-                self._it.topics[name].describe(topic.error_code, told_by=None)
+                topic.error_code = dice.choice((0, _UNKNOWN_TOPIC))
+                self._accumulator.topics[name].describe(topic.error_code, told_by=None)
             return None
         count = max(len(topic.leaders), dice.choice((1, 3, 4)))
         return self._learn(name, [dice.choice((-1, 1, 1, 2)) for _ in range(count)])
@@ -85,8 +89,8 @@ class _Drill(AccumulatorCalls):
         self._bench.describe(name, leaders, recreated=recreated)
         topic.leaders, topic.error_code = leaders, 0
         if topic.used:
-            topic.told_by = self._asked
-            self._it.topics[name].describe(0, told_by=self._asked)
+            topic.told_by = self._metadata_requests
+            self._accumulator.topics[name].describe(0, told_by=self._metadata_requests)
             if recreated:
                 self._recreated(name)
         for each in self._topics.values():
@@ -94,14 +98,15 @@ class _Drill(AccumulatorCalls):
                 if each.waiting:
                     self._waited += self._now - each.waiting[0].called_at
                 each.waiting, each.due = [], each.waiting + each.due
-        self._it.assigned_at_once = 0
-        self._it.assign_known(self._now)
+        self._accumulator.assigned_at_once = 0
+        self._accumulator.assign_known(self._now)
         return self.difference() or self._assign()
 
     def _assign(self) -> str | None:
         """Let the first records that are due get a partition, and return what is wrong."""
-        it, metadata = self._it, self._bench.metadata
-        it.assigned_at_once, metadata.wanted = self._most, False
+        it, metadata = self._accumulator, self._bench.metadata
+        it.assigned_at_once, metadata.wanted = self._at_once, False
+        # What of this is missing afterwards was taken: placed, set to wait again, or ended.
         before = {
             name: [(each.record.count, each.record.group) for each in state.unassigned.due]
             for name, state in it.topics.items()
@@ -125,11 +130,13 @@ class _Drill(AccumulatorCalls):
                     return wrong
                 wanted = wanted or rows[0] in topic.waiting
                 ends += bool(self._refusal(topic, rows[0]) is KeyboardInterrupt)
+        # A KeyboardInterrupt of the user's partitioner is raised at once, so there is one at most.
+        enough = ended or self._is_enough(before, taken)
         pairs: dict[str, tuple[object, object]] = {
             "metadata is wanted": (metadata.wanted, wanted),
-            "the program ends": (ended, ends > 0),
-            "ends": (ends <= 1, True),
-            "enough": (ended or self._is_enough(before, taken), True),
+            "KeyboardInterrupt is raised": (ended, ends > 0),
+            "no record is assigned after a KeyboardInterrupt": (ends <= 1, True),
+            f"as many records as allowed ({self._at_once}) are assigned": (enough, True),
         }
         return unequal(pairs)
 
@@ -148,7 +155,10 @@ class _Drill(AccumulatorCalls):
         return self._place(name, rows, block=block)
 
     def _is_enough(self, before: dict[str, list[_Item]], taken: dict[str, list[_Item]]) -> bool:
-        """Return whether as many records were taken as may be: blocks and groups as a whole."""
+        """Return whether no more and no fewer records were taken than `assigned_at_once` allows.
+
+        Blocks and groups are taken as a whole, so the last one may exceed it.
+        """
         count = sum(number for number, _ in chain(*taken.values()))
         for name, items in taken.items():
             group = items[-1][1] if items else None
@@ -156,12 +166,13 @@ class _Drill(AccumulatorCalls):
             if group not in (None, BLOCK) and following == [group]:
                 return False
         everything = count == sum(number for number, _ in chain(*before.values()))
-        just = [count - _last(items) < self._most for items in taken.values() if items]
-        return (everything or count >= self._most) and (any(just) or not just)
+        just = [count - _size_of_last(items) < self._at_once for items in taken.values() if items]
+        return (everything or count >= self._at_once) and (any(just) or not just)
 
     def _ask(self) -> str | None:
+        """Send a Metadata request."""
         self._bench.metadata.sent()
-        self._asked += 1
+        self._metadata_requests += 1
         return None
 
     def _recreate(self) -> str | None:
@@ -175,7 +186,7 @@ class _Drill(AccumulatorCalls):
         """Let the accumulator know that a topic was recreated; its records may all wait again."""
         topic = self._topics[name]
         states = self._bench.partitions.of(name)
-        self._it.recreate(name)
+        self._accumulator.recreate(name)
         if all(state.partition < len(topic.leaders) for state in states):
             for where in [each for each in self._queues if each[0] == name]:
                 self._flushing.discard(where)
@@ -190,14 +201,14 @@ class _Drill(AccumulatorCalls):
         topic.due = []
 
     def _move(self) -> str | None:
-        """Move to another cluster, with all records; none of them was ever sent."""
+        """Move to another cluster perhaps, with all records; none of them was ever sent."""
         if self._dice.random() < 0.5:
             return None
         bench = self._bench
-        unwritten = self._it.take_unwritten()
+        unwritten = self._accumulator.take_unwritten()
         bench.cluster.forget("another")
         bench.partitions.forget_cluster(errors.ClusterChangedError("moved"))
-        self._it.carry(unwritten, self._now)
+        self._accumulator.carry(unwritten, self._now)
         for name, topic in self._topics.items():
             topic.leaders, topic.told_by, topic.error_code = [], 0, 0
             queued = [
@@ -210,7 +221,7 @@ class _Drill(AccumulatorCalls):
                 row.until = row.deadline
             rows = sorted(queued + topic.waiting + topic.due, key=lambda row: row.ordinal)
             for row in rows:
-                row.asked = self._asked
+                row.asked = self._metadata_requests
                 if row.until < row.deadline:  # it had no partition in any cluster
                     row.until = min(self._now + self._config.max_block, row.deadline)
             topic.waiting, topic.due = rows, []
@@ -219,14 +230,14 @@ class _Drill(AccumulatorCalls):
     # -- what ends records
 
     def _flush(self) -> str | None:
-        closed = self._it.begin_flush()
+        closed = self._accumulator.begin_flush()
         self._generation += 1
         self._flushing = set(self._queues)
-        return None if closed == self._generation - 1 else f"a flush waits for generation {closed}"
+        return differs("the last generation that a flush waits for", closed, self._generation - 1)
 
     def _expire(self) -> str | None:
         self._now += self._dice.choice((0.0, 0.5, 2.0, 4.0, 30.0))
-        self._it.expire(self._now)
+        self._accumulator.expire(self._now)
         for where in list(self._queues):
             late = [row for row in self._queues[where] if row.deadline <= self._now]
             self._settle(where, late, errors.DeliveryTimeoutError)
@@ -242,32 +253,42 @@ class _Drill(AccumulatorCalls):
             elif topic.error_code:
                 error = type(errors.broker_error(topic.error_code))
             self._settle((name, NOWHERE), late, error)
-        left = {state.name for state in self._it.unplaced}
-        return unequal({"unplaced": (left, {name for name, _ in self._unplaced()})})
+        left = {state.name for state in self._accumulator.unplaced}
+        return unequal(
+            {
+                "topics with records without a partition": (
+                    left,
+                    {name for name, _ in self._unplaced()},
+                )
+            }
+        )
 
     def _refuse(self) -> str | None:
         """Let the cluster refuse a topic for good."""
         name = self._dice.choice(TOPICS)
         topic = self._topics[name]
         if topic.used and self._dice.random() < 0.5:
-            topic.error_code = _FORBIDDEN
-            self._it.topics[name].describe(_FORBIDDEN, told_by=None)
-            self._it.refuse_topic(self._it.topics[name])
+            topic.error_code = _UNAUTHORIZED
+            self._accumulator.topics[name].describe(_UNAUTHORIZED, told_by=None)
+            self._accumulator.refuse_topic(self._accumulator.topics[name])
             self._settle_unplaced(errors.TopicAuthorizationFailedError, name)
         return None
 
     def _abandon(self) -> str | None:
+        """End all records with an error perhaps, as the end of the producer or an abort does."""
         if self._dice.random() < 0.6:
             return None
         error = errors.KafkaConnectionError("gone")
         if self._dice.random() < 0.5:
-            self._it.abandon(error)
+            self._accumulator.abandon(error)
         else:
-            self._it.abort(error, None)
+            self._accumulator.abort(error, None)
         for where in list(self._queues):
             self._settle(where, self._take_queue(where), errors.KafkaConnectionError)
         self._settle_unplaced(errors.KafkaConnectionError, *self._topics)
-        return unequal({"unplaced": (dict(self._it.unplaced), {})})
+        return unequal(
+            {"topics with records without a partition": (dict(self._accumulator.unplaced), {})}
+        )
 
     def _toggle(self) -> str | None:
         """Open a transaction, or end it, and make some calls."""
@@ -280,32 +301,32 @@ class _Drill(AccumulatorCalls):
         """Let an error end the producer, or bring it back."""
         effects = self._bench.effects
         if effects.fatal_error is not None:
-            effects.fatal_error = self._over = None
+            effects.fatal_error = self._ended_by = None
         else:
             error = errors.ProducerFenced("fenced", status=DeliveryStatus.UNKNOWN)
-            effects.fatal_error, self._over = error, errors.ProducerFenced
+            effects.fatal_error, self._ended_by = error, errors.ProducerFenced
         return None
 
     def close(self) -> str | None:
-        """Close the accumulator for good, and return what is wrong if it takes records yet."""
+        """Close the accumulator for good, and return what is wrong if it still takes records."""
         for name in TOPICS:
             keyless = self._single(None, None)
             keyless.key = None
-            wrong = self._append(name, (keyless,), self._it.append)
+            wrong = self._append(name, [keyless], keyless, self._accumulator.append)
             if wrong is not None:
                 return wrong
-        self._it.close()
-        if self._over is None:
-            self._over = errors.ProducerClosed
+        self._accumulator.close()
+        if self._ended_by is None:
+            self._ended_by = errors.ProducerClosed
         record = self._single(None, None)
         record.key = None
-        if any(self._it.appender.append(name, record, self._now) for name in TOPICS):
-            return "a record is queued"
+        if any(self._accumulator.appender.append(name, record, self._now) for name in TOPICS):
+            return "a record without a key is queued, expected none"
         return self._send() or self._send() or self.difference()
 
 
-def _last(items: Sequence[_Item]) -> int:
-    """Return the number of records of the last block or group, or 1."""
+def _size_of_last(items: Sequence[_Item]) -> int:
+    """Return how many records the last block or group has; 1 for a single record."""
     count, group = items[-1]
     if group is None or group is BLOCK:
         return count

@@ -30,9 +30,9 @@ class Door(NoTransactions):
     """Transactions that are open, and may send, when the drill says so.
 
     Attributes:
-        shut: Whether no transaction is open.
-        holds: Whether batches may not be sent.
-        kept: The partitions that are not in the transaction yet.
+        shut: Whether no transaction is open, so that calls are refused.
+        holds: Whether no batch may be sent.
+        kept: The partitions that are not in the transaction yet, so that their batches wait.
     """
 
     def __init__(self, identity: IdentityLedger, backoff: Backoff) -> None:

@@ -1,4 +1,4 @@
-"""The calls that give records to an accumulator, and where their records must be then."""
+"""The calls that give records to an accumulator, and where their records must be after a call."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from aioidem._records import record_size_bound
 from aioidem.structs import DeliveryStatus
 
 from .accumulator_rows import TIMEOUT, TOPICS, AccumulatorRows
+from .comparing import differs
 from .placing import NOWHERE, SentRow, TopicRows, chosen_by_user
 
 __all__ = ["AccumulatorCalls"]
@@ -20,13 +21,14 @@ _USERS_KEYS: Final = (
     *(None, None, None, b"k", b"kk", b"number"),
     *(b"no", b"far", b"text", b"float", b"end", b"end"),
 )
+"""Keys where a user's partitioner chooses; with those of the second line it fails."""
 
 
 class _Nobody:
-    """Is told outcomes; nobody asks for them here."""
+    """The receiver of a block's outcomes; here they are taken from the accumulator instead."""
 
     def take(self, rows: Sequence[int], outcome: Outcome, place: int, /) -> None:
-        """Take the outcome of some records."""
+        """Ignore the outcome of some records."""
 
 
 class AccumulatorCalls(AccumulatorRows):
@@ -35,22 +37,23 @@ class AccumulatorCalls(AccumulatorRows):
     def _send(self) -> str | None:
         """Make a call of one record, of a block, or of a batch of the caller's."""
         dice, name = self._dice, self._dice.choice(TOPICS)
-        chosen = dice.choice((None, None, 0, 1, 3, None if self._users else 0))
+        chosen = dice.choice((None, None, 0, 1, 3, None if self._user_chooses else 0))
         match dice.randrange(4):
-            case 0 if not self._users or chosen is not None:
+            case 0 if not self._user_chooses or chosen is not None:
                 count = dice.choice((1, 2, 5, 30))
-                return self._append(name, self._block(count, chosen), self._it.append_block)
+                records, block = self._block(count, chosen)
+                return self._append(name, records, block, self._accumulator.append_block)
             case 1:
                 group = RecordGroup(400)
                 singles = [self._single(chosen or 0, group) for _ in range(dice.choice((1, 3)))]
             case _:
                 singles = [self._single(chosen, None)]
-        return next(
-            filter(None, (self._append(name, (each,), self._it.append) for each in singles)), None
-        )
+        append = self._accumulator.append
+        found = (self._append(name, [each], each, append) for each in singles)
+        return next((wrong for wrong in found if wrong is not None), None)
 
     def _key(self) -> bytes | None:
-        keys = _USERS_KEYS if self._users else (None, None, b"k", b"kk", b"kkkk")
+        keys = _USERS_KEYS if self._user_chooses else (None, None, b"k", b"kk", b"kkkk")
         return self._dice.choice(keys)
 
     def _single(self, partition: int | None, group: RecordGroup | None) -> PendingRecord:
@@ -58,20 +61,29 @@ class AccumulatorCalls(AccumulatorRows):
         size = record_size_bound(key, value, ())
         return PendingRecord(key, value, (), 7, partition, size, group)
 
-    def _block(self, count: int, partition: int | None) -> tuple[PendingRecord, ...]:
-        """Return the records of a new block, and the block at the end."""
+    def _block(self, count: int, partition: int | None) -> tuple[list[PendingRecord], RecordBlock]:
+        """Return the records of a new block one by one, and the block."""
         dice = self._dice
         values = tuple(bytes(dice.choice((5, 60))) for _ in range(count))
         keys = dice.choice((None, self._key(), tuple(self._key() for _ in range(count))))
         block = RecordBlock(Columns(values, keys, (), 7), _Nobody(), partition)
-        return (*map(block.record, range(count)), block)
+        return [block.record(index) for index in range(count)], block
 
     def _append(
-        self, name: str, made: tuple[PendingRecord, ...], append: Callable[..., None]
+        self,
+        name: str,
+        records: Sequence[PendingRecord],
+        item: PendingRecord,
+        append: Callable[..., None],
     ) -> str | None:
-        """Queue a record, or the last of several objects: the block of the others."""
-        block = len(made) > 1
-        records = made[:-1] if block else made
+        """Append an item to a topic, and return what is wrong then.
+
+        Args:
+            name: The topic.
+            records: The records of the item, one by one.
+            item: A single record, or a block.
+            append: The accumulator's method for it.
+        """
         deadline = self._now + TIMEOUT
         rows = [
             SentRow(
@@ -85,9 +97,10 @@ class AccumulatorCalls(AccumulatorRows):
         metadata.wanted = False
         raised: BaseException | None = None
         try:
-            append(name, made[-1], self._now, until)
+            append(name, item, self._now, until)
         except (errors.KafkaError, KeyboardInterrupt) as error:
             raised = error
+        block = isinstance(item, RecordBlock)
         return self._appended(name, rows, until, raised, block=block)
 
     def _appended(
@@ -100,15 +113,15 @@ class AccumulatorCalls(AccumulatorRows):
         block: bool,
     ) -> str | None:
         """Return what is wrong after a call; note where its records wait."""
-        if self._over is not None:
-            return _not_raised(raised, self._over)
+        if self._ended_by is not None:
+            return _not_raised(raised, self._ended_by)
         self._ordinal += len(rows)
         if self._bench.door.shut:
             return _not_raised(raised, errors.IllegalOperation)
         topic = self._topics[name]
         wanted, topic.used = not topic.used, True
         for row in rows:
-            row.asked = self._asked
+            row.asked = self._metadata_requests
             limit = row.called_at + self._config.max_block if until is None else until
             row.until = min(limit, row.deadline)
         wrong = None
@@ -122,13 +135,12 @@ class AccumulatorCalls(AccumulatorRows):
             if refusal is not None:
                 return _not_raised(raised, refusal)
             wrong = self._place(name, rows, block=block)
-        if self._bench.metadata.wanted is not wanted:
-            wrong = wrong or f"metadata is wanted: {self._bench.metadata.wanted}"
-        return f"{raised!r} is raised" if raised is not None else wrong
+        wrong = wrong or differs("metadata is wanted", self._bench.metadata.wanted, wanted)
+        return differs("raised by the call", raised, None) or wrong
 
     def _refusal(self, topic: TopicRows, row: SentRow) -> type[BaseException] | None:
-        """Return what the user's partitioner makes of a record, if it chooses no partition."""
-        asked = self._users and row.partition is None
+        """Return the error that a record gets if the user's partitioner chooses no partition."""
+        asked = self._user_chooses and row.partition is None
         if asked and chosen_by_user(row.key, topic.choices) == NOWHERE:
             return KeyboardInterrupt if row.key == b"end" else errors.RecordError
         return None
@@ -141,10 +153,10 @@ class AccumulatorCalls(AccumulatorRows):
             if topic == name
             for record in records
         }
-        wrong = self._topics[name].misplaced(rows, landed, block=block, users=self._users)
+        wrong = self._topics[name].misplaced(rows, landed, block=block, users=self._user_chooses)
         for row in rows:
             if row.ordinal not in landed:
-                return f"record {row.ordinal} is in no queue"
+                return f"record {row.ordinal} is in no queue, expected in that of a partition"
             where = name, landed[row.ordinal]
             self._queues.setdefault(where, []).append(row)
             if row.generation < self._generation:
@@ -153,8 +165,7 @@ class AccumulatorCalls(AccumulatorRows):
 
 
 def _not_raised(raised: BaseException | None, due: type[BaseException]) -> str | None:
-    """Return what is wrong with what a call has raised, which has queued nothing."""
+    """Return what is wrong with the error of a call that has queued nothing."""
     status = getattr(raised, "status", DeliveryStatus.NOT_WRITTEN)
-    if type(raised) is not due or status is not DeliveryStatus.NOT_WRITTEN:
-        return f"{raised!r} is raised with status {status}, not {due.__name__}"
-    return None
+    told = type(raised), status
+    return differs(f"raised ({raised!r})", told, (due, DeliveryStatus.NOT_WRITTEN))

@@ -19,18 +19,21 @@ from aioidem._protocol.produce import PartitionAnswer
 from aioidem.errors import KafkaError
 
 from .answered_bench import Bench
+from .comparing import differs
 
 __all__ = ["drill_answered"]
 
 _STEPS: Final = 65
 _PLAIN: Final = (Action.RETRY, Action.RETRY, Action.FAIL, Action.SPLIT, Action.FATAL)
+"""What error codes mean to a producer that is not idempotent."""
 _ACTIONS: Final = (*Action, *[Action.RETRY] * 3, *[Action.FAIL, Action.OUT_OF_ORDER] * 3)
+"""What error codes mean to an idempotent producer."""
 _PROBED: Final = (*[Action.OUT_OF_ORDER] * 9, *[Action.DUPLICATE] * 2, Action.FAIL)
 """What a leader that holds the producer's state says of a batch that is not next."""
 
 
 def drill_answered(dice: Random) -> Iterator[str]:
-    """Yield what an answer, or the end of a batch, does to a partition against the rules."""
+    """Yield what an answer, or the end of a batch, does to a partition that breaks the rules."""
     walk = _Walk(dice)
     for _ in range(_STEPS):
         wrong = walk.step()
@@ -40,7 +43,7 @@ def drill_answered(dice: Random) -> Iterator[str]:
 
 
 class _Walk(Bench):
-    """A bench on which one thing after the other happens."""
+    """A partition to which one thing after the other happens."""
 
     def step(self) -> str | None:
         """Let one thing happen, and return what is wrong after it."""
@@ -64,6 +67,7 @@ class _Walk(Bench):
                 acts += [self._salvage] * 3
                 acts += [self.send]
         acts += [self.change]
+        # Seldom something happens that is no answer.
         if dice.random() < 0.12:
             acts = [self.end_one, self.end_all, self.find, self._ask, *[self.set_back] * 2]
         act = dice.choice(acts)
@@ -74,7 +78,7 @@ class _Walk(Bench):
     # -- several at once ---------------------------------------------------------------------------
 
     def _several(self) -> str | None:
-        """Have several batches in flight; the older ones are lost or refused, and the newest not.
+        """Send several batches; the older ones are lost or refused, and the newest may succeed.
 
         Most ways to lose them leave them in doubt.
         """
@@ -89,7 +93,7 @@ class _Walk(Bench):
         return wrong
 
     def _head(self) -> str | None:
-        """Send the oldest batch once all have been answered, and have it refused mostly."""
+        """Lose what is in flight, then send the oldest batch; mostly it is refused."""
         wrong = None
         while self.out and wrong is None and self.dice.random() < 0.95:
             wrong = self._end_attempt(self._lose)
@@ -100,7 +104,7 @@ class _Walk(Bench):
         return wrong
 
     def _probe(self) -> str | None:
-        """Send all probes, and have them refused mostly, for their sequence or their content."""
+        """Send all probes of a pass; most are refused, for their sequence or their content."""
         wrong = None
         while self.state.recovery.rung is Rung.PROBING and self.send_next_probe():
             pass
@@ -118,6 +122,7 @@ class _Walk(Bench):
         return self._end_attempt(self.dice.choice(ends))
 
     def _refuse_probe(self, batch: Batch) -> str | None:
+        """Refuse a batch as a leader does that compares its sequence with the next one."""
         action = self.dice.choice(_PROBED if self.idempotent else _PLAIN)
         return self._refuse_by(batch, action)
 
@@ -127,6 +132,7 @@ class _Walk(Bench):
         return self._refuse_by(batch, Action.FAIL if known else Action.RETRY)
 
     def _decline(self, batch: Batch) -> str | None:
+        """Refuse a batch with a retriable code, which says that it was not appended."""
         return self._refuse_by(batch, Action.RETRY)
 
     def _puzzle(self, batch: Batch) -> str | None:
@@ -150,7 +156,12 @@ class _Walk(Bench):
     def _end_attempt(
         self, end: Callable[[Batch], str | None], *, oldest: bool = False
     ) -> str | None:
-        """End an attempt; it counts as a retry until then, and not any more after it."""
+        """End an attempt: of a batch that is in flight, the oldest one or any.
+
+        The attempt is made a retry, which is evidence of how many batches the leader retains. The
+        evidence awaits its answer until it ends, and then keeps it only if the leader has refused
+        the batch as out of order.
+        """
         if not self.out:
             return None
         batch = self.out.pop(0 if oldest else self.dice.randrange(len(self.out)))
@@ -172,9 +183,8 @@ class _Walk(Bench):
         evidence.sent(batch, 1)  # it counts again, if it was refused and others do not show why
         told = awaited, not evidence.none
         evidence.clear()
-        if wrong is None and told != (False, self.out_of_order):
-            return f"a retry counts: {told}, not {self.out_of_order},"
-        return wrong
+        due = False, self.out_of_order
+        return wrong or differs("a retry is awaited, and kept as evidence, after it", told, due)
 
     def _acknowledge(self, batch: Batch) -> str | None:
         dice, log, unresolved = self.dice, self.state.log, self.state.batches.unresolved
@@ -188,6 +198,7 @@ class _Walk(Bench):
             log_start_offset=dice.choice((-1, 3)),
             retained=dice.choice((None, 6, 7, 8, 0)),
         )
+        # Whether the answer came on the connection that the partition uses now.
         current, now = dice.random() < 0.8, self.now
         on_ack = self.state.acknowledgements.on_ack
         return self.judge(
@@ -197,6 +208,7 @@ class _Walk(Bench):
         )
 
     def _lose(self, batch: Batch) -> str | None:
+        """Lose the connection before the answer, perhaps before the request was written."""
         written, on_lost = self.dice.random() < 0.7, self.state.failures.on_lost
         return self.judge(
             lambda due: due.lost(batch, written=written),
@@ -230,9 +242,9 @@ class _Walk(Bench):
 
         others = [batch] if refusal.innocent is None else [batch, refusal.innocent]
         wrong = self.judge(lambda due: due.refused(batch, refusal), event, *others)
-        if told != [action is Action.FENCED and not self.transactional and not settled]:
-            return f"another client is seen: {told}, of {refusal.disposition}"
-        return wrong and f"{wrong}, of {refusal.disposition}"
+        due = [action is Action.FENCED and not self.transactional and not settled]
+        wrong = differs("another client uses the producer id", told, due) or wrong
+        return wrong and f"{wrong}, where a batch was refused with {refusal.disposition}"
 
     # -- the ladder --------------------------------------------------------------------------------
 
@@ -250,14 +262,15 @@ class _Walk(Bench):
         )
 
     def _ask(self) -> str | None:
-        """Ask which batch is the newest in the log, and answer that."""
+        """Ask the leader for the last sequence of the producer (DescribeProducers), and answer."""
         dice, state, ladder = self.dice, self.state, self.state.ladder
         asking, unresolved = state.recovery.rung is Rung.ASKING, state.batches.unresolved
-        if ladder.wants_producers is not asking:
-            return f"the leader is to be asked: {not asking}"
+        wrong = differs("the leader is to be asked", ladder.wants_producers, asking)
+        if wrong is not None:
+            return wrong
         state.recovery.ask()
         if ladder.wants_producers:
-            return "the leader is to be asked twice"
+            return "the leader is to be asked twice, expected once"
         if not asking:
             state.recovery.asked = False
         numbers = [batch.wire_last for batch in unresolved] + [77]
@@ -273,5 +286,9 @@ class _Walk(Bench):
             how = state.recovery.proof, state.recovery.next_probe(unresolved, self.now)
             due = named[0] if named and named[0].state is BatchState.WAITING else None
             if how[0] != ("asked" if named else "probe") or (named and how[1] is not due):
-                return f"{last} is taken for {how}, not {named}"
+                due_proof = "asked" if named else "probe"
+                return (
+                    f"after the answer {last}, the way to a proof and the next probe: told {how}, "
+                    f"expected {due_proof!r} and {due if named else 'any batch'}"
+                )
         return wrong

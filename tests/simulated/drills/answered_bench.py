@@ -1,4 +1,4 @@
-"""The bench of the drill of answers: a partition alone, what it is sent, and how it is judged."""
+"""The bench of the drill of answers: a partition alone, its batches, and how it is judged."""
 
 from __future__ import annotations
 
@@ -21,17 +21,31 @@ from aioidem.structs import DeliveryStatus
 from .answered_ends import LONGEST, Facts, Stamps
 from .answered_rows import GAP, Picture, Told, look, reason_of
 from .answered_rules import Due
+from .comparing import differs
 
 __all__ = ["Bench"]
 
-_MOST: Final = 8
-"""So many batches at most are without an outcome."""
+_MOST_UNRESOLVED: Final = 8
+"""The most batches that have no outcome yet."""
 _KINDS: Final = (*["plain", "resend"] * 4, *["transaction"] * 2, "unnumbered", "unanswered")
+"""Kinds of producers: idempotent with in_doubt="fail" or "resend", transactional, not idempotent,
+and with acks=0.
+"""
 _DATA: Final = idempotent_batch(0)
 
 
 class Bench:
-    """A partition, the batches whose answers have not come, and what the rules need to know."""
+    """A partition, its batches in flight, and what the rules need to know.
+
+    Attributes:
+        answers: Whether Produce requests are answered (acks is not 0).
+        resend: Whether a batch in doubt may be sent under new numbers (`in_doubt="resend"`).
+        pause: Seconds from the beginning of a pass of probes to the next pass.
+        out: The batches in flight, oldest first.
+        errors: How many errors were made, each of which has its number in its text.
+        pass_began: When the first probe of this pass was sent, in seconds; None if none was.
+        passes: How many passes were over when that was last noted.
+    """
 
     def __init__(self, dice: Random) -> None:
         self.dice = dice
@@ -69,7 +83,13 @@ class Bench:
     def judge(
         self, rule: Callable[[Due], None], event: Callable[[], object], *others: Batch
     ) -> str | None:
-        """Let something happen, and return how the partition differs from what must follow."""
+        """Let something happen, and return how the partition differs from what must follow.
+
+        Args:
+            rule: Changes the picture of the partition from before to the one expected after.
+            event: What happens.
+            others: Batches that may end by it, or that take the place of one.
+        """
         ended = [batch for batch in self.out if batch.settled]
         due = self._look(*ended, *others)
         rule(Due(due, self._facts()))
@@ -78,8 +98,9 @@ class Bench:
         told = self._look(*due.rows)
         self._note_pass()
         for name, value in vars(due).items():
-            if vars(told)[name] != value:
-                return f"{name}: {vars(told)[name]}, not {value}"
+            wrong = differs(name, vars(told)[name], value)
+            if wrong is not None:
+                return wrong
         return None
 
     def _look(self, *others: Batch) -> Picture:
@@ -104,18 +125,20 @@ class Bench:
         )
 
     def error(self) -> KafkaError:
+        """Return a new error, which has its own number in its text."""
         self.errors += 1
         kind = self.dice.choice((KafkaError, OutOfOrderSequenceNumber, RecordTooLargeError))
         return kind(f"code {self.errors}")
 
     def pick(self, fits: Callable[[Batch], bool]) -> Batch | None:
+        """Return one of the batches without an outcome that fit; None if none does."""
         found = [batch for batch in self.state.batches.unresolved if fits(batch)]
         return self.dice.choice(found) if found else None
 
     # -- what is sent, and to whom -----------------------------------------------------------------
 
     def send(self) -> None:
-        """Send a batch that may be sent, or a new one; nothing is judged."""
+        """Send a batch that waits, or a new one, if the rung lets it; nothing is judged."""
         state, dice, rung = self.state, self.dice, self.state.recovery.rung
         wanted = state.ledger.bump_wanted
         batch = self.pick(lambda b: b.due and not (b.forsaken and wanted) and not b.oversized)
@@ -126,7 +149,9 @@ class Bench:
             return
         if rung is Rung.SALVAGE and dice.random() < 0.8:
             batch = state.recovery.next_salvage(oldest=self.resend)
-        elif (batch is None or dice.random() < 0.5) and len(state.batches.unresolved) < _MOST:
+        elif (batch is None or dice.random() < 0.5) and len(
+            state.batches.unresolved
+        ) < _MOST_UNRESOLVED:
             batch = self._seal() if not wanted or dice.random() < 0.2 else batch
         if batch is not None:
             self.send_this(batch)
@@ -139,7 +164,7 @@ class Bench:
         return batch is not None
 
     def send_this(self, batch: Batch) -> None:
-        """Send a batch; what its success would prove is drawn by lot sometimes."""
+        """Send a batch; sometimes it is drawn whether its success would prove anything."""
         self.state.send(batch, self.now)
         self.out.append(batch)
         if batch.attempt is not None and self.idempotent and self.dice.random() < 0.6:
@@ -175,6 +200,7 @@ class Bench:
         return batch
 
     def batch(self, records: list[PendingRecord], ordinal: int, base: int) -> Batch:
+        """Return a sealed batch under the present identity."""
         return Batch(
             ordinal=ordinal,
             records=records,
@@ -204,6 +230,7 @@ class Bench:
             self._renew()
 
     def _renew(self) -> None:
+        """Go over to the next epoch, if no batch is outstanding."""
         if not self.idempotent or self.state.batches.outstanding:
             return
         newer = ProducerIdentity(7, self.epoch + 1)
@@ -215,6 +242,7 @@ class Bench:
     # -- what no answer brings ---------------------------------------------------------------------
 
     def end_one(self) -> str | None:
+        """End one batch with an error, perhaps while its answer is being handled."""
         batch, error = self.pick(lambda _: True), self.error()
         reason, answered = reason_of(error) or GAP, self.dice.random() < 0.5
         if batch is None:
@@ -227,7 +255,7 @@ class Bench:
         )
 
     def end_all(self) -> str | None:
-        """End the producer, or the transaction."""
+        """End all batches, as the end of the producer or of the transaction does."""
         error, queued = self.error(), list(self.state.queue.records)
         reason, endings = reason_of(error) or GAP, self.state.endings
         if self.dice.random() < 0.5:
@@ -242,7 +270,7 @@ class Bench:
         )
 
     def find(self) -> str | None:
-        """Find a batch in the log."""
+        """Read a batch in doubt back from the log, which proves that it is stored."""
         batch = self.pick(lambda b: b.in_doubt and b.state is BatchState.WAITING)
         if batch is None:
             return None
@@ -255,7 +283,7 @@ class Bench:
         )
 
     def set_back(self) -> str | None:
-        """Note what else has the partition wait, or not."""
+        """Let metadata or a quota set the partition back, or end what set it back."""
         setbacks, now, at = self.state.setbacks, self.now, self.now + 3.0
         which = self.dice.choice(("leaderless", "led", "leader changed", "wait", "forget"))
         events: dict[str, Callable[[], None]] = {

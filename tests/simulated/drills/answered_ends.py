@@ -1,6 +1,8 @@
-"""What follows from the end of a batch, and the ladder's steps, for the drill of answers.
+"""What follows from the end of a batch, and from the ladder's steps, for the drill of answers.
 
-`Ends` changes the picture of a partition, piece by piece, to the one that must follow.
+The ladder resolves doubt rung by rung (`Rung`): the head is refused, the leader is asked or the
+batches are probed, and what the leader has lost is salvaged. `Ends` changes the picture of a
+partition, piece by piece, to the one that must follow.
 """
 
 from __future__ import annotations
@@ -15,19 +17,22 @@ from aioidem._engine.recovery import Rung
 from aioidem._engine.route import Route
 from aioidem.structs import DeliveryStatus
 
-from .answered_rows import GAP, LOSS, WHERE, Ended, Picture, Reason
+from .answered_rows import GAP, LOSS, METERS_NOW, WHERE, Ended, Picture, Reason
 
 __all__ = ["LONGEST", "Ends", "Facts", "Stamps"]
 
 LONGEST: Final = 64.0
 """Seconds: the longest back-off; the first is one second, and each is twice as long as the last."""
+_PASSES: Final = 2
+"""After so many passes whose probes were all refused, the batches in doubt are not in the log."""
 
 
 @dataclass
 class Stamps:
-    """The timestamps from which the leader may count until it forgets the producer."""
+    """Timestamps of batches, in ms, from which leaders count until they forget a producer."""
 
     acked: int | None = None
+    """That of the last acknowledged batch; None if there is none under this identity."""
     by_log: int | None = None
     """When the log appended the last acknowledged batch, if it stamps its batches."""
     unknown: int | None = None
@@ -35,27 +40,30 @@ class Stamps:
 
     @property
     def oldest(self) -> int | None:
-        """The oldest one that counts while no batch is without an outcome."""
+        """The oldest one that counts while every batch has an outcome; None if none counts."""
         last = self.by_log if self.unknown is not None and self.by_log is not None else self.unknown
         return min((each for each in (self.acked, last) if each is not None), default=None)
 
 
 @dataclass
 class Facts:
-    """What an answer does not change."""
+    """What an answer does not change, but its consequences depend on."""
 
     now: float
     idempotent: bool
     transactional: bool
     resend: bool
     gated: bool
+    """Whether one batch at a time is in flight until the leader acknowledges one."""
     identity: ProducerIdentity | None
     route: Route | None
     next_ordinal: int
     suspect: bool
+    """Whether the leader may have forgotten the producer."""
     proof: str
-    """How a batch in doubt is being resolved."""
+    """How a batch in doubt is being resolved, as metrics call it."""
     probes_left: bool
+    """Whether a probe of this pass is still to be sent."""
     pass_began: float
     stamps: Stamps
 
@@ -70,16 +78,18 @@ class Ends:
     # -- what follows from the end of a batch ------------------------------------------------------
 
     def tell(self, *event: object) -> None:
+        """Expect that the rest of the engine is told something."""
         self.picture.events[event] += 1
 
     def lose_numbers(self, reason: Reason | None) -> None:
-        """Let numbers be given up: another epoch is asked for once."""
+        """Expect that sequences are given up: another epoch is asked for, once."""
         picture, facts = self.picture, self.facts
         if facts.idempotent and not picture.wanted:
             picture.wanted = True
             self.tell("epoch", WHERE, facts.identity, None if reason is None else reason[0])
 
     def skip(self, batch: Batch) -> None:
+        """Note that the sequences of a batch are left out of the log."""
         skipped = self.picture.skipped
         self.picture.skipped = batch.base if skipped is None else min(skipped, batch.base)
 
@@ -93,9 +103,9 @@ class Ends:
     def acknowledge(
         self, batch: Batch, offset: int = -1, append_ms: int = -1, start: int = -1, how: str = ""
     ) -> None:
-        """Let a batch end ACKED."""
+        """Expect that a batch ends ACKED."""
         picture, row = self.picture, self.picture.rows[batch]
-        picture.acked.append(50.0 - batch.deadline)
+        picture.acked.append(METERS_NOW - batch.deadline)
         if row.since is not None:
             picture.doubts[how or self.facts.proof] += 1
         row.persistence = Persistence.STORED
@@ -105,13 +115,14 @@ class Ends:
         self.reach(batch, offset)
 
     def reach(self, batch: Batch, offset: int) -> None:
+        """Note that a batch is stored, at an offset or (-1) at an unknown one."""
         picture, last = self.picture, offset + batch.count - 1
         picture.newest = max(picture.newest, batch.ordinal)
         if offset >= 0 and last > picture.offset:
             picture.offset, picture.end = last, (last, batch.identity, batch.wire_last)
 
     def fail(self, batch: Batch, reason: Reason, *, numbers: bool = True) -> None:
-        """Let a batch end NOT_WRITTEN."""
+        """Expect that a batch ends NOT_WRITTEN; `numbers` is whether its sequences are given up."""
         self.skip(batch)
         ended = Ended(DeliveryStatus.NOT_WRITTEN, list(batch.records), batch.attempts)
         self._end(batch, BatchState.NOT_WRITTEN, ended._replace(reason=reason))
@@ -124,7 +135,7 @@ class Ends:
         reason: Reason,
         status: DeliveryStatus = DeliveryStatus.UNKNOWN,
     ) -> None:
-        """Let a batch end UNKNOWN, or as its transaction has ended."""
+        """Expect that a batch in doubt ends UNKNOWN, or as its transaction has ended."""
         row, stamps, identity = self.picture.rows[batch], self.facts.stamps, batch.identity
         incident: tuple[object, ...] | None = None
         if status is DeliveryStatus.UNKNOWN:
@@ -141,6 +152,7 @@ class Ends:
         self.lose_numbers(reason)
 
     def doubts(self) -> list[Batch]:
+        """Return the batches in doubt, oldest first."""
         return [batch for batch in self.picture.unresolved if self.picture.rows[batch].doubt]
 
     def head(self) -> Batch | None:
@@ -152,7 +164,7 @@ class Ends:
         return None
 
     def climb(self, rung: Rung) -> None:
-        """Let the partition go to a rung, where it begins anew."""
+        """Expect that the partition goes to a rung, where it begins anew."""
         picture = self.picture
         if rung is not picture.rung:
             picture.rung, picture.passes, picture.next_pass, picture.refusal = rung, 0, 0.0, None
@@ -160,24 +172,31 @@ class Ends:
             picture.salvaged = set()
 
     def back_off(self) -> None:
-        """Let the partition wait for longer than the last time, unless it waits already."""
+        """Expect a back-off twice as long as the last one, unless one has not ended yet."""
         picture, now = self.picture, self.facts.now
         if now >= picture.retry_at:
             picture.retry_at = now + min(2.0**picture.failures, LONGEST)
             picture.failures += 1
 
     def note_failure(self, reason: Reason | None) -> None:
+        """Note that an attempt has failed, as errors of expired records will tell."""
         since, attempts, _, leaderless = self.picture.trouble or (self.facts.now, 0, None, None)
         self.picture.trouble = since, attempts + 1, reason, leaderless
 
     def show_loss(self, batch: Batch) -> None:
-        """Let a batch's offset show a loss, which explains what it and older ones lack."""
+        """Expect the report of a loss, which a batch's offset shows.
+
+        It explains what that batch and older ones lack, so that is not reported again.
+        """
         self.tell(*LOSS)
         for other, row in self.picture.rows.items():
             row.explained = row.explained or other.ordinal <= batch.ordinal
 
     def disown(self, reason: Reason) -> None:
-        """Let batches in doubt end: a resend could be answered about another client's batch."""
+        """End batches in doubt, because another client uses the producer id and epoch.
+
+        The leader could take a resend for that client's batch.
+        """
         self.picture.disowned, self.picture.wanted = reason, True
         for batch in self.doubts():
             self.give_up(batch, reason)
@@ -185,7 +204,12 @@ class Ends:
     # -- the ladder --------------------------------------------------------------------------------
 
     def advanced(self, pause: float, *, may_ask: bool) -> None:
-        """Derive the next step by which doubt is resolved."""
+        """Derive the next step by which doubt is resolved.
+
+        Args:
+            pause: Seconds from the beginning of a pass to the next one.
+            may_ask: Whether the leader may be asked for its last sequence.
+        """
         picture, facts = self.picture, self.facts
         if picture.disowned is not None:
             self.disown(picture.disowned)
@@ -211,6 +235,7 @@ class Ends:
             self._end_pass(pause)
 
     def _end_pass(self, pause: float) -> None:
+        """Derive what follows when all probes of a pass were refused."""
         picture, facts = self.picture, self.facts
         rows = [picture.rows[batch] for batch in picture.unresolved]
         if facts.probes_left:
@@ -221,11 +246,14 @@ class Ends:
         late_copies = any(row.astray and row.doubt for row in rows)
         picture.passes += 1
         picture.next_pass = max(facts.pass_began + pause, facts.now)
-        if picture.passes == 2 or (picture.refusal is not None and not late_copies):
+        if picture.passes == _PASSES or (picture.refusal is not None and not late_copies):
             self._lose()
 
     def _lose(self) -> None:
-        """Let what is in doubt not be in the log; it is a loss if only its sequence was refused."""
+        """Conclude that what is in doubt is not in the log.
+
+        It is reported as a loss if it was refused for its sequence, and not for its content.
+        """
         picture, refusal = self.picture, self.picture.refusal
         if refusal is None and not picture.wanted:
             self.tell(*LOSS)
@@ -239,6 +267,7 @@ class Ends:
         self.climb(Rung.CLEAR)
 
     def _renumber(self) -> None:
+        """Expect that the batches in doubt are sent under new sequences."""
         self.back_off()
         for batch in self.doubts():
             self.picture.rows[batch].forsaken = True
@@ -253,7 +282,7 @@ class Ends:
     # -- what no answer brings ---------------------------------------------------------------------
 
     def ended(self, batches: list[Batch], reason: Reason, *, answered: bool) -> None:
-        """Let batches end: UNKNOWN if they are in the log perhaps, or may get there."""
+        """End batches: UNKNOWN if they may be in the log, or in flight without an answer."""
         for batch in batches:
             row = self.picture.rows[batch]
             if row.doubt or (row.flies and not answered):
@@ -267,14 +296,20 @@ class Ends:
             self.picture.queued = 0
 
     def abandoned(self, queued: list[PendingRecord], reason: Reason) -> None:
-        """Let all records end."""
+        """End all records."""
         self._empty_queue(queued, reason)
         self.ended(list(self.picture.unresolved), reason, answered=False)
 
     def aborted(
         self, queued: list[PendingRecord], reason: Reason, doubt: DeliveryStatus | None
     ) -> None:
-        """Let all records end that are not in flight; `doubt` is the outcome of those in doubt."""
+        """End all records that are not in flight.
+
+        Args:
+            queued: The records that are in no batch.
+            reason: The error.
+            doubt: The outcome of batches in doubt; None if they do not end.
+        """
         self._empty_queue(queued, reason)
         for batch in [each for each in self.picture.unresolved if self.picture.rows[each].due]:
             if not self.picture.rows[batch].doubt:
@@ -284,7 +319,7 @@ class Ends:
             self.lose_numbers(reason)
 
     def set_back(self, what: str, at: float) -> None:
-        """Derive what has failed, and until when the partition waits."""
+        """Derive what has failed, and that the partition waits until `at` if it is told so."""
         picture, now = self.picture, self.facts.now
         if what == "leaderless":
             since, attempts, last, leaderless = picture.trouble or (now, 0, None, None)

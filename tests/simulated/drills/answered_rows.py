@@ -29,6 +29,7 @@ from aioidem.structs import DeliveryStatus
 __all__ = [
     "GAP",
     "LOSS",
+    "METERS_NOW",
     "WHERE",
     "Ended",
     "Event",
@@ -41,6 +42,9 @@ __all__ = [
 ]
 
 WHERE: Final = "t-4"
+"""The partition, as texts call it."""
+METERS_NOW: Final = 50.0
+"""The time of the meters in seconds, from which they count to the deadline of a batch."""
 _NUMBERED: Final = re.compile(r"code (\d+)")
 
 Event = tuple[object, ...]
@@ -48,11 +52,13 @@ Reason = tuple[str, str | None]
 """An error: its class, and its number if the drill has made it."""
 
 GAP: Final[Reason] = ("OutOfOrderSequenceNumber", None)
+"""The error that the engine makes itself: a sequence before the batch is missing in the log."""
 LOSS: Final[Event] = ("loss", WHERE, True)
+"""The report that the cluster has lost acknowledged records, with a reason."""
 
 
 def reason_of(error: Exception | str | None) -> Reason | None:
-    """Return what tells an error from others; of a text it is the last word."""
+    """Return by what an error is told from others; of a text that is the last word."""
     if error is None:
         return None
     if isinstance(error, str):
@@ -77,6 +83,11 @@ class Ended(NamedTuple):
 
 
 def _ended(settlement: Settlement) -> Ended:
+    """Return the outcome that some records were told.
+
+    Its status is PENDING, which no rule expects, if it contradicts its error, or names another
+    partition.
+    """
     outcome, error = settlement.outcome, settlement.outcome.error
     status = outcome.status
     incident: tuple[object, ...] | None = None
@@ -107,7 +118,7 @@ class Told(Effects):
 
     def __init__(self) -> None:
         self.meters = Meters()
-        self.meters.now = 50.0
+        self.meters.now = METERS_NOW
         self.settlements: list[Settlement] = []
         self.events: list[Event] = []
 
@@ -153,12 +164,17 @@ class Row:
     since: float | None
     """Since when it is in doubt."""
     forsaken: bool
+    """Whether it may get a new identity although it is in doubt."""
     renamed: bool
+    """Whether it got a new identity while it was in doubt."""
     here: bool
     """Whether an attempt under its present identity may be in the log."""
     astray: bool
+    """Whether an attempt had no answer, so that a copy may still reach a leader."""
     appended: bool
+    """Whether a leader has answered that it has the batch (DUPLICATE_SEQUENCE_NUMBER)."""
     oversized: bool
+    """Whether it was refused for its size, and will be divided."""
     trusted: bool
     """Whether a success would prove that earlier batches are stored."""
     known: bool
@@ -211,39 +227,60 @@ class Picture:
 
     rows: dict[Batch, Row]
     unresolved: list[Batch]
+    """The batches without an outcome, oldest first."""
     outstanding: int
+    """How many batches are in flight."""
     queued: int
     ended: list[Ended]
     events: Counter[Event]
     doubts: Counter[str]
+    """How often doubt was resolved, by the way in which it was."""
     acked: list[float]
+    """For each acknowledged batch: seconds since its deadline, below 0 if that is to come."""
     # how doubt is resolved
     rung: Rung
     passes: int
     next_pass: float
     refusal: Reason | None
+    """The error by which a batch in doubt was refused for its content."""
     searches: bool
+    """Whether batches older than the one that DescribeProducers named are probed, too."""
     salvaged: set[Batch]
+    """The batches that are sent one by one, because the leader has lost the producer's state."""
     # the leader
     gate: bool
+    """Whether it has acknowledged a batch, so that several may be in flight."""
     questioned: bool
+    """Whether an answer makes it doubtful that the leader holds the producer's state."""
     heard: bool
+    """Whether the leader has named its window, or none."""
     said: int
+    """The window that it has named: how many batches it retains."""
     exempt: bool
+    """Whether a batch may be resent although the leader may have forgotten the producer."""
     stamp: float | None
-    """The oldest timestamp from which the leader may count until it forgets the producer."""
+    """The oldest timestamp from which the leader may count until it forgets the producer, in ms."""
     # its log
     offset: int
+    """The last offset that is known to be stored; -1 if none is."""
     newest: int
+    """The ordinal of the newest batch that is known to be stored."""
     end: LogEnd | None
     # numbers
     wanted: bool
+    """Whether another epoch is wanted."""
     skipped: int | None
+    """The first sequence that was given up and is missing in the log."""
     disowned: Reason | None
+    """Why the identity is not to be used any more: another client uses it."""
     # what has failed
     retry_at: float
     failures: int
+    """How many back-offs there were in a row."""
     trouble: tuple[float, int, Reason | None, float | None] | None
+    """Since when attempts fail, how many have, why the last one did, and since when there is no
+    leader.
+    """
 
 
 def look(state: PartitionState, told: Told, retry: Backoff, others: Iterable[Batch]) -> Picture:
@@ -257,7 +294,7 @@ def look(state: PartitionState, told: Told, retry: Backoff, others: Iterable[Bat
     """
     recovery, ledger, log, suspicion = state.recovery, state.ledger, state.log, state.suspicion
     suspect = suspicion.suspect
-    suspicion.assess(0.0, 0.0, ())
+    suspicion.assess(0.0, 0.0, ())  # this computes `due_ms`, and changes nothing else here
     suspicion.suspect = suspect
     trouble = state.setbacks.trouble
     picture = Picture(

@@ -23,8 +23,10 @@ __all__ = ["Due"]
 _KNOWN: Final = frozenset({Action.OUT_OF_ORDER, Action.DUPLICATE})
 """Only a leader with the producer's state answers so."""
 _CONTENT: Final = frozenset({Action.FAIL, Action.SPLIT})
-_DEFAULT: Final = 5
-_MOST: Final = 1000
+"""What a leader answers to a batch that it refuses for its content or size."""
+_DEFAULT_WINDOW: Final = 5
+_LARGEST_WINDOW: Final = 1000
+"""How many batches a leader retains that names no number, and the most that is believed."""
 
 
 class Due(Ends):
@@ -33,7 +35,10 @@ class Due(Ends):
     # -- error NONE --------------------------------------------------------------------------------
 
     def acked(self, batch: Batch, answer: PartitionAnswer, *, current: bool) -> None:
-        """Derive what a success proves."""
+        """Derive what error NONE proves.
+
+        `current` is whether it came on the connection that the partition uses.
+        """
         picture, row, facts = self.picture, self.picture.rows[batch], self.facts
         picture.outstanding -= 1
         offset, proves = answer.base_offset, row.trusted
@@ -50,6 +55,7 @@ class Due(Ends):
         older = picture.unresolved[: picture.unresolved.index(batch)]
         doubtful = [each for each in older if picture.rows[each].doubt]
         room = sum(each.count for each in doubtful if each.ordinal > picture.newest)
+        # There must be room in the log for the batches in doubt between it and the last known one.
         if older and proves and 0 <= offset <= picture.offset + room:
             proves = batch.ordinal < picture.newest
             if not proves and not row.explained:
@@ -73,7 +79,8 @@ class Due(Ends):
             self.climb(Rung.CLEAR)
 
     def _hear_window(self, retained: int | None) -> None:
-        said = _DEFAULT if retained is None else min(max(retained, 1), _MOST)
+        """Derive the window from the number of batches that the leader says it retains."""
+        said = _DEFAULT_WINDOW if retained is None else min(max(retained, 1), _LARGEST_WINDOW)
         if said != self.picture.said:
             self.tell("window", WHERE, self.facts.route, self.picture.said, said)
         self.picture.said, self.picture.heard = said, True
@@ -135,6 +142,7 @@ class Due(Ends):
             self.disown(reason)  # as the caller does, for all partitions
 
     def _learn(self, batch: Batch, *, ambiguous: bool) -> None:
+        """Derive whether a batch is in doubt; `ambiguous`: the attempt may have been appended."""
         row = self.picture.rows[batch]
         row.forsaken = row.trusted = False
         if ambiguous:
@@ -145,7 +153,10 @@ class Due(Ends):
             row.persistence = Persistence.REJECTED
 
     def _fate(self, batch: Batch, refusal: Refusal, *, only_refused: bool) -> str:
-        """Return what becomes of a batch: it waits, is asked about, is divided, or ends."""
+        """Return what becomes of a batch: it waits, is asked about, is divided, or ends.
+
+        "shared" is for one in doubt whose identity another client uses; `refused` ends it.
+        """
         row, action = self.picture.rows[batch], refusal.disposition.action
         salvaged = batch in self.picture.salvaged
         asked = "ask" if row.known and not row.absent and not salvaged else "unknown"
@@ -200,6 +211,7 @@ class Due(Ends):
             self.tell("fatal", reason)
 
     def _wait(self, action: Action, reason: Reason, *, head: bool) -> None:
+        """Derive what follows if the batch is to be sent again; `head`: it was the oldest one."""
         self.back_off()
         if self.picture.rung is Rung.PROBING:
             self.climb(Rung.CLEAR)  # a probe without a verdict ends the pass
@@ -213,17 +225,21 @@ class Due(Ends):
             self.climb(Rung.REFUSED)
 
     def _ask(self, batch: Batch, action: Action, reason: Reason, *, head: bool) -> None:
+        """Derive what follows if it must be found out whether batches are in the log."""
         picture = self.picture
         if self.facts.transactional:
             if head or batch in picture.salvaged:
                 self.tell("transaction", WHERE, reason)
         elif head and picture.rung is Rung.CLEAR:
             self.climb(Rung.REFUSED)
-            picture.searches = _DEFAULT < self.facts.next_ordinal - batch.ordinal <= picture.said
+            picture.searches = (
+                _DEFAULT_WINDOW < self.facts.next_ordinal - batch.ordinal <= picture.said
+            )
         if action in _CONTENT:
             picture.refusal = reason
 
     def _divide(self, batch: Batch, refusal: Refusal, reason: Reason) -> None:
+        """Derive that the refused records end, and the others go into another batch."""
         picture, innocent = self.picture, refusal.innocent
         if innocent is not None:
             place = picture.unresolved.index(batch)
@@ -235,7 +251,7 @@ class Due(Ends):
         self.lose_numbers(reason)
 
     def lost(self, batch: Batch, *, written: bool) -> None:
-        """Derive what follows from an attempt without an answer."""
+        """Derive what follows from an attempt whose answer was lost."""
         picture, row = self.picture, self.picture.rows[batch]
         picture.outstanding -= 1
         picture.gate = False

@@ -1,10 +1,11 @@
-"""The drill of questions to brokers: what they are asked, when, and what their answers change.
+"""The drill of questions to brokers: what is asked, when, and what the answers change.
 
-A run asks a broker a few times about itself and about the limit of a topic. Here connections end,
-requests stay unanswered and brokers answer other things than before, again and again. Each request
-and each answer is kept as a row, and from the rows follows what is asked next, how long brokers
-remember the producer, and what an operator is told. `cluster_asked` does the same for the questions
-about the cluster.
+The questions are about a broker's own config, about the size limit of a topic, and whether the
+broker's topics name a window. A run asks each broker a few times. Here connections end, requests
+stay unanswered and brokers answer other things than before, again and again. Each request and each
+answer is kept as a row, and from the rows follows what is asked next, how long brokers remember the
+producer, and what an operator is told. `cluster_asked` does the same for the questions about the
+cluster.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from aioidem._protocol.broker_config import BrokerFacts
 from aioidem._protocol.topic_config import TopicConfig
 
 from .cluster_asked import drill_cluster_asked
+from .comparing import differs, typed
 from .engine_parts import act
-from .inquiry_bench import BATCH, DELIVERY, InquiryBench, Row, Wire
+from .inquiry_bench import BATCH, DELIVERY, MAX_AGE, PATIENCE, InquiryBench, Row, Wire
 
 __all__ = ["drill_asked"]
 
@@ -67,6 +69,7 @@ class _InquiryDrill(InquiryBench):
     # -- asking ------------------------------------------------------------------------------------
 
     def _ask(self) -> str | None:
+        """Let the engine ask what it may, and return what is wrong with the requests."""
         if not self._wires or not self._states:
             return None
         wire = self._dice.choice(list(self._wires.values()))
@@ -74,21 +77,27 @@ class _InquiryDrill(InquiryBench):
         due = self._due(wire, topic)
         made = self._parts.poll()
         limit = wire.link.limits.of(topic)
-        self._part.ask(wire.link, self._states[topic], limit, self._now)
-        if [(type(each), *each) for each in made] != [(type(each), *each) for each in due]:
-            return f"{made}, not {due}"
+        self._inquiries.ask(wire.link, self._states[topic], limit, self._now)
+        wrong = differs("requests", typed(made), typed(due))
+        if wrong is not None:
+            return wrong
         for step in due:
             token = step.token
             request = wire.link.outstanding[token]
             about = limit if type(step) is DescribeTopicLimit else None
             told = request.kind, request.sent_at, request.topic_limit
-            if told != (_KINDS[type(step)], self._now, about):
-                return f"a request is kept as {told}"
+            kept = _KINDS[type(step)], self._now, about
+            if told != kept:
+                return differs("kind, time and limit of an outstanding request", told, kept)
             wire.owed.append(Row(token, type(step), topic))
         return None
 
     def _due(self, wire: Wire, topic: str) -> list[Request]:
-        """Return the questions that are due, and note that they are asked."""
+        """Return the questions that are due, and note that they are asked.
+
+        When v14 is to be asked for, and when a limit, is told by copies of the engine's own parts.
+        The drills 'discovered' and 'sizes' derive that.
+        """
         due: list[Request] = []
         config, number = self._config, wire.link.link_id
         discovery = copy.copy(wire.link.discovery)
@@ -104,12 +113,12 @@ class _InquiryDrill(InquiryBench):
             if config.producer_id_expiration is None or config.broker_dedup == "range":
                 due.append(DescribeBrokerConfig(number, self._token(), wire.link.node_id))
         limit, free = self._limit(wire, topic), self._free(wire, len(due))
-        wanted = limit.wants(self._now, 8.0, 16.0, growth=self._outgrows(topic))
+        wanted = limit.wants(self._now, MAX_AGE, PATIENCE, growth=self._outgrows(topic))
         if wanted and wire.may_ask_limits and free:
             limit.ask()
             due.append(DescribeTopicLimit(number, self._token(), topic))
         elif limit.unused and free:
-            limit.find_room(self._now, 16.0)
+            limit.find_room(self._now, PATIENCE)
         return due
 
     def _token(self) -> int:
@@ -119,6 +128,7 @@ class _InquiryDrill(InquiryBench):
     # -- answers -----------------------------------------------------------------------------------
 
     def _answer(self) -> str | None:
+        """Answer a request that is outstanding, at random."""
         owing = [wire for wire in self._wires.values() if wire.owed]
         if not owing:
             return None
@@ -126,11 +136,11 @@ class _InquiryDrill(InquiryBench):
         row = wire.owed.pop(self._dice.randrange(len(wire.owed)))
         answered = self._parts.requests.answered(wire.link.link_id, row.token, self._now)
         if answered is None:
-            return f"request {row.token} is not outstanding"
+            return f"request {row.token} was forgotten, expected outstanding"
         request = answered[1]
         if row.kind is DescribeTopicLimit and request.topic_limit is not None:
             told = self._dice.choice((None, None, BATCH // 2, 5 * BATCH))
-            self._part.on_topic_limit(wire.link, request.topic_limit, told, self._now)
+            self._inquiries.on_topic_limit(wire.link, request.topic_limit, told, self._now)
             self._limit(wire, row.topic).tell(told, self._now)
             if told is None and self._config.late_sealing and not self._warned_untold:
                 self._warned_untold = True
@@ -144,19 +154,19 @@ class _InquiryDrill(InquiryBench):
     def _learn_config(self, link: Link, topic: str) -> str | None:
         said = self._dice.choice((TopicConfig(0, True), TopicConfig(0, False)))
         said = self._dice.choice((said, TopicConfig(29, False)))
-        before = link.discovery.state
-        self._part.on_topic_config(link, topic, said, self._now)
-        event = "SPEAKING" if said.names_window else "NOT_GRANTED" if said.error_code else "ABSENT"
-        if link.discovery.state.name != event:
-            return f"{link.discovery.state} after {said} in {before}"
-        return None
+        before = link.discovery.state.name
+        self._inquiries.on_topic_config(link, topic, said, self._now)
+        state = "SPEAKING" if said.names_window else "NOT_GRANTED" if said.error_code else "ABSENT"
+        return differs(
+            f"discovery after {said} in state {before}", link.discovery.state.name, state
+        )
 
     def _learn_facts(self, node_id: int) -> None:
         expiration = self._dice.choice((None, 100.0, 2 * DELIVERY, 2 * DELIVERY, 2 * DELIVERY + 1))
         facts = BrokerFacts(expiration, self._dice.choice((None, 7, 9, 2**31)))
         before = self._expiration()
         self._facts.append((node_id, facts))
-        self._part.on_broker_config(node_id, facts)
+        self._inquiries.on_broker_config(node_id, facts)
         said = {node for node, each in self._facts if each.expiration is not None}
         configured = self._config.producer_id_expiration is not None
         # It is news from the only broker that has said it, and if it is shorter than before.
@@ -204,7 +214,7 @@ class _InquiryDrill(InquiryBench):
             queue.append(PendingRecord(None, b"", (), 0, None, size), self._now)
 
     def _refuse(self) -> None:
-        """Let a batch be refused for its size, and another one be accepted."""
+        """Let a batch of 3 * BATCH bytes be refused for its size."""
         if self._wires:
             wire, topic = self._dice.choice(list(self._wires.values())), self._dice.choice(_TOPICS)
             for limit in (wire.link.limits.of(topic), self._limit(wire, topic)):
@@ -212,5 +222,5 @@ class _InquiryDrill(InquiryBench):
 
     def _forget(self) -> None:
         if self._dice.random() < 0.6:
-            self._part.forget_cluster()
+            self._inquiries.forget_cluster()
             self._facts.clear()

@@ -1,6 +1,6 @@
 """The drill of requests for a producer id, by a producer without a transactional id.
 
-Any broker may grant the id; `identity_request` asks until one does. The model keeps when it may ask
+Any broker may grant the id; `IdentityRequest` asks until one does. The model keeps when it may ask
 next, and why the cluster refuses.
 """
 
@@ -22,13 +22,15 @@ from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.requests import RequestKind
 from aioidem._protocol.producer_id import ProducerIdAnswer
 
-from .coordinated_parts import Around, Wire
+from .comparing import differs, typed, unequal
+from .coordinated_parts import Surroundings, Wire
 
 __all__ = ["drill_asked_identity"]
 
 _STEPS: Final = 25
 _FIRST: Final = 0.5
 _LONGEST: Final = 3.0
+"""The first back-off and the longest one, in seconds."""
 _SERVER: Final = (("b1", 9092),)
 _CONFIGS: Final = (
     ProducerConfig(bootstrap_servers=_SERVER),
@@ -40,6 +42,7 @@ _RIGHTS: Final = {
     ErrorCode.cluster_authorization_failed: "IDEMPOTENT_WRITE",
     ErrorCode.transactional_id_authorization_failed: "transactional id",
 }
+"""By error code: what the error must name."""
 _CODES: Final = (0, 0, 0, 0, -1, ErrorCode.coordinator_load_in_progress, *_RIGHTS)
 
 
@@ -51,16 +54,18 @@ def drill_asked_identity(dice: Random) -> Iterator[str]:
 
 
 class _Drill:
+    """An `IdentityRequest`, and what was asked and granted."""
+
     def __init__(self, dice: Random) -> None:
         self._dice = dice
         config = dice.choice(_CONFIGS)
         self._needed = config.enable_idempotence and config.transactional_id is None
         self._ledger = IdentityLedger()
         self._metadata = MetadataRefresher(300.0, Backoff(1.0, 1.0, lambda: 0.5))
-        self._around = Around()
+        self._surroundings = Surroundings()
         backoff = Backoff(_FIRST, _LONGEST, lambda: 0.5)
-        parts = cast("Any", self._around)
-        self._part = IdentityRequest(config, self._ledger, self._metadata, parts, backoff)
+        parts = cast("Any", self._surroundings)
+        self._request = IdentityRequest(config, self._ledger, self._metadata, parts, backoff)
         self._now = dice.choice((0.0, 1e6))
         # The model: what was granted, and to whom it belongs; whether the question is open; when it
         # may be asked again; how often it failed in a row; why it was refused.
@@ -75,7 +80,7 @@ class _Drill:
         """Ask, answer, lose and refuse at random, and yield what is wrong."""
         for _ in range(_STEPS):
             self._now += self._dice.choice((0.0, 0.25, 0.5, 3.0))
-            self._around.begin_step()
+            self._surroundings.begin_step()
             if self._asked:
                 wrong = self._answer() if self._dice.random() < 0.7 else self._fail()
             else:
@@ -86,36 +91,50 @@ class _Drill:
                 return
 
     def _difference(self) -> str | None:
+        """Return how the request differs from the model; None if it does not."""
         absent = self._needed and self._granted is None and not self._asked
         awaits = self._not_before if absent else None
-        if (self._part.awaits, self._ledger.current) != (awaits, self._granted):
-            return f"{self._ledger.current} is granted, not {self._granted}, or awaited then"
-        error = self._part.error
+        wrong = unequal(
+            {
+                "identity": (self._ledger.current, self._granted),
+                "when it may be asked for": (self._request.awaits, awaits),
+            }
+        )
+        if wrong is not None:
+            return wrong
+        error = self._request.error
         if self._refusal is None:
-            return None if error is None else f"{error!r} is left"
+            return differs("why there is no identity", error, None)
         kind, words = self._refusal
-        return None if type(error) is kind and words in str(error) else f"the reason is {error!r}"
+        if type(error) is kind and words in str(error):
+            return None
+        return f"why there is no identity: told {error!r}, expected {kind.__name__} with {words!r}"
 
     def _ask(self) -> str | None:
+        """Let the request be made, if it may be, and return what is wrong with it."""
         known, linked = self._dice.random() < 0.9, self._dice.random() < 0.9
         self._metadata.refreshed_at = self._now if known else None
-        self._around.wires = {None: Wire(5)} if linked else {}
+        self._surroundings.wires = {None: Wire(5)} if linked else {}
         may = self._needed and self._granted is None and self._now >= self._not_before
         self._asked = may and known and linked
-        self._part.ask(self._now)
-        due = [steps.InitProducerId(5, self._around.token)] if self._asked else []
+        self._request.ask(self._now)
+        due = [steps.InitProducerId(5, self._surroundings.token)] if self._asked else []
         kinds = [RequestKind.INIT_PRODUCER_ID] * len(due)
-        if (self._around.asked, self._around.kinds) != (due, kinds):
-            return f"{self._around.asked} is asked, not {due}"
-        return None
+        return unequal(
+            {
+                "requests": (typed(self._surroundings.asked), typed(due)),
+                "their kinds": (self._surroundings.kinds, kinds),
+            }
+        )
 
     def _pause(self) -> None:
+        """Note a failure: the next attempt is made after a back-off."""
         self._asked = False
         self._not_before = self._now + min(_FIRST * 2**self._failures, _LONGEST)
         self._failures += 1
 
     def _fail(self) -> str | None:
-        self._part.failed(self._now)
+        self._request.failed(self._now)
         self._pause()
         return None
 
@@ -124,23 +143,22 @@ class _Drill:
         code = dice.choice((*_CODES, dice.choice(list(ErrorCode))))
         granted = dice.choice(((0, 0), (7, 3), (8, 0), (-1, 0), (3, -1), self._taken or (9, 9)))
         answer = ProducerIdAnswer(code, *granted, dice.choice((0, 90)))
-        returned = self._part.on_answer(cast("Any", wire), answer, self._now)
-        if wire.throttles != [(answer.throttle_ms, self._now)]:
-            return "the throttle time is not obeyed"
+        returned = self._request.on_answer(cast("Any", wire), answer, self._now)
+        wrong = differs("throttle times", wire.throttles, [(answer.throttle_ms, self._now)])
+        if wrong is not None:
+            return wrong
         if not code and min(granted) >= 0 and granted != self._taken:
             self._granted, self._asked, self._failures = granted, False, 0
             self._refusal = None
-            return None if returned is None else "a success is taken for a refusal"
+            return differs("error after a success", returned, None)
         self._pause()
         passes = code in (0, -1) or (code in list(ErrorCode) and ErrorCode(code).retriable)
         if not passes:
-            kind, words = (
-                errors.error_for_code(code),
-                _RIGHTS.get(ErrorCode(code), "InitProducerId"),
-            )
-            self._refusal = kind, words
-        if (returned is None) is not passes or (returned and returned is not self._part.error):
-            return f"waiting records hear {returned!r} after {code}"
+            words = _RIGHTS.get(ErrorCode(code), "InitProducerId")
+            self._refusal = errors.error_for_code(code), words
+        if (returned is None) is not passes or (returned and returned is not self._request.error):
+            due = "none" if passes else f"{self._request.error!r}"
+            return f"error for waiting records after code {code}: told {returned!r}, expected {due}"
         return None
 
     def _change(self) -> str | None:
@@ -152,10 +170,10 @@ class _Drill:
                 self._ledger.disown(shared=shared)
                 self._granted = None
             case 1:
-                self._part.forget_cluster()
+                self._request.forget_cluster()
                 self._not_before, self._refusal = 0.0, None
             case 2:
                 told = self._dice.choice((None, errors.KafkaConnectionError("told so")))
-                self._part.report(told)
+                self._request.report(told)
                 self._refusal = None if told is None else (type(told), "told so")
         return None

@@ -1,8 +1,8 @@
-"""The drill of batches: what becomes of one, and what is known of it.
+"""The drill of a batch's life: what becomes of one batch, and what is known of it.
 
 In a run a batch is refused, lost and renumbered a few times at most. Here anything happens to it in
-any order; what may not happen raises, and what is known of the batch is derived from the list of
-what has.
+any order. What may not happen has to raise, and what is known of the batch is derived from the list
+of what has happened.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final
 
 from aioidem._engine.batch import Attempt, BatchEvent, BatchState, Evidence, Persistence
 from aioidem._engine.draft import Draft
-from aioidem._engine.idempotence import (
-    ProducerIdentity,
-)
+from aioidem._engine.idempotence import ProducerIdentity
 
-from .identities import raises_internal
+from .comparing import differences, differs, misjudged
 from .remembered import made_batch
 
 __all__ = ["drill_batch_lives"]
 
 _STEPS: Final = 25
 _SEQUENCES: Final = 2**31
+"""How many sequences there are until they begin at 0 again."""
 _OFTEN: Final = [Evidence.AMBIGUOUS, Evidence.REFUSED] * 5
+"""Evidence that is drawn more often than the other kinds."""
 _ENDS: Final = {
     BatchEvent.ACK: BatchState.ACKED,
     BatchEvent.REJECT: BatchState.NOT_WRITTEN,
@@ -49,6 +49,7 @@ class _BatchDrill:
         self._batch = made_batch(dice.randrange(5), dice.randrange(1, 4), base=base)
         if dice.random() < 0.2:
             self._batch.identity = None
+        # Its identity, base sequence and bytes.
         self._numbers: list[object] = [self._batch.identity, base, b"batch"]
         self._compression = 1.0
         self._ordinal = self._batch.ordinal
@@ -57,8 +58,8 @@ class _BatchDrill:
         self._evidence: list[tuple[Evidence, float]] = []
         self._attempts: list[Attempt] = []
         self._since_renumbered: list[Attempt] = []
-        # How much of it was learnt under an earlier identity.
-        self._here = 0
+        # How much of the evidence came before the last renumbering.
+        self._evidence_before = 0
         self._forsaken = self._renamed = False
         self._flags = dict.fromkeys(("astray", "appended", "oversized"), False)
 
@@ -68,7 +69,7 @@ class _BatchDrill:
         for step in range(_STEPS):
             for wrong in (self._act(float(step + 3)), *self._differences()):
                 if wrong is not None:
-                    yield f"{wrong}, {self._batch}"
+                    yield f"{wrong}, of {self._batch}"
                     return
 
     def _act(self, now: float) -> str | None:
@@ -92,6 +93,7 @@ class _BatchDrill:
         return None
 
     def _note(self) -> None:
+        """Let something happen that is allowed in any state, but for a refusal for its size."""
         batch = self._batch
         match self._dice.randrange(5):
             case 0:
@@ -119,24 +121,30 @@ class _BatchDrill:
         attempt = Attempt(
             *(int(now), 0, 0, now), knows_us=True, earlier_link=link, after=after, sent_ms=sent_ms
         )
-        if (attempt.earlier_link, attempt.after, attempt.sent_ms) != (link, after, sent_ms):
-            return "an attempt does not have what it was made with"
+        told = attempt.earlier_link, attempt.after, attempt.sent_ms
+        if told != (link, after, sent_ms):
+            return differs(
+                "an attempt's earlier link, log end and time", told, (link, after, sent_ms)
+            )
         allowed = self._state in {BatchState.SEALED, BatchState.WAITING}
         attempt.disbelieve()
-        if raises_internal(lambda: self._batch.send(attempt)) is allowed or attempt.knows_us:
-            return f"it is sent, or not, while {self._state.value}"
+        if attempt.knows_us:
+            return "a success of an attempt is believed, expected not after disbelieve()"
+        what = f"sending while {self._state.value}"
+        wrong = misjudged(what, lambda: self._batch.send(attempt), allowed=allowed)
         if allowed:
             self._state = BatchState.IN_FLIGHT
             self._attempts.append(attempt)
             self._since_renumbered.append(attempt)
-        return None
+        return wrong
 
     def _move(self, event: BatchEvent, allowed: set[BatchState], after: BatchState) -> str | None:
-        if raises_internal(lambda: self._batch.move(event)) is (self._state in allowed):
-            return f"{event.value} is allowed, or not, while {self._state.value}"
-        if self._state in allowed:
+        may = self._state in allowed
+        what = f"{event.value} while {self._state.value}"
+        wrong = misjudged(what, lambda: self._batch.move(event), allowed=may)
+        if may:
             self._state = after
-        return None
+        return wrong
 
     def _end(self) -> str | None:
         event = self._dice.choice(list(_ENDS))
@@ -152,18 +160,18 @@ class _BatchDrill:
             allowed = before in {Persistence.NEVER_SENT, Persistence.REJECTED}
         elif evidence is Evidence.FORSAKEN:
             allowed = before is Persistence.IN_DOUBT
-        if raises_internal(lambda: self._batch.learn(evidence, now)) is allowed:
-            return f"{evidence.value} is learnt, or not, while {before.value}"
+        what = f"evidence {evidence.value!r} while {before.value}"
+        wrong = misjudged(what, lambda: self._batch.learn(evidence, now), allowed=allowed)
         if allowed:
             self._evidence.append((evidence, now))
             self._forsaken &= evidence not in {Evidence.REFUSED, Evidence.AMBIGUOUS}
-        return None
+        return wrong
 
     def _renumber(self, now: float) -> str | None:
         doubt = self._persistence is Persistence.IN_DOUBT
         fits = self._persistence is not Persistence.STORED and doubt is self._forsaken
         if not fits or self._state not in {BatchState.SEALED, BatchState.WAITING}:
-            return None  # what is learnt and what is moved are asked for by themselves
+            return None  # `_learn` and `_move` show what is refused
         identity = ProducerIdentity(8, int(now))
         self._numbers, self._ordinal = [identity, int(now), b"again"], int(now) + 1
         self._batch.renumber(identity, int(now), b"again", int(now) + 1)
@@ -172,12 +180,16 @@ class _BatchDrill:
         self._renamed |= self._forsaken
         self._state = BatchState.SEALED
         self._since_renumbered.clear()
-        self._here = len(self._evidence)
+        self._evidence_before = len(self._evidence)
         return None
 
     @property
     def _persistence(self) -> Persistence:
-        """Whether it is stored, by all that was learnt."""
+        """Whether it is stored, by all evidence.
+
+        A proof is final, and doubt stays until then; a refusal counts until the batch gets new
+        numbers.
+        """
         kinds = [kind for kind, _ in self._evidence]
         if Evidence.PROVED in kinds:
             return Persistence.STORED
@@ -191,20 +203,25 @@ class _BatchDrill:
         batch, state = self._batch, self._state
         doubt = self._persistence is Persistence.IN_DOUBT
         doubts = [at for kind, at in self._evidence if kind is Evidence.AMBIGUOUS]
-        here = any(kind is Evidence.AMBIGUOUS for kind, _ in self._evidence[self._here :])
+        here = any(
+            kind is Evidence.AMBIGUOUS for kind, _ in self._evidence[self._evidence_before :]
+        )
         base = self._numbers[1]
         wire = base % _SEQUENCES if isinstance(base, int) else 0
         first = self._since_renumbered[0] if self._since_renumbered else None
-        pairs = {
+        pairs: dict[str, tuple[object, object]] = {
             "state": (batch.state, state),
             "persistence": (batch.persistence, self._persistence),
             "due": (batch.due, state in {BatchState.SEALED, BatchState.WAITING}),
             "settled": (batch.settled, state in _ENDS.values()),
-            "doubt": (batch.in_doubt, doubt),
-            "since": (batch.doubted_at, doubts[0] if doubts else None),
+            "in doubt": (batch.in_doubt, doubt),
+            "in doubt since": (batch.doubted_at, doubts[0] if doubts else None),
             "numbers stay": (batch.keeps_numbers, doubt and not self._forsaken),
-            "absent": (batch.absent_here, doubt and self._renamed and not here),
-            "doubted here": (batch.doubted_here, here),
+            "surely absent under its present identity": (
+                batch.absent_here,
+                doubt and self._renamed and not here,
+            ),
+            "in doubt under its present identity": (batch.doubted_here, here),
             "renamed": (batch.renamed, self._renamed),
             "attempts": (batch.attempts, len(self._attempts)),
             "attempt": (batch.attempt, self._attempts[-1] if self._attempts else None),
@@ -214,13 +231,14 @@ class _BatchDrill:
             "first sequence": (batch.wire_base, -1 if batch.identity is None else wire),
             "last sequence": (batch.wire_last, (wire + batch.count - 1) % _SEQUENCES),
             "compression": (batch.compression, self._compression),
-            "content": ((len(batch.records), batch.draft), (batch.count, None)),
-            "limits": ((batch.deadline, batch.max_timestamp_ms), (100.0, 0)),
+            "number of records, and draft": (
+                (len(batch.records), batch.draft),
+                (batch.count, None),
+            ),
+            "deadline and latest timestamp": ((batch.deadline, batch.max_timestamp_ms), (100.0, 0)),
             "astray": (batch.astray, self._flags["astray"]),
             "appended": (batch.appended, self._flags["appended"]),
             "oversized": (batch.oversized, self._flags["oversized"]),
-            "more time": (batch.extended, False),
+            "deadline is extended": (batch.extended, False),
         }
-        for name, (told, due) in pairs.items():
-            if told != due:
-                yield f"{name}: {told}, not {due}"
+        yield from differences(pairs)

@@ -1,4 +1,4 @@
-"""The drill of batches: their bytes are built, changed and read, and written down beside it.
+"""The drill of batches: their bytes are built, changed and read, beside a second writer.
 
 A run builds and reads batches of a few kinds. Here each batch is one of any codec, identity and
 attributes, written a second time by the table of the format (KIP-98), field by field; logs of
@@ -24,6 +24,7 @@ from aioidem.errors import ProtocolError
 from tests.simulated.reading import Reading
 from tests.simulated.strange_batches import strange_batch
 
+from .comparing import differences
 from .odd_sections import odd_batch
 from .written_batches import HEADER, PREAMBLE, WrittenBatch, raises, read
 
@@ -39,7 +40,7 @@ def drill_batches(dice: Random) -> Iterator[str]:
             return
     other = restamp(batches[0].data, producer_id=1, producer_epoch=3, base_sequence=0)
     if RecordBatch(batches[0].data) == RecordBatch(other):
-        yield "batches of other bytes are equal"
+        yield "batches with different producer ids are equal, expected unequal"
     for wrong in _of_headers(dice):
         yield f"header: {wrong}"
         return
@@ -62,16 +63,20 @@ def _of_headers(dice: Random) -> Iterator[str]:
     covered = struct.pack(">hiqqqhii", codec, last, 0, 0, 1, 0, 0, count)
     crc: int = import_module("crc32c").crc32c(covered)
     data = struct.pack(">qiibI", 3, HEADER - PREAMBLE, -1, 2, crc) + covered
-    if raises(ProtocolError, RecordBatch, data) is (codec <= 4 and count >= 0 and last >= 0):
-        yield f"{count} records, the last at {last}, of the codec {codec} are taken, or not"
-    if checksum_and_codec(data) != (crc, codec):
-        yield f"{checksum_and_codec(data)} are told, not {(crc, codec)}"
-    if restamp(data, producer_id=1, producer_epoch=0, base_sequence=0) != data:
-        yield "its own identity changes a batch"
-    if assign_offsets(data, base_offset=3, leader_epoch=-1) != data:
-        yield "its own place changes a batch"
-    if 0 <= codec <= 4 and count == 0 <= last and read(data) != []:
-        yield f"{read(data)} are read of a header"
+    valid = codec <= 4 and count >= 0 and last >= 0
+    what = f"a header is valid with codec {codec}, {count} records and the last offset delta {last}"
+    same = restamp(data, producer_id=1, producer_epoch=0, base_sequence=0)
+    placed = assign_offsets(data, base_offset=3, leader_epoch=-1)
+    yield from differences(
+        {
+            what: (not raises(ProtocolError, RecordBatch, data), valid),
+            "checksum and codec": (checksum_and_codec(data), (crc, codec)),
+            "bytes with the identity that it has": (same, data),
+            "bytes with the offset that it has": (placed, data),
+        }
+    )
+    if codec <= 4 and count == 0 <= last and read(data) != []:
+        yield f"records of an empty batch: told {read(data)}, expected []"
 
 
 # -- logs ------------------------------------------------------------------------------------------
@@ -83,21 +88,25 @@ def _of_logs(batches: Sequence[WrittenBatch], dice: Random) -> Iterator[str]:
     log = b"".join(parts)
     found = read_batches(log)
     if [batch.raw for batch in found] != parts:
-        yield f"{len(found)} batches are read, not {len(parts)}"
+        yield f"{len(found)} batches are read, expected {len(parts)} with the bytes as written"
     for _ in range(4):
         # Mostly in the first bytes of a batch, where the length is or its header ends.
         whole = dice.randrange(len(parts))
         size = dice.choice((1, 11, 12, 17, 18, 60, 61, len(parts[whole]) - 1))
         cut = b"".join(parts[:whole]) + parts[whole][:size]
-        if [batch.raw for batch in read_batches(cut, partial=True)] != parts[:whole]:
-            yield f"another number than {whole} batches is read, the next cut to {size} bytes"
+        some = [batch.raw for batch in read_batches(cut, partial=True)]
+        if some != parts[:whole]:
+            yield (
+                f"{len(some)} batches are read where the last one is cut to {size} bytes, expected "
+                f"the {whole} before it"
+            )
         if not raises(ProtocolError, read_batches, cut):
-            yield f"a log whose last batch is cut to {size} bytes is read as whole"
+            yield f"a log whose last batch is cut to {size} bytes is read, expected ProtocolError"
     yield from _of_lengths(parts[0], dice)
 
 
 def _of_lengths(data: bytes, dice: Random) -> Iterator[str]:
-    """Yield which length or magic is read, or called by another name, that no batch can have."""
+    """Yield which impossible length or magic is read, or is not named by the error."""
     length = dice.choice((-1, 0, 4, 5, HEADER - PREAMBLE - 1))
     magic = dice.choice((0, 1, 2, 3))
     for partial in (False, True):
@@ -110,14 +119,16 @@ def _of_lengths(data: bytes, dice: Random) -> Iterator[str]:
             f"a batch has magic {magic}; only 2" if old else f"length field of a batch is {length}"
         )
         if due not in said:
-            yield f"{said!r} is said of a length of {length}, magic {magic}, in {size} bytes"
+            what = f"error for length {length} and magic {magic} in {size} bytes"
+            yield f"{what}: told {said!r}, expected {due!r} in it"
     other = data[:16] + bytes((dice.choice((0, 1, 3)),)) + data[17:]
-    if f"has magic {other[16]}" not in _error_of(other):
-        yield f"{_error_of(other)!r} is said of magic {other[16]}"
+    words = f"has magic {other[16]}"
+    if words not in _error_of(other):
+        yield f"error for another magic: told {_error_of(other)!r}, expected {words!r} in it"
 
 
 def _error_of(log: bytes, *, partial: bool = False) -> str:
-    """Return what is said of a log that is not read; nothing if it is."""
+    """Return the text of the error for a log that cannot be read; empty if it can."""
     try:
         read_batches(log, partial=partial)
     except ProtocolError as error:

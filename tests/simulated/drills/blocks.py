@@ -1,7 +1,8 @@
 """The drill of blocks: the records of large calls, divided, joined and put in order in all ways.
 
 A run divides few blocks, and hardly ever joins parts of one again. Here a call's records are kept
-as a list of rows beside the block that has them, and each answer of the block is derived from it.
+as a list beside the block that has them, and each answer of the block is derived from the list.
+A row is a record's place among those of its call, as in the block itself.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from aioidem._engine.record_block import (
     records_of,
 )
 from aioidem._records import encode_columns
+from aioidem.partitioner import murmur2
 from aioidem.structs import DeliveryStatus
+
+from .comparing import differences
 
 __all__ = ["drill_blocks"]
 
 _OUTCOME: Final = Outcome("t", 0, DeliveryStatus.ACKED)
 _MOST: Final = 10
+"""A call has fewer records than this."""
 
 
 def drill_blocks(dice: Random) -> Iterator[str]:
@@ -118,7 +123,7 @@ class _Call:
         return self._first + row
 
     def facts(self, row: int) -> tuple[object, ...]:
-        """Return what a single record of the call must say."""
+        """Return what a single record of the call must tell."""
         return (
             *(self.keys[row], self.values[row], list(self.headers[row]), self.stamps[row]),
             *(self.sizes[row], self.ordinal(row), 3),
@@ -126,7 +131,10 @@ class _Call:
         )
 
     def differences(self, block: RecordBlock, rows: list[int], dice: Random) -> Iterator[str]:
-        """Yield what a block says otherwise than the rows that it has."""
+        """Yield what a block tells otherwise than the records of some rows, which it has.
+
+        It is settled, too: as a whole, and one of its records.
+        """
         sizes = [self.sizes[row] for row in rows]
         charges = [self.charge(row) for row in rows]
         pairs: dict[str, tuple[object, object]] = {
@@ -153,45 +161,49 @@ class _Call:
         place, index = dice.randrange(9), dice.randrange(len(rows))
         block.settle(_OUTCOME, place)
         block.record(index).settle(_OUTCOME, place + 1)
-        pairs["told"] = (self.told[-2:], [(rows, place), ([rows[index]], place + 1)])
+        outcomes = [(rows, place), ([rows[index]], place + 1)]
+        pairs["rows and places of the last outcomes"] = (self.told[-2:], outcomes)
         again = RecordBlock(self.columns, self, 3, array("q", rows))
-        pairs["again"] = ((list(again.chosen), again.size, again.base), (rows, sum(sizes), 0))
-        for count in (5, 7, 5):
-            alone = [_hashed_alone(key, count) for key in self.keys]
-            pairs[f"partitions of {count}"] = (list(self.columns.hashed(count)), alone)
-        before = dice.randrange(1, self.count + 1)
+        pairs["made again"] = ((list(again.chosen), again.size, again.base), (rows, sum(sizes), 0))
+        yield from differences(pairs)
+        yield from differences(self._column_pairs(dice.randrange(1, self.count + 1)))
+
+    def _column_pairs(self, before: int) -> dict[str, tuple[object, object]]:
+        """Return what the columns of the call tell, and what they must; some without later rows."""
+        pairs: dict[str, tuple[object, object]] = {}
+        for number, count in enumerate((5, 7, 5)):  # the columns keep what they computed last
+            alone = [_partition_of(key, count) for key in self.keys]
+            pairs[f"answer {number}: partitions of {count}"] = (
+                list(self.columns.hashed(count)),
+                alone,
+            )
         kept = self.columns.before(before)
-        pairs["before"] = (
+        pairs[f"the first {before} rows"] = (
             [
                 (kept.key(n), kept.values[n], list(kept.headers_of(n)), kept.stamp(n))
                 for n in range(before)
             ],
             [self.facts(row)[:4] for row in range(before)],
         )
-        pairs["bounds"] = (
+        stamps, sizes = self.stamps[:before], self.sizes[:before]
+        pairs["earliest and latest time, largest size, count"] = (
             (kept.earliest, kept.latest, kept.largest, len(kept)),
-            (
-                min(self.stamps[:before]),
-                max(self.stamps[:before]),
-                max(self.sizes[:before]),
-                before,
-            ),
+            (min(stamps), max(stamps), max(sizes), before),
         )
-        for name, (said, due) in pairs.items():
-            if said != due:
-                yield f"{name} is {said!r}, not {due!r}"
+        return pairs
 
     def charge(self, row: int) -> int:
         """Return what one record takes of the buffer."""
         return self.sizes[row] + BLOCK_MEMORY + HEADER_MEMORY * len(self.headers[row])
 
 
-def _hashed_alone(key: bytes | None, count: int) -> int:
-    (found,) = Columns((None,), (key,), (), 0).hashed(count)
-    return found
+def _partition_of(key: bytes | None, count: int) -> int:
+    """Return the partition of a key among `count`, as Java's client does; -1 without a key."""
+    return -1 if key is None else (murmur2(key) & 0x7FFFFFFF) % count
 
 
 def _said(record: PendingRecord) -> tuple[object, ...]:
+    """Return what a record tells, in the order of `_Call.facts`."""
     return (
         *(record.key, record.value, list(record.headers), record.timestamp_ms),
         *(record.size, record.ordinal, record.partition),
@@ -200,10 +212,12 @@ def _said(record: PendingRecord) -> tuple[object, ...]:
 
 
 def _fitting(sizes: Sequence[int], room: int) -> int:
+    """Return how many of the first records fit into some bytes."""
     return max(n for n in range(len(sizes) + 1) if n == 0 or sum(sizes[:n]) <= room)
 
 
 def _reaching(sizes: Sequence[int], nbytes: int) -> int:
+    """Return how many of the first records reach some bytes; all if they do not."""
     enough = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) >= nbytes]
     return min(enough, default=len(sizes))
 
@@ -224,6 +238,7 @@ def _singles(calls: Sequence[_Call], dice: Random) -> list[PendingRecord]:
 
 
 def _runs(held: _Held, calls: Sequence[_Call], dice: Random) -> Iterator[str]:
+    """Yield what is wrong with blocks and single records that are read as one sequence."""
     items: list[PendingRecord] = [block for _, block, _ in held] + _singles(calls, dice)
     dice.shuffle(items)
     rows = {id(block): (call, rows) for call, block, rows in held}
@@ -236,7 +251,7 @@ def _runs(held: _Held, calls: Sequence[_Call], dice: Random) -> Iterator[str]:
             flat.append(_said(item))
     runs = records_of(items)
     if type(runs) is not RecordRuns:
-        yield "a block is taken for a record"
+        yield f"type of the sequence: told {type(runs).__name__}, expected RecordRuns"
         return
     begin, end = sorted(dice.choices(range(len(flat) + 1), k=2))
     at = dice.randrange(-len(flat), len(flat))
@@ -246,9 +261,9 @@ def _runs(held: _Held, calls: Sequence[_Call], dice: Random) -> Iterator[str]:
         "size": (runs.size, sum(item.size for item in items)),
         "items": (items_of(runs), items),
         "all": ([_said(each) for each in runs], flat),
-        f"{at}": (_said(runs[at]), flat[at]),
-        f"{begin} to {end}": ([_said(each) for each in runs[begin:end]], flat[begin:end]),
-        "backwards": ([_said(each) for each in runs[::-2]], flat[::-2]),
+        f"record {at}": (_said(runs[at]), flat[at]),
+        f"records {begin} to {end}": ([_said(each) for each in runs[begin:end]], flat[begin:end]),
+        "every second record, backwards": ([_said(each) for each in runs[::-2]], flat[::-2]),
         "overhead": (runs.overhead(), sum(item.overhead() for item in items)),
         "generations": (runs.by_generation(), Counter(each[-1] for each in flat)),
         "largest": (
@@ -256,11 +271,12 @@ def _runs(held: _Held, calls: Sequence[_Call], dice: Random) -> Iterator[str]:
             max(max(rows[id(item)][0].sizes) if id(item) in rows else item.size for item in items),
         ),
         "encoded": (runs.encode(), _encoded(runs)),
-        "beyond": (_beyond(runs, len(flat)) and _beyond(runs, -len(flat) - 1), True),
+        "an index beyond the ends raises IndexError": (
+            _beyond(runs, len(flat)) and _beyond(runs, -len(flat) - 1),
+            True,
+        ),
     }
-    for name, (said, due) in pairs.items():
-        if said != due:
-            yield f"{name}: {said!r}, not {due!r}"
+    yield from differences(pairs)
 
 
 def _encoded(runs: RecordRuns) -> tuple[bytes, int, int, int]:
@@ -285,13 +301,19 @@ def _encoded(runs: RecordRuns) -> tuple[bytes, int, int, int]:
 
 
 def _beyond(runs: RecordRuns, index: int) -> bool:
+    """Return whether an index is refused."""
     try:
-        return runs[index] is None
+        runs[index]
     except IndexError:
         return True
+    return False
 
 
 def _order(held: _Held, calls: Sequence[_Call], dice: Random) -> Iterator[str]:
+    """Yield what is wrong with the order into which the records of two queues are brought.
+
+    Each item has a mark, which must stay with its records.
+    """
     marked = [(dice.choice("ab"), block) for _, block, _ in held]
     single = [(dice.choice("ab"), each) for each in _singles(calls, dice)]
     # What each record comes with, by its ordinal; singles may have the same ordinal.
@@ -306,14 +328,14 @@ def _order(held: _Held, calls: Sequence[_Call], dice: Random) -> Iterator[str]:
         own = [(mark, each.ordinal) for each in RecordRuns([item])]
         alike = (mark, id(item.receiver)) if isinstance(item, RecordBlock) else None
         if alike is not None and alike == last and _overlapped(found[-1], own[0], marked):
-            yield f"records of one call are in two blocks: {found[-1]} and {own[0]}"
+            yield f"records {found[-1]} and {own[0]} of one call are in two blocks, expected in one"
         found += own
         last = alike
     if Counter(found) != due:
-        yield f"{Counter(found)} come of {due}"
+        yield f"marked records: told {sorted(found)}, expected {sorted(due.elements())}"
     numbers = [ordinal for _, ordinal in found]
     if numbers != sorted(numbers):
-        yield f"they come as {numbers}"
+        yield f"order of calls: told {numbers}, expected {sorted(numbers)}"
 
 
 def _overlapped(

@@ -1,7 +1,8 @@
 """What has happened with one broker, as rows, and what follows from them for Produce v14.
 
-Nothing is kept but the rows: what holds now follows from the last one of the present connection, or
-from those since the broker's last answer in v14.
+A broker that knows Produce v14 names in its answers how many batches it retains. Nothing is kept
+but the rows: what holds now follows from the last one of the present connection, or from those
+since the broker's last answer in v14.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from typing import Literal, NamedTuple
 __all__ = ["History", "Kind", "Row"]
 
 Kind = Literal[
-    "opened",
-    "opened without",
-    "asked",
-    "spoken",
-    "named",
-    "not named",
-    "question refused",
-    "heard",
-    "heard late",
-    "ruled out",
-    "lost",
-    "lost in silence",
+    "opened",  # a connection to a broker that offers v14, which the option lets be used
+    "opened without",  # one where v14 is not offered, or not to be used
+    "asked",  # whether the broker's topics name a window (DescribeConfigs)
+    "spoken",  # v14 is used without asking
+    "named",  # the answer names the window, so v14 is used
+    "not named",  # the answer does not
+    "question refused",  # the answer is an error
+    "heard",  # the first answer in v14 on the connection
+    "heard late",  # an answer in v14 after v13 is used again
+    "ruled out",  # v14 is not used until a back-off ends
+    "lost",  # the connection ended
+    "lost in silence",  # it ended while the question, or the first request in v14, was unanswered
 ]
 
 
@@ -31,7 +32,7 @@ class Row(NamedTuple):
 
     kind: Kind
     until: float = 0.0
-    """When a back-off ends that began with it, in seconds."""
+    """When the back-off ends that began with it, in seconds."""
 
 
 class History:
@@ -45,7 +46,7 @@ class History:
         self.rows.append(Row(kind, until))
 
     def since_heard(self, kind: Kind) -> int:
-        """Return how many events of a kind there were since the last answer in v14."""
+        """Return how many events of a kind there were since the broker last answered in v14."""
         return len([row for row in self._since("heard", "heard late") if row.kind == kind])
 
     def _since(self, *kinds: Kind) -> list[Row]:
@@ -54,7 +55,7 @@ class History:
         return self.rows[last + 1 :]
 
     def kinds(self, *kinds: Kind) -> list[Row]:
-        """Return the rows of some kinds."""
+        """Return all rows of some kinds, oldest first."""
         return [row for row in self.rows if row.kind in kinds]
 
     @property
@@ -63,16 +64,19 @@ class History:
         ends = self.kinds("opened", "opened without", "lost", "lost in silence")
         return bool(ends) and ends[-1].kind in ("opened", "opened without")
 
-    def _held(self, rows: list[Row]) -> bool:
-        """Return whether v14 was ruled out by some rows, and has not been tried since."""
+    def _ruled_out(self, rows: list[Row]) -> bool:
+        """Return whether v14 is ruled out by some rows, and was not tried after that."""
         tried: list[Kind] = ["ruled out", "asked", "spoken", "opened without"]
         last = [row.kind for row in rows if row.kind in tried][-1:]
         return last == ["ruled out"]
 
     @property
     def use(self) -> str:
-        """What is known of v14 on the present connection."""
-        if self._held(self.rows):
+        """What is known of v14 on the present connection: "apart" if there is none.
+
+        "unsettled" is before the question; otherwise it is the kind of the last row that tells.
+        """
+        if self._ruled_out(self.rows):
             return "ruled out"
         if not self.connected:
             return "apart"
@@ -86,12 +90,15 @@ class History:
 
     @property
     def batches_wait(self) -> bool:
-        """Whether the first question of a connection is unanswered, and no batch went in v13."""
+        """Whether batches wait for the answer to the first question on a connection.
+
+        They do not if v14 was ruled out before, because then they went in v13 already.
+        """
         if self.use != "asked":
             return False
         opened = max(at for at, row in enumerate(self.rows) if row.kind == "opened")
         asked = [at for at, row in enumerate(self.rows) if row.kind == "asked" and at > opened]
-        return len(asked) == 1 and not self._held(self.rows[: asked[0]])
+        return len(asked) == 1 and not self._ruled_out(self.rows[: asked[0]])
 
     @property
     def proven(self) -> bool:

@@ -22,6 +22,7 @@ from aioidem._log import LogLine
 
 from .cluster_bench import LIMIT, ClusterBench, Wire
 from .cluster_rows import NAMES
+from .comparing import differs
 from .engine_parts import act, whole_batch
 
 __all__ = ["drill_cluster_asked"]
@@ -55,9 +56,10 @@ class _ClusterDrill(ClusterBench):
     # -- asking ------------------------------------------------------------------------------------
 
     def _ask(self) -> str | None:
-        """Ask for metadata, if it is due: the least busy broker that is known to be the cluster's.
+        """Let the engine ask for metadata, and return what is wrong with the request.
 
-        Where there is no connection, one is opened.
+        If one is due, the least busy broker is asked that is known to be in the cluster. Where
+        there is no connection, one is opened.
         """
         due: list[Request] = []
         ready = [wire for wire in self._wires if self._free(wire)]
@@ -70,28 +72,31 @@ class _ClusterDrill(ClusterBench):
             self._refresher.sent()
             self._note_asked(wire, due[0])
         made = self._parts.poll()
-        self._part.ask(self._now)
+        self._questions.ask(self._now)
         if self._wires:
-            return self._compare(made, due)
+            return self._wrong_requests(made, due)
         links = list(self._parts.connections.links.values())
         for link in links:
             self._parts.connections.opened(link, 13, self._now)
             self._wires.append(Wire(link, 0))
-        return None if [type(step) for step in made] == [OpenLink] * wanted else f"{made} on none"
+        opened = [type(step) for step in made]
+        return differs("steps without a connection", opened, [OpenLink] * wanted)
 
     def _ask_clusters(self) -> str | None:
+        """Let the engine ask brokers which cluster they belong to, each once."""
         due: list[Request] = []
         for wire in self._wires:
             if not wire.asked and self._free(wire):
                 due.append(AskCluster(wire.link.link_id, self._tokens + 1))
                 self._note_asked(wire, due[-1])
         made = self._parts.poll()
-        self._part.ask_clusters(self._now)
-        return self._compare(made, due)
+        self._questions.ask_clusters(self._now)
+        return self._wrong_requests(made, due)
 
     # -- answers -----------------------------------------------------------------------------------
 
     def _answer(self) -> str | None:
+        """Answer a request that is outstanding, as a broker of this or of another cluster."""
         owing = [wire for wire in self._wires if wire.owed]
         if not owing:
             return None
@@ -101,17 +106,19 @@ class _ClusterDrill(ClusterBench):
         named = self._dice.choice(("home", "home", "home", "home", "home", None, "other", "other"))
         answered = self._parts.requests.answered(wire.link.link_id, token, self._now)
         if answered is None:
-            return f"request {token} is not outstanding"
+            return f"request {token} was forgotten, expected outstanding"
         if type(step) is AskCluster:
             home = self._identify(wire, named)
-            return None if self._part.on_cluster(wire.link, named) is home else f"{named} is home"
+            told = self._questions.on_cluster(wire.link, named)
+            return differs(f"the cluster {named!r} is the producer's", told, home)
         update = self._rows.answer(named)
-        merge = self._part.merge_of(update) if self._dice.random() < 0.4 else None
+        # A large answer is merged in pieces; perhaps only the first one was merged before the rest.
+        merge = self._questions.merge_of(update) if self._dice.random() < 0.4 else None
         if merge is not None and self._dice.random() < 0.5:
             next(merge.slices(), None)
             if self._dice.random() < 0.3:
                 self._forget()
-        self._part.on_metadata(wire.link, answered[1], update, self._now, merge)
+        self._questions.on_metadata(wire.link, answered[1], update, self._now, merge)
         if update.throttle_ms:
             wire.paused_until = max(wire.paused_until, self._now + update.throttle_ms / 1000)
         if not self._identify(wire, named):
@@ -124,16 +131,17 @@ class _ClusterDrill(ClusterBench):
             self._renew(name)
             now_id = rows.wanted[name].present_id
             if any(state.topic_id != now_id for state in self._parts.partitions.of(name)):
-                return f"the states of {name} are those of a topic that was deleted"
+                return f"partitions of {name} have the id of a deleted topic, expected {now_id}"
         self._refused += sum(topic.place() for topic in rows.wanted.values())
         self._failed |= self._refused > 0
         self._refresher.answered(self._now, enough=not rows.lacks(update))
         return None
 
     def _renew(self, name: str) -> None:
-        """Expect one new epoch for a recreated topic, or the end of a transaction that wrote to it.
+        """Derive what follows when a topic was recreated.
 
-        A batch in doubt ends UNKNOWN, and what was told of sizes is no longer true.
+        An idempotent producer needs a new epoch, and a transaction that wrote to the topic can only
+        be aborted. A batch in doubt ends UNKNOWN, and what was told of sizes is no longer true.
         """
         self._lines.append(LogLine.TOPIC_RECREATED)
         numbered = self._numbered.pop(name, None)
@@ -142,9 +150,9 @@ class _ClusterDrill(ClusterBench):
             self._unknown += 1
             if self._identity.epoch == 1:  # that of the batch, and not given up before
                 self._lines.append(LogLine.EPOCH_BUMPED)
-        if self._plain == 0:
+        if self._kind == "idempotent":
             self._identity = ProducerIdentity(7, self._identity.epoch + 1)
-        elif self._plain == 2:
+        elif self._kind == "transactional":
             self._failed |= numbered == self._identity
         self._sized.discard(name)
         for wire in self._wires:
@@ -161,14 +169,16 @@ class _ClusterDrill(ClusterBench):
             topic.forget()
 
     def _want(self, name: str) -> None:
+        """Begin to use a topic."""
         if name not in self._rows.wanted:
             self._rows.wanted[name] = self._rows.truth[name]
             self._refresher.want_unnamed()
 
     def _send(self) -> None:
-        others = (None, 0) if self._plain == 2 else (None, 0, 1, 9)
+        """Append a record, perhaps for a partition that there is not."""
+        others = (None, 0) if self._kind == "transactional" else (None, 0, 1, 9)
         name, partition = self._dice.choice(NAMES), self._dice.choice(others)
-        if self._failed and self._plain == 2:
+        if self._failed and self._kind == "transactional":
             return
         self._want(name)
         topic = self._rows.wanted[name]
@@ -217,6 +227,7 @@ class _ClusterDrill(ClusterBench):
                 self._refresher.failed(self._now)
 
     def _accuse(self) -> None:
+        """Let a leader prove that it retains fewer batches than it says (`Disproof`)."""
         topic = self._rows.truth[self._dice.choice(NAMES)]
         partition = self._dice.choice(list(topic.leaders))
         leader, epoch = topic.leaders[partition]
@@ -243,7 +254,7 @@ class _ClusterDrill(ClusterBench):
             ledger.adopt(self._identity)
             ledger.take(1)
             self._numbered[name] = self._identity
-        if self._plain == 0 and self._identity.epoch == 1 and name not in self._doubted:
+        if self._kind == "idempotent" and self._identity.epoch == 1 and name not in self._doubted:
             self._doubted.add(name)
             state, batch = self._parts.partitions.state(name, 0), whole_batch(self._identity, 0, 0)
             state.follow(Route(1, 0, 1))

@@ -28,7 +28,10 @@ _USUAL: Final = 5
 
 @dataclass
 class TopicRow:
-    """A topic as it is in the cluster, and what answers have said of it."""
+    """A topic as it is in the cluster, and what answers have said of it.
+
+    Each time that a topic is recreated it has another generation, and so another topic id.
+    """
 
     name: str
     generation: int = 0
@@ -37,11 +40,13 @@ class TopicRow:
     known: dict[int, tuple[int, int]] | None = None
     """The same, as the answers have said; None before one has."""
     known_generation: int | None = None
+    """The generation by the last answer that names a topic id."""
     former: list[int] = field(default_factory=list)
     """The generations that were known before."""
     outdated: int = 0
     """How many answers in a row have named one of those."""
     code: int = 0
+    """Its error code in the last answer."""
     named_by: int = 0
     """The number of the last request whose answer named partitions."""
     waiting: list[tuple[int | None, int]] = field(default_factory=list)
@@ -132,7 +137,7 @@ class ClusterRows:
         """All brokers ever named, and the bootstrap address."""
         self.verdicts: list[Accusation] = []
         self._limits: dict[int, int] = {}
-        """How many batches each convicted broker is believed to retain."""
+        """By convicted broker: how many batches it is believed to retain."""
         for topic in self.truth.values():
             for partition in range(dice.choice((1, 2))):
                 self.lead(topic, partition)
@@ -188,7 +193,9 @@ class ClusterRows:
         return not update.brokers or waited
 
     def judge(self, sent_at: float) -> int:
-        """Convict brokers by the verdicts that are older than a request; return how often.
+        """Convict brokers of retaining fewer batches than they say; return how often.
+
+        The verdicts that are older than the request are judged by its answer.
 
         A verdict stands if the partition still has the same leader in the same epoch. A broker is
         not convicted anew for the same number of batches.

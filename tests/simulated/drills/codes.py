@@ -23,10 +23,12 @@ from aioidem._engine.classify import (
 )
 from aioidem._engine.coordinator import CallKind, Verdict, classify_call, is_listed
 
+from .comparing import differences, differs
+
 __all__ = ["drill_codes"]
 
 _UNLISTED: Final = (-7, 134, 999)
-"""Codes that no release has defined."""
+"""Codes that no Kafka release defines."""
 _MESSAGES: Final[tuple[tuple[str | None, bool], ...]] = (
     (None, False),
     ("", False),
@@ -40,6 +42,7 @@ _MESSAGES: Final[tuple[tuple[str | None, bool], ...]] = (
     ("It must never be retried", False),
     ("You can't retry that", False),
 )
+"""Texts beside a code that no release defines, and whether each says that a retry may succeed."""
 
 # -- the steps of a broker that is given batches ---------------------------------------------------
 
@@ -50,7 +53,7 @@ _REQUEST: Final = {
     *(Code.transactional_id_authorization_failed, Code.throttling_quota_exceeded),
     *(Code.rebootstrap_required, Code.invalid_topic_exception),
 }
-"""The request is looked at."""
+"""Codes of the first step: the request is looked at."""
 _LEADERSHIP: Final = {
     *(Code.leader_not_available, Code.not_leader_or_follower, Code.unknown_topic_or_partition),
     *(Code.unknown_topic_id, Code.inconsistent_topic_id),
@@ -103,7 +106,7 @@ _ACTIONS: Final = {
     },
 }
 _REPEATED_ANYWAY: Final = {Code.unknown_server_error, Code.rebootstrap_required}
-"""Codes that Kafka does not document as retriable, and after which a batch is sent again."""
+"""Codes that Kafka does not document as retriable, but after which a batch is sent again."""
 
 
 def drill_codes(dice: Random) -> Iterator[str]:
@@ -114,12 +117,15 @@ def drill_codes(dice: Random) -> Iterator[str]:
         told = classify(code, offset, trust_base_offset=trusted, message=message)
         due = _of_produce(code, offset, trusted=trusted, passes=passes)
         if told != due:
-            yield f"code: {told} of {code!r} with the offset {offset} and {message!r}, not {due}"
+            what = f"{code!r} in answer to Produce with offset {offset} and message {message!r}"
+            yield f"code: {differs(what, told, due)}"
             return
         for kind in CallKind:
-            verdict, listed = classify_call(kind, code), is_listed(kind, code)
-            if (verdict, listed) != _of_call(kind, code):
-                yield f"code: {verdict, listed} of {code!r} in answer to {kind.value}"
+            verdict = classify_call(kind, code), is_listed(kind, code)
+            expected = _of_call(kind, code)
+            if verdict != expected:
+                what = f"verdict on {code!r} in answer to {kind.value}, and whether it is listed"
+                yield f"code: {differs(what, verdict, expected)}"
                 return
         yield from _of_partitions(code)
 
@@ -143,6 +149,7 @@ def _of_produce(code: int, offset: int, *, trusted: bool, passes: bool) -> Dispo
 # -- other answers ---------------------------------------------------------------------------------
 
 _OF_FETCH: Final = {Code.kafka_storage_error, Code.offset_not_available, Code.replica_not_available}
+"""Codes of Fetch that may pass: the leader is not ready to be read from."""
 
 
 def _of_partitions(code: int) -> Iterator[str]:
@@ -152,25 +159,37 @@ def _of_partitions(code: int) -> Iterator[str]:
     anywhere = {Code.leader_not_available, Code.not_leader_or_follower, Code.replica_not_available}
     anywhere |= {Code.unknown_topic_or_partition, Code.unknown_server_error} | coordinator
     anywhere |= {Code.request_timed_out}
-    if (code in RETRIABLE_TOPIC_ERRORS) is not (code in anywhere):
-        yield f"code: {code!r} of a topic passes, or not, against its groups"
-    if (code in RETRIABLE_FETCH_ERRORS) is not (code in anywhere | _LEADERSHIP | _OF_FETCH):
-        yield f"code: {code!r} in answer to Fetch passes, or not, against its groups"
+    in_fetch = anywhere | _LEADERSHIP | _OF_FETCH
+    pairs: dict[str, tuple[object, object]] = {
+        f"code: {code!r} of a topic is retriable": (
+            code in RETRIABLE_TOPIC_ERRORS,
+            code in anywhere,
+        ),
+        f"code: {code!r} in answer to Fetch is retriable": (
+            code in RETRIABLE_FETCH_ERRORS,
+            code in in_fetch,
+        ),
+    }
+    yield from differences(pairs)
 
 
 _MOVED: Final = {Code.coordinator_not_available, Code.not_coordinator}
+"""Another broker is the coordinator."""
 _BUSY: Final = {
     *(Code.unknown_server_error, Code.request_timed_out, Code.network_exception),
     *(Code.coordinator_load_in_progress, Code.concurrent_transactions),
 }
+"""The coordinator cannot serve the request yet, or does not say why it did not."""
 _OVER: Final = {Code.unsupported_version, Code.producer_fenced}
 _OVER_AT_END: Final = {
     *(Code.invalid_producer_epoch, Code.invalid_producer_id_mapping, Code.invalid_request)
 }
+"""Codes that end a producer: in answer to any request, and besides these in answer to EndTxn."""
 _ADDING: Final = {CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS}
 _ABOUT_TOPICS: Final = {CallKind.ADD_PARTITIONS, CallKind.COMMIT_OFFSETS}
+"""Requests that add to the transaction, and those that name topics."""
 _OF_CALLERS: Final = {CallKind.FIND, CallKind.INIT}
-"""Requests whose refusal the caller is told, and no transaction is spoilt by it."""
+"""Requests whose refusal the caller is told; no transaction has to be aborted for it."""
 
 
 def _of_call(kind: CallKind, code: int) -> tuple[Verdict, bool]:
@@ -186,6 +205,7 @@ def _of_call(kind: CallKind, code: int) -> tuple[Verdict, bool]:
 
 
 def _by_rule(kind: CallKind, code: int) -> Verdict | None:
+    """Return the verdict by the rule for a code; None if there is none, and its kind decides."""
     if code in _MOVED:
         return Verdict.MOVED
     if code in _BUSY:

@@ -18,16 +18,16 @@ from aioidem._log import LogLine
 __all__ = ["AND", "Broker", "Caller", "Partition", "Situation"]
 
 AND: Final = " & "
-"""What is between the words that a line must have; it begins with the first of them."""
+"""What joins the words that a line must have; the line begins with the first of them."""
 _NOBODY: Final = (None, -1)
-"""A partition whose leader is not known, or that has none."""
+"""The leader of a partition that is not known, or that has none."""
 _REFUSES: Final = (errors.AuthenticationFailedError, errors.BrokerNotAllowedError)
 _LONG: Final = 1.0
-"""Seconds for which there must be no room until the buffer counts as full."""
+"""For so many seconds there must be no room before the buffer counts as full."""
 _TOGETHER: Final = 2.0
-"""Seconds between two calls that find no room, if they belong together."""
+"""At most so many seconds lie between two calls without room that belong to one condition."""
 _LATELY: Final = 1.0
-"""Seconds for which a broker still counts as throttling when the delay is over."""
+"""For so many seconds after its delay a broker still counts as throttling."""
 
 
 @dataclass
@@ -73,8 +73,10 @@ class Partition:
     """The broker to which its records went last."""
     leaderless_since: float | None = None
     failures: list[str] = field(default_factory=list)
+    """Why its attempts failed since its last acknowledgement, oldest first."""
     doubted_since: float | None = None
     in_doubt: int = 1
+    """How many batches are in doubt while `doubted_since` is set."""
 
     @property
     def where(self) -> str:
@@ -95,7 +97,7 @@ class Caller:
 
 @dataclass
 class Situation:
-    """The rows."""
+    """All that an operator may have to be told: the rows, and what holds by them."""
 
     brokers: dict[int, Broker]
     partitions: list[Partition]
@@ -219,7 +221,10 @@ class Situation:
     # -- the buffer
 
     def _waiting(self, now: float) -> Condition | None:
-        """Return that the same caller has waited first for long, as the looks have found it."""
+        """Return that callers wait for room, if the first one of them has waited first for long.
+
+        How long it has is known by the looks, each of which has noted who was first.
+        """
         first = self.looks[-1][1]
         if first is None:
             return None
@@ -237,7 +242,7 @@ class Situation:
         return _condition(since, waiting, words, f"for {now - since:.1f} s", *because)
 
     def _no_room(self, now: float) -> Condition | None:
-        """Return that calls find no room, and have not since a record was queued."""
+        """Return that calls find no room, and that no record was queued since they do not."""
         calls = list[float]()
         for at, queued in reversed(self.refused):
             if queued != self.queued or (calls[-1] if calls else now) > at + _TOGETHER:

@@ -1,8 +1,10 @@
-"""The drill of transactions: a transactional producer without brokers, whose coordinator is dice.
+"""The drill of transactions: a transactional producer, whose coordinators answer at random.
 
 A run has few transactions, and its coordinators answer as coordinators do. Here the application,
-the batches and the coordinators do anything in any order, and `coordinated_model` derives the
-state, the call that is due and to whom, and what everybody is told.
+the batches and the coordinators do anything in any order. `coordinated_model` derives the state of
+the producer, which call is due and to whom, and what everybody is told. A call is one request to a
+coordinator: FindCoordinator, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit
+or EndTxn.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from aioidem._protocol.find_coordinator import CoordinatorKey
 from aioidem._protocol.metadata import BrokerAddress
 
 from .asked_identity import drill_asked_identity
+from .comparing import differs
 from .coordinated_asks import Asks
 from .coordinated_bench import BROKERS, OWN, PLACES
 from .coordinated_calls import Calls
@@ -30,7 +33,7 @@ _STEPS: Final = 240
 
 
 def drill_coordinated(dice: Random) -> Iterator[str]:
-    """Yield what is wrong with transactions, with their calls, or with a request for an id."""
+    """Yield what is wrong with transactions, their calls, or a request for a producer id."""
     yield from classified(dice)
     yield from drill_asked_identity(dice)
     left = _STEPS
@@ -47,11 +50,11 @@ class _Life(Calls, Asks):
 
     def run(self, most: int) -> Iterator[str]:
         """Do what happens to a producer, at random, and yield what is wrong."""
-        after = 4  # steps after it has died
-        while self.steps < most and after:
+        steps_after_death = 4
+        while self.steps < most and steps_after_death:
             self.steps += 1
-            after -= self._model.state is S.FATAL
-            self._around.begin_step()
+            steps_after_death -= self._model.state is S.FATAL
+            self._surroundings.begin_step()
             self._wire.throttles.clear()
             self._pass_time()
             action = self._action()
@@ -60,9 +63,10 @@ class _Life(Calls, Asks):
                 yield f"{wrong} after {action.__name__}"
                 return
         if any(error.status is not status for error, status in self._given):
-            yield "the status of an error that the engine was given has changed"
+            yield f"an error of the drill has another status, expected those of {self._given}"
 
     def _pass_time(self) -> None:
+        """Let some time pass, often until just when something is due, or just before that."""
         self._now += self._dice.choice((0.0, 0.0, 0.0, 0.1, 0.3))
         number, due = self._dice.random(), self._model.awaits
         if due is not None and due > self._now and number < 0.85:
@@ -112,29 +116,28 @@ class _Life(Calls, Asks):
         return self._dice.choice((*asks, self._write, self._send_offsets))()
 
     def _add(self) -> str | None:
-        return (self._write if self._dice.random() < self._written else self._send_offsets)()
+        return (self._write if self._dice.random() < self._write_rate else self._send_offsets)()
 
     def _write(self) -> str | None:
         """Append a record, and send what is queued to some partition."""
         due = self._model.sends()
-        wrong = self._tried(due, self._part.need_open)
-        self._around.queued += due is None
+        wrong = self._tried(due, self._transactions.need_open)
+        self._surroundings.queued += due is None
         if self._dice.random() < 0.08:
             for number in range(self._dice.choice((9, 10, 13))):
                 wrong = wrong or self._dispatch(("w", number))
         return wrong or self._dispatch(self._dice.choice(PLACES))
 
     def _dispatch(self, which: Which) -> str | None:
-        around, due = self._around, self._model.admits(which)
+        """Send what is queued to a partition, if its batches may be sent; return what is wrong."""
+        around, due = self._surroundings, self._model.admits(which)
         if due:
             around.queued, around.flying = 0, around.flying + around.queued
-        if self._part.admits(*which) is not due:
-            return f"a batch may be sent to {which}, against the rule, or may not"
-        return None
+        return differs(f"a batch may be sent to {which}", self._transactions.admits(*which), due)
 
     def _settle(self) -> str | None:
-        """Send what is queued; end batches that are outstanding; resolve one in doubt."""
-        around, dice, rows = self._around, self._dice, self._model.rows
+        """Send what is queued, or answer the batches in flight, some of which are in doubt then."""
+        around, dice, rows = self._surroundings, self._dice, self._model.rows
         if around.queued and rows.added:
             return self._dispatch(dice.choice(sorted(rows.added)))
         if around.queued and dice.random() < 0.5:
@@ -146,65 +149,71 @@ class _Life(Calls, Asks):
         while around.flying:
             around.flying -= 1
             code: int | None = 0
-            if dice.random() > self._answered:
+            if dice.random() > self._answer_rate:
                 code = dice.choice((*[None] * 9, *OWN, ErrorCode.not_leader_or_follower))
             around.doubtful += code is None
-            self._part.on_produced(code)
+            self._transactions.on_produced(code)
             rows.writes.append(code)
             if code and dice.random() < 0.3:
                 self._fail()
         return None
 
     def _fail(self) -> None:
+        """Let a batch fail so that the transaction cannot be committed."""
         error = self._error()
-        self._part.fail(error)
+        self._transactions.fail(error)
         self._model.fail(self._described(error))
 
     def _misfortune(self) -> str | None:
+        """Let a batch fail, sequences be given up, an epoch be wanted, or the producer end."""
         number = self._dice.random()
         if number < 0.25:
             self._fail()
         elif number < 0.5:
-            self._part.on_numbers_given_up("t-0", "its log was cut off")
+            self._transactions.on_numbers_given_up("t-0", "its log was cut off")
             self._model.give_up_numbers("t-0", "its log was cut off")
         elif number < 0.8:
-            self._part.renew()
+            self._transactions.renew()
             self._model.reasons.append("somebody asked for it")
         else:
             self._die()
         return None
 
     def _die(self) -> str | None:
+        """End the producer with a fatal error."""
         error = self._error()
-        self._part.die(error)
+        self._transactions.die(error)
         self._model.die(self._described(error))
         return None
 
     def _recreate(self) -> str | None:
+        """Let a topic be recreated, to which sequences were given perhaps."""
         topic, numbered = self._dice.choice("tuv"), self._dice.random() < 0.3
-        self._part.on_topic_recreated(topic, numbered=numbered)
+        self._transactions.on_topic_recreated(topic, numbered=numbered)
         self._model.recreate(topic, numbered=numbered)
         return None
 
     def _lose_node(self) -> str | None:
+        """Lose the connection to a coordinator, or forget an address, or learn a coordinator."""
         node = self._dice.randrange(5)
         if self._dice.random() < 0.6:
             self._coordinator_is_lost()
         elif self._dice.random() < 0.3:
-            self._around.nodes.pop(node, None)  # its address is forgotten
+            self._surroundings.nodes.pop(node, None)  # its address is forgotten
         else:
             broker = BrokerAddress(node, "c", 9094)
             self._coordination.learn_coordinator("h", broker)
             self._model.places[Who(CoordinatorKey.GROUP, "h")] = node
-            if self._around.learnt != [*BROKERS.values(), broker]:
-                return f"the brokers {self._around.learnt} are learnt"
+            learnt = self._surroundings.learnt
+            return differs("brokers that are learnt", learnt, [*BROKERS.values(), broker])
         return None
 
     def _look(self) -> str | None:
-        return self._tried(self._model.checked(), self._part.check)
+        """Ask whether the transaction can still be committed, as a caller does."""
+        return self._tried(self._model.checked(), self._transactions.check)
 
     def _rest(self) -> str | None:
         """Pass time; perhaps a caller hears how the transaction ended."""
         if self._model.rows.committed is not None and self._dice.random() < 0.5:
-            self._part.outcome.told = self._model.rows.told = True
+            self._transactions.outcome.told = self._model.rows.outcome_told = True
         return None

@@ -16,20 +16,24 @@ from .coordinated_rows import Due, Which
 __all__ = ["Model"]
 
 _GRAVITY: Final = (Meaning.REPEAT, Meaning.SEEK, Meaning.ABORT, Meaning.DIE)
+"""Of several codes in one answer that of the gravest meaning counts, which is the last one here."""
 
 
 class Model(Producer):
     """A transactional producer, as its application and its coordinators see it."""
 
     def _take(self) -> Due | None:
+        """Return the call that was outstanding, and note that it is not any more."""
         call, self.asked = self.asked, None
         return call
 
     def _pause(self, now: float) -> None:
+        """Note that the call is repeated after a back-off."""
         self.not_before = now + min(FIRST * 2**self.failures, LONGEST)
         self.failures += 1
 
     def _heard(self) -> None:
+        """Note that a call succeeded: the next one need not wait."""
         self.failures, self.not_before, self.refusal = 0, 0.0, None
 
     def lose(self, now: float, *, written: bool) -> None:
@@ -56,6 +60,7 @@ class Model(Producer):
         self._no_identity(cause)
 
     def _no_identity(self, cause: Said) -> None:
+        """Note that no identity is granted: the application is told, or the producer ends."""
         if self.state is S.INITIALISING:
             self.state, self.cause = S.UNINITIALISED, cause
         else:
@@ -75,6 +80,7 @@ class Model(Producer):
             self._heard()
 
     def _newer(self, identity: tuple[int, int]) -> bool:
+        """Return whether an identity is valid, with another id or a higher epoch than the last."""
         if min(identity) < 0:
             return False
         former = self.identity
@@ -163,6 +169,11 @@ class Model(Producer):
             self.end(committed=call.commit)
 
     def _nothing_to_abort(self, code: int, now: float) -> bool:
+        """Return whether a refusal of EndTxn(abort) shows that no transaction is open.
+
+        If it may be that one is opened later, or that another producer has the id, another epoch is
+        needed.
+        """
         rows = self.rows
         if rows.in_doubt or self.finishing(code, now):
             return False
@@ -179,6 +190,7 @@ class Model(Producer):
     def _refused(
         self, call: Due, code: int, now: float, partitions: list[Which] | None = None
     ) -> None:
+        """Take an error code; `partitions` are those that have it."""
         by = self.places.get(call.whom)
         self.refusal = cause = refused(call.kind, call.whom, code, by, partitions or [])
         means = meaning(call.kind, code)

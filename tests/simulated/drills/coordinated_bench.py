@@ -21,20 +21,24 @@ from aioidem._engine.transactions import TransactionState as S
 from aioidem._protocol.metadata import BrokerAddress
 from aioidem.structs import DeliveryStatus
 
+from .comparing import differs, unequal
 from .coordinated_answers import Model
 from .coordinated_codes import Said
 from .coordinated_model import FIRST, LONGEST
-from .coordinated_parts import Around, Wire
+from .coordinated_parts import Surroundings, Wire
 from .coordinated_rows import Which
 
 __all__ = ["BROKERS", "OWN", "PLACES", "TIMEOUT", "Bench"]
 
 TIMEOUT: Final = 45.5
+"""`transaction_timeout`, in seconds."""
 _CONFIG: Final = ProducerConfig(
     bootstrap_servers=(("b1", 9092),), transactional_id="x", transaction_timeout=TIMEOUT
 )
 PLACES: Final = (("t", 0), ("t", 1), ("u", 0))
+"""The partitions."""
 BROKERS: Final = {number: BrokerAddress(number, f"b{number}", 9092) for number in range(3)}
+"""The brokers that metadata has named."""
 OWN: Final = (
     ErrorCode.invalid_txn_state,
     ErrorCode.invalid_producer_epoch,
@@ -43,7 +47,7 @@ OWN: Final = (
     ErrorCode.transaction_abortable,
     ErrorCode.concurrent_transactions,
 )
-"""The codes that Kafka has for transactions, each of which means another thing."""
+"""The codes that Kafka has for transactions alone; each of them means another thing."""
 
 
 class Bench:
@@ -53,37 +57,51 @@ class Bench:
         self._dice = dice
         self.steps = 0
         self._now = dice.choice((0.0, 1e6))
-        self._around = around = Around()
+        self._surroundings = around = Surroundings()
         self._ledger = IdentityLedger()
         backoff = Backoff(FIRST, LONGEST, lambda: 0.5)
-        self._part = Transactions("x", self._ledger, backoff)
+        self._transactions = Transactions("x", self._ledger, backoff)
         self._model = Model("x")
         self._metadata = MetadataRefresher(300.0, Backoff(FIRST, LONGEST, lambda: 0.5))
         self._cluster = ClusterView()
         self._cluster.brokers = dict(BROKERS)
         self._level = dice.choice((0, 1, 2, 2, 3))
         parts = cast("Any", around)
-        self._reasons = IdentityRequest(_CONFIG, self._ledger, self._metadata, parts, backoff)
+        self._identity_request = IdentityRequest(
+            _CONFIG, self._ledger, self._metadata, parts, backoff
+        )
         self._coordination = Coordination(
-            *(_CONFIG, self._part, self._ledger, self._reasons, self._cluster, parts),
+            *(
+                _CONFIG,
+                self._transactions,
+                self._ledger,
+                self._identity_request,
+                self._cluster,
+                parts,
+            ),
             *cast("Any", (self._metadata, parts, parts, parts, parts)),
         )
         self._wire = Wire()
-        # How likely it is that a batch gets an answer, that records are written at all, and that
-        # the connection of a call is lost.
-        self._answered = dice.choice((0.9, 0.9, 0.1))
-        self._written = dice.choice((0.7, 0.7, 0.05))
-        self._lossy = dice.choice((0.02, 0.2))
+        # How likely it is that a batch is acknowledged, that a call of the application writes
+        # records and not offsets, and that the connection of a call is lost.
+        self._answer_rate = dice.choice((0.9, 0.9, 0.1))
+        self._write_rate = dice.choice((0.7, 0.7, 0.05))
+        self._loss_rate = dice.choice((0.02, 0.2))
         # The errors that were given to the engine, with the statuses that they must keep.
         self._given: list[tuple[errors.KafkaError, DeliveryStatus | None]] = []
 
-    def _followed(self, left: int) -> str | None:
-        """Return what is wrong with what becomes of the records, and of the producer."""
-        around, state, cause = self._around, self._model.state, self._part.cause
-        if around.deaths != ([cause] if state is S.FATAL else []):
-            return f"the producer ends with {around.deaths}"
-        if state is S.UNINITIALISED and self._reasons.error is not cause:
-            return f"the reason without an identity is {self._reasons.error}"
+    def _wrong_ends(self, left: int) -> str | None:
+        """Return what is wrong with what records, the producer and its callers were told.
+
+        `left` is how many records had no outcome before.
+        """
+        around, state, cause = self._surroundings, self._model.state, self._transactions.cause
+        wrong = differs("errors that end it", around.deaths, [cause] if state is S.FATAL else [])
+        if wrong is not None:
+            return wrong
+        reason = self._identity_request.error
+        if state is S.UNINITIALISED and reason is not cause:
+            return f"why there is no identity: told {reason!r}, expected {cause!r}"
         kind: type[errors.KafkaError] = errors.TransactionAborted
         doubt: DeliveryStatus | None = None
         if state is S.ABORTABLE:
@@ -94,40 +112,51 @@ class Bench:
             doubt = DeliveryStatus.NOT_WRITTEN
             left = left if self._model.rows.committed is False else 0
         due = [(kind, doubt)] if left or state in (S.ABORTABLE, S.ABORTING) else []
-        if [(type(error), told) for error, told in around.settled] != due:
-            return f"records end as {around.settled}, not {due}"
+        settled = [(type(error), told) for error, told in around.settled]
+        if settled != due:
+            return differs("errors of queued records, and outcomes of those in doubt", settled, due)
         for error, _ in around.settled:
             if state is S.ABORTABLE and (
                 error.__cause__ is not cause or str(cause) not in f"{error}"
             ):
-                return "records are not told why the transaction cannot be committed"
+                return f"the error of records: told {error!r}, expected {cause!r} as its cause"
         return None
 
     def _tried(
         self, due: type[errors.KafkaError] | None, call: Callable[[], object], words: str = ""
     ) -> str | None:
-        """Call; return what is wrong with the error, or with the lack of one."""
+        """Make a call of the application; return what is wrong with its error, or the lack of one.
+
+        Args:
+            due: The error that must be raised; None for none.
+            call: The call.
+            words: Words that the text of the error must have.
+        """
         try:
             call()
         except errors.KafkaError as error:
             if type(error) is not due or words not in str(error):
-                return f"{error!r} is raised, not {due}"
+                expected = "none" if due is None else f"{due.__name__} with {words!r}"
+                return f"error of the call: told {error!r}, expected {expected}"
             return self._unexplained(error)
-        return None if due is None else f"nothing is raised, not {due}"
+        return None if due is None else f"error of the call: told none, expected {due.__name__}"
 
     def _unexplained(self, error: errors.KafkaError) -> str | None:
-        """Return how an error that the application gets does not tell what is the matter."""
-        cause = self._part.cause
+        """Return how an error that the application gets hides its cause; None if it does not."""
+        cause = self._transactions.cause
         if isinstance(error, errors.AbortableTransactionError):
             named = error.__cause__ is cause and str(cause) in str(error)
-            return None if named else "it is not told why the transaction cannot be committed"
+            return None if named else f"error of the call: told {error!r}, expected cause {cause!r}"
         misuse = isinstance(error, (errors.IllegalStateError, errors.IllegalOperation))
         if misuse or cause is None:
             return None
         same = (str(error), error.status) == (str(cause), cause.status)
-        return None if same and error is not cause else "a fatal error is not copied"
+        if same and error is not cause:
+            return None
+        return f"error of the call: told {error!r}, expected a copy of {cause!r}"
 
     def _error(self) -> errors.KafkaError:
+        """Return a new error for the engine, whose status must stay as it is."""
         status = self._dice.choice((None, DeliveryStatus.NOT_WRITTEN, DeliveryStatus.UNKNOWN))
         kind = self._dice.choice((errors.KafkaConnectionError, errors.UnsupportedVersionError))
         error = kind(f"error number {len(self._given)}", status=status)
@@ -136,60 +165,83 @@ class Bench:
 
     @staticmethod
     def _described(error: errors.KafkaError) -> Said:
+        """Describe an error that the engine was given, for the model."""
         return Said(type(error), (str(error),), (), error.status)
 
     def _difference(self) -> str | None:
-        """Return how the part differs from the model; None if it does not."""
-        part, model, rows = self._part, self._model, self._model.rows
+        """Return how the engine differs from the model; None if it does not.
+
+        To save time, not all is compared after each step: what differs now will differ later, too.
+        """
+        part, model, rows = self._transactions, self._model, self._model.rows
         if (part.state, part.awaits) == (model.state, model.awaits) and self._dice.random() < 0.4:
-            return None  # whatever else is different will be so after the next step
+            return None
         mapping, now = ErrorCode.invalid_producer_id_mapping, self._now
         groups = {who.key: at for who, at in model.places.items() if who != model.own}
         pairs: dict[str, tuple[object, object]] = {
             "state": (part.state, model.state),
             "outcome": (part.outcome.committed, rows.committed),
-            "told": (part.outcome.told, rows.told),
+            "a caller has heard the outcome": (part.outcome.told, rows.outcome_told),
             "identity": (self._ledger.current, model.identity),
             "next attempt": (part.awaits, model.awaits),
             "in transaction": (part.in_transaction, model.open),
-            "grants": (part.grants_epochs, True),
+            "epochs are granted by a coordinator": (part.grants_epochs, True),
             "ending": (part.ending, model.state in (S.COMMITTING, S.ABORTING)),
             "may send": (part.may_send, model.may_send),
             "may change": (part.may_change_id, model.state is S.READY and not model.reasons),
-            "gated": (part.gated, not rows.v2),
-            "version": (part.version, rows.version),
-            "of Produce": ([part.produce_version(n) for n in (9, 13)], [9, 13 if rows.v2 else 11]),
-            "added": (part.added, rows.added),
-            "offsets": (part.offsets, [each.given for each in rows.queue]),
-            "left": ([each.left for each in part.offsets], [each.left for each in rows.queue]),
-            "name": (part.transactional_id, model.own.key),
-            "coordinator": (part.coordinator.node_id, model.places.get(model.own)),
-            "groups": (
-                {key: each.node_id for key, each in part.coordinators.items() if key in groups},
-                {key: at for key, at in groups.items() if key in part.coordinators},
+            "first-ack gates close": (part.gated, not rows.v2),
+            "level of transaction.version": (part.version, rows.version),
+            "versions of Produce where brokers have 9 and 13": (
+                [part.produce_version(n) for n in (9, 13)],
+                [9, 13 if rows.v2 else 11],
             ),
-            "finishing": (part.finishing(mapping, now), model.finishing(mapping, now)),
-            "unadded": ([each for each in PLACES if part.not_added(*each)], self._unadded()),
+            "added": (part.added, rows.added),
+            "commits of offsets": (part.offsets, [each.given for each in rows.queue]),
+            "offsets that are left of them": (
+                [each.left for each in part.offsets],
+                [each.left for each in rows.queue],
+            ),
+            "transactional id": (part.transactional_id, model.own.key),
+            "broker of its coordinator": (part.coordinator.node_id, model.places.get(model.own)),
+            "brokers of the groups' coordinators": (
+                {
+                    key: each.node_id
+                    for key, each in part.coordinators.items()
+                    if each.node_id is not None
+                },
+                {key: at for key, at in groups.items() if at is not None},
+            ),
+            "the new producer id may be unknown": (
+                part.finishing(mapping, now),
+                model.finishing(mapping, now),
+            ),
+            "partitions that wait to be added": (
+                [each for each in PLACES if part.not_added(*each)],
+                self._unadded(),
+            ),
         }
-        for name, (told, due) in pairs.items():
-            if told != due:
-                return f"{name} is {told!r}, not {due!r}"
+        wrong = unequal(pairs)
+        if wrong is not None:
+            return wrong
         for name, error, said in (
             ("cause", part.cause, model.cause),
             ("refusal", part.last_refusal, model.refusal),
         ):
             if not (error is None if said is None else said.fits(error)):
-                return f"{name} is {error!r}, not {said}"
-        return self._explained()
+                return f"{name}: told {error!r}, expected {said}"
+        return self._wrong_reason()
 
     def _unadded(self) -> list[Which]:
+        """Return the partitions that wait to be added to the transaction."""
         return [each for each in PLACES if each in self._model.rows.wanted]
 
-    def _explained(self) -> str | None:
-        """Return how the reason for a partition that is not added is wrong."""
-        refusal = self._part.last_refusal
+    def _wrong_reason(self) -> str | None:
+        """Return what is wrong with the reason why a partition is not added yet."""
+        refusal = self._transactions.last_refusal
         for which in self._unadded():
-            text = self._part.not_added(*which) or ""
-            if self._model.own.words not in text or (str(refusal) in text) is (refusal is None):
-                return f"a partition is not added because {text!r}"
+            text = self._transactions.not_added(*which) or ""
+            words = self._model.own.words
+            if words not in text or (str(refusal) in text) is (refusal is None):
+                what = f"why {which} is not added"
+                return f"{what}: told {text!r}, expected {words!r} and the refusal {refusal!r}"
         return None

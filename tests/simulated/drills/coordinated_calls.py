@@ -18,22 +18,25 @@ from aioidem._protocol.metadata import BrokerAddress
 from aioidem._protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
 from aioidem._protocol.txn_offset_commit import TxnOffsetCommitAnswer
 
+from .comparing import differs, typed, unequal
 from .coordinated_bench import BROKERS, OWN, TIMEOUT, Bench
 from .coordinated_parts import Wire
 from .coordinated_rows import Due, Which
 
 __all__ = ["Calls"]
 
-_SOON: Final = (
+_PASSING: Final = (
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.concurrent_transactions,
     ErrorCode.not_coordinator,
     ErrorCode.coordinator_not_available,
     ErrorCode.request_timed_out,
 )
+"""Codes after which a call is repeated."""
 _ENDS_COMMITS: Final = (*OWN, *[ErrorCode.transaction_abortable] * 4, *[OWN[0]] * 2)
-"""More of those after which a transaction can be aborted that may be committed."""
-_OF_ANY: Final[tuple[int, ...]] = (*ErrorCode, 999)
+"""Codes of EndTxn while a commit may have been carried out: mostly those that permit an abort."""
+_ALL: Final[tuple[int, ...]] = (*ErrorCode, 999)
+"""All codes, and one that no release defines."""
 
 
 class Calls(Bench):
@@ -41,7 +44,7 @@ class Calls(Bench):
 
     def _poll(self) -> str | None:
         """Let the engine send the call that is due, over the connections that there are."""
-        around, model, dice = self._around, self._model, self._dice
+        around, model, dice = self._surroundings, self._model, self._dice
         around.wires = {
             at: Wire(number, dice.random() < 0.97, dice.random() < 0.97)
             for number, at in enumerate((None, *range(5)))
@@ -49,7 +52,7 @@ class Calls(Bench):
         }
         if self._metadata.refreshed_at is None and dice.random() < 0.5:
             self._coordination.call(self._now)
-            return "a call is made before the cluster is known" if around.asked else None
+            return differs("calls before the cluster is known", around.asked, [])
         self._metadata.answered(self._now, enough=True)
         left = around.unsettled
         due = model.due(self._now, delivered=left == 0, quiet=around.quiet)
@@ -60,23 +63,27 @@ class Calls(Bench):
             model.sent(due)
             self._wire = wire
         self._coordination.call(self._now)
-        if list(map(type, around.asked)) != list(map(type, expected)) or around.asked != expected:
-            return f"{around.asked} is sent, not {expected}"
-        if around.kinds != [RequestKind.COORDINATION] * len(expected):
-            return f"it is registered as {around.kinds}"
-        return self._followed(left)
+        wrong = unequal(
+            {
+                "calls": (typed(around.asked), typed(expected)),
+                "their kinds": (around.kinds, [RequestKind.COORDINATION] * len(expected)),
+            }
+        )
+        return wrong or self._wrong_ends(left)
 
     def _wire_for(self, due: Due) -> Wire | None:
+        """Return the connection that a call has to use; None if there is none."""
         if due.kind is CallKind.FIND:
-            return self._around.wires.get(None)
+            return self._surroundings.wires.get(None)
         at = self._model.places[due.whom]
-        if at not in self._around.nodes:
+        if at not in self._surroundings.nodes:
             self._model.places[due.whom] = None  # nobody knows that broker's address
             return None
-        wire = self._around.wires.get(at)
+        wire = self._surroundings.wires.get(at)
         return wire if wire is not None and wire.identified else None
 
     def _step_for(self, due: Due, link_id: int, token: int) -> steps.Step:
+        """Return the engine's step for a call."""
         at = link_id, token
         model = self._model
         name, identity = model.own.key, model.identity
@@ -95,14 +102,15 @@ class Calls(Bench):
         return steps.CommitOffsets(*at, who, member, dict(due.offsets.left), model.rows.v2)
 
     def _code(self, kind: CallKind) -> int:
+        """Draw the code of an answer: mostly one that is likely for the call, in this state."""
         dice = self._dice
         number = dice.random()
         mapping = ErrorCode.invalid_producer_id_mapping
         if self._model.finishing(mapping, self._now) and number < 0.15:
             return mapping
         if number < 0.03:
-            few = *_OF_ANY, *[ErrorCode.group_authorization_failed] * 40
-            return dice.choice(few if kind is CallKind.FIND else _OF_ANY)
+            few = *_ALL, *[ErrorCode.group_authorization_failed] * 40
+            return dice.choice(few if kind is CallKind.FIND else _ALL)
         in_doubt = self._model.rows.in_doubt
         if in_doubt and self._model.state is S.ABORTING and number < 0.4:
             return ErrorCode.invalid_txn_state
@@ -111,7 +119,7 @@ class Calls(Bench):
         if number < 0.06:
             return dice.choice(OWN)
         late = 0.95 if kind is CallKind.INIT else 0.85
-        return dice.choice(_SOON) if number > late else 0
+        return dice.choice(_PASSING) if number > late else 0
 
     def _codes(self, kind: CallKind, asked: list[Which]) -> dict[Which, int]:
         """Return the codes of an answer, which may lack some and have others."""
@@ -133,10 +141,11 @@ class Calls(Bench):
         return dice.choice(((-1, -1), (-1, 3), (former[0], -1), former, (former[0], former[1] - 1)))
 
     def _answer(self) -> str | None:
-        call, now, model, around = self._model.asked, self._now, self._model, self._around
+        """Answer the call that is outstanding, or lose its connection."""
+        call, now, model, around = self._model.asked, self._now, self._model, self._surroundings
         if call is None:
             return self._answer_twice()
-        if self._dice.random() < (0.2 if call.kind is CallKind.END else self._lossy):
+        if self._dice.random() < (0.2 if call.kind is CallKind.END else self._loss_rate):
             return self._lose()
         link, left, delay = cast("Any", self._wire), around.unsettled, self._dice.choice((0, 70))
         code, told, learnt = self._code(call.kind), self._coordination, list[BrokerAddress]()
@@ -170,17 +179,18 @@ class Calls(Bench):
                 identity = self._identity() if v2 else (-1, -1)
                 told.on_ended(link, EndTxnAnswer(code, *identity, delay), now)
                 model.ended(code, identity, now)
-        if self._wire.throttles != [(delay, now)]:
-            return f"the connection is throttled by {self._wire.throttles}"
-        if around.learnt != learnt:
-            return f"the brokers {around.learnt} are learnt"
-        if around.refreshed != refreshed:
-            return f"metadata is requested {around.refreshed} times"
-        return self._followed(left)
+        wrong = unequal(
+            {
+                "throttle times of the connection (ms, at)": (self._wire.throttles, [(delay, now)]),
+                "brokers that are learnt": (around.learnt, learnt),
+                "requests for metadata": (around.refreshed, refreshed),
+            }
+        )
+        return wrong or self._wrong_ends(left)
 
     def _answer_twice(self) -> str | None:
         """Give an answer that nobody waits for, which changes nothing."""
-        part, now, code = self._part, self._now, self._code(CallKind.END)
+        part, now, code = self._transactions, self._now, self._code(CallKind.END)
         self._dice.choice(
             (
                 lambda: part.on_found(code, 1, now),
@@ -195,12 +205,13 @@ class Calls(Bench):
         return None
 
     def _lose(self) -> str | None:
+        """Lose the connection of a call, or find that no broker has its API."""
         if self._model.asked is not None and self._dice.random() < 0.06:
-            left, error = self._around.unsettled, self._error()
+            left, error = self._surroundings.unsettled, self._error()
             self._model.unsupported(self._described(error))
             self._coordination.on_unsupported(error)
-            return self._followed(left)
+            return self._wrong_ends(left)
         written = self._dice.random() < 0.7
-        self._part.on_lost(self._now, written=written)
+        self._transactions.on_lost(self._now, written=written)
         self._model.lose(self._now, written=written)
         return None

@@ -1,4 +1,4 @@
-"""What a coordinator's error code means, derived from Kafka's documentation instead of our table.
+"""What a coordinator's error code means, derived from Kafka's documentation, not our table.
 
 The sources are the protocol's list of error codes, which says what each one means and whether it
 is retriable, and KIP-98 (transactions), KIP-360 (epochs), KIP-447 (consumers' membership), KIP-588
@@ -20,9 +20,12 @@ from aioidem._engine.coordinator import CallKind, Verdict, classify_call
 from aioidem._protocol.find_coordinator import CoordinatorKey
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["Meaning", "Said", "Who", "classified", "is_no_refusal", "meaning", "refused"]
+from .comparing import differs
+
+__all__ = ["Meaning", "Said", "Who", "classified", "may_be_done", "meaning", "refused"]
 
 _MOST_NAMED: Final = 10
+"""An error names no more partitions than this."""
 
 
 class Meaning(enum.Enum):
@@ -73,6 +76,7 @@ def meaning(kind: CallKind, code: int) -> Meaning:
 
 
 def _before(kind: CallKind, code: int) -> Meaning:
+    """Return the meaning for a call before a transaction."""
     if kind is CallKind.FIND and code == ErrorCode.group_authorization_failed:
         return Meaning.ABORT  # a transaction without this group's offsets is possible
     if kind is CallKind.FIND and code in _RETRIABLE:
@@ -81,6 +85,7 @@ def _before(kind: CallKind, code: int) -> Meaning:
 
 
 def _end(code: int) -> Meaning:
+    """Return the meaning for EndTxn."""
     if code == ErrorCode.invalid_txn_state:
         return Meaning.NONE_OPEN
     if code == ErrorCode.transaction_abortable:
@@ -116,10 +121,10 @@ _CHECKED: Final = frozenset(
         ErrorCode.transaction_abortable,
     }
 )
-"""With these codes a coordinator refuses EndTxn before it decides anything."""
+"""Codes with which a coordinator refuses EndTxn before it carries anything out."""
 
 
-def is_no_refusal(code: int) -> bool:
+def may_be_done(code: int) -> bool:
     """Return whether EndTxn may have been carried out, although it was answered with this code."""
     return code not in _CHECKED
 
@@ -135,14 +140,15 @@ _VERDICTS: Final = {
 
 
 def classified(dice: Random) -> Iterator[str]:
-    """Yield what the engine takes some codes for, if they mean another thing."""
+    """Yield what the engine takes some codes for, if they mean something else."""
     for code in (*dice.sample(list(ErrorCode), 12), 999, -7):
         if not code:
             continue
         kind = dice.choice(list(CallKind))
         taken = _VERDICTS[classify_call(kind, code)]
         if taken is not meaning(kind, code):
-            yield f"codes: {code} for {kind.value} is taken for {taken}"
+            what = f"meaning of {code} in answer to {kind.value}"
+            yield f"codes: {differs(what, taken, meaning(kind, code))}"
             return
 
 
@@ -157,7 +163,7 @@ class Who(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Both for a message."""
+        """What texts call it."""
         kind = "group" if self.kind is CoordinatorKey.GROUP else "transactional id"
         return f"{kind} {self.key!r}"
 

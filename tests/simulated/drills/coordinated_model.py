@@ -25,7 +25,9 @@ FIRST: Final = 0.25
 LONGEST: Final = 4.0
 """Seconds: the first pause between two attempts, and the longest."""
 ASKING: Final = (S.INITIALISING, S.RENEWING, S.OPEN, S.COMMITTING, S.DECIDING, S.ABORTING)
+"""The states in which calls may be made; in the first two an identity is asked for."""
 _HOUR: Final = 3600.0
+"""Seconds after which a coordinator must know the producer id that it has granted itself."""
 _MAPPING: Final = ErrorCode.invalid_producer_id_mapping
 
 Refusal = type[errors.KafkaError] | None
@@ -33,7 +35,20 @@ Refusal = type[errors.KafkaError] | None
 
 
 class Producer:
-    """A transactional producer, as its application sees it."""
+    """A transactional producer, as its application sees it.
+
+    Attributes:
+        own: Its transactional id, whose coordinator most calls go to.
+        cause: Why the transaction cannot be committed, or why the producer has ended.
+        refusal: The coordinators' last refusal, if no call succeeded since.
+        places: By whose coordinator it is: the broker; None if it was lost.
+        asked: The call that is outstanding.
+        not_before: When the next call may be made, in seconds.
+        rows: What happened in this transaction.
+        reasons: Why another epoch is needed before the next transaction.
+        failures: How often a call was repeated since one succeeded.
+        rotated: When the end of a transaction named another producer id, in seconds.
+    """
 
     def __init__(self, name: str) -> None:
         self.own = Who(CoordinatorKey.TRANSACTION, name)
@@ -44,9 +59,7 @@ class Producer:
         self.places: dict[Who, int | None] = {}
         self.asked: Due | None = None
         self.not_before = 0.0
-        self.rows = Rows(told=True)
-        # Why another epoch is needed; how often a call was repeated since one succeeded; when the
-        # end of a transaction named another producer id.
+        self.rows = Rows(outcome_told=True)
         self.reasons: list[str] = []
         self.failures = 0
         self.rotated: float | None = None
@@ -74,11 +87,17 @@ class Producer:
         return 0.0 if self.rotated is None else self.rotated + _HOUR
 
     def finishing(self, code: int, now: float) -> bool:
-        """Return whether a coordinator may not know the new producer id yet."""
+        """Return whether a code may only say that the coordinator does not know the new id yet."""
         return now < self.known_from and code == _MAPPING
 
     def due(self, now: float, *, delivered: bool, quiet: bool) -> Due | None:
-        """Return the call that is due; a transaction of which nobody knows ends by itself."""
+        """Return the call that is due: FindCoordinator, if its coordinator is not known.
+
+        Args:
+            now: seconds.
+            delivered: whether all records have an outcome.
+            quiet: whether no batch is outstanding.
+        """
         if self.asked is not None or now < self.not_before:
             return None
         call = self._wanted(now, delivered=delivered, quiet=quiet)
@@ -87,6 +106,7 @@ class Producer:
         return call
 
     def _wanted(self, now: float, *, delivered: bool, quiet: bool) -> Due | None:
+        """Return the call that leads on; a transaction that no coordinator has ends without one."""
         rows, state = self.rows, self.state
         if state in (S.INITIALISING, S.RENEWING):
             return Due(CallKind.INIT, self.own)
@@ -113,6 +133,7 @@ class Producer:
     # -- what the application does -----------------------------------------------------------------
 
     def _unless(self, *states: S) -> Refusal:
+        """Return the error of a call that is allowed in some states only."""
         if self.state in states:
             return None
         if self.state is S.ABORTABLE:
@@ -154,7 +175,7 @@ class Producer:
         return refusal
 
     def _untold(self, *, committed: bool) -> bool:
-        return self.rows.committed is committed and not self.rows.told
+        return self.rows.committed is committed and not self.rows.outcome_told
 
     def commit(self) -> Refusal:
         """Begin to commit; who comes later hears how it ended, if nobody has."""

@@ -1,4 +1,4 @@
-"""Stand-ins for the parts around `Coordination`, which keep what it tells them."""
+"""Stand-ins for the other parts of an engine, which keep what `Coordination` tells them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioidem._protocol.metadata import BrokerAddress
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["Around", "Wire"]
+__all__ = ["Surroundings", "Wire"]
 
 
 @dataclass
@@ -22,6 +22,7 @@ class Wire:
     identified: bool = True
     open: bool = True
     throttles: list[tuple[int, float]] = field(default_factory=list)
+    """The throttle times that were told, in milliseconds, and when, in seconds."""
 
     def admits(self, _now: float) -> bool:
         """Return whether a request may be written now."""
@@ -32,8 +33,11 @@ class Wire:
         self.throttles.append((throttle_ms, now))
 
 
-class Around:
-    """The brokers, connections, records and effects of one producer, as plain counts and lists."""
+class Surroundings:
+    """The brokers, connections, records and effects of one producer, as plain counts and lists.
+
+    One object stands in for all the other parts.
+    """
 
     def __init__(self) -> None:
         # Records that are queued, in batches that are outstanding, and in batches in doubt.
@@ -70,7 +74,7 @@ class Around:
         return self.flying == self.overdue == 0
 
     def begin_transaction(self, *, gated: bool) -> None:
-        """Keep whether the first-ack gates close."""
+        """Note whether the first-ack gates close."""
         self.gates.append(gated)
 
     def begin_flush(self) -> int:
@@ -79,7 +83,7 @@ class Around:
         return 0
 
     def abort(self, error: KafkaError, doubt: DeliveryStatus | None) -> None:
-        """Settle what is queued, and what is in doubt if its outcome is given."""
+        """End the records that are queued, and those in doubt if their outcome is given."""
         self.settled.append((error, doubt))
         self.queued = 0
         if doubt is not None:

@@ -14,14 +14,15 @@ from aioidem._engine.coordinator import CallKind
 from aioidem._engine.transactions import OffsetCommit
 from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset
 
-from .coordinated_codes import Who, is_no_refusal
+from .coordinated_codes import Who, may_be_done
 
 __all__ = ["Due", "Offsets", "Rows", "Which"]
 
 _CURRENT: Final = (ErrorCode.none, ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
-"""Codes for a write that show that the transaction before is completed (v2)."""
+"""Codes of a batch that show that the transaction before is completed (v2)."""
 
 Which = tuple[str, int]
+"""A topic, and one of its partitions."""
 
 
 @dataclass(eq=False)
@@ -39,7 +40,7 @@ class Offsets:
 
 
 class Due(NamedTuple):
-    """A call that is due, and whose coordinator gets it or is to be found."""
+    """A call that is due, and whose coordinator gets it, or is to be found."""
 
     kind: CallKind
     whom: Who
@@ -53,8 +54,11 @@ class Rows:
     """What happened in one transaction."""
 
     version: int = 0
+    """The level of `transaction.version`."""
     committed: bool | None = None
-    told: bool = False
+    """Whether it was committed; None before it ended."""
+    outcome_told: bool = False
+    """Whether a caller has heard that."""
     sent: list[Due] = field(default_factory=list)
     lost: list[Due] = field(default_factory=list)
     """The calls that were written, and whose answers were lost."""
@@ -65,9 +69,13 @@ class Rows:
     commits: list[int] = field(default_factory=list)
     """The error codes with which EndTxn(commit) was answered."""
     added: set[Which] = field(default_factory=set)
+    """The partitions that are in the transaction."""
     wanted: list[Which] = field(default_factory=list)
+    """The partitions that are to be added to it."""
     groups: list[str] = field(default_factory=list)
+    """The consumer groups that are in the transaction."""
     queue: list[Offsets] = field(default_factory=list)
+    """The offsets that are to be committed, oldest first."""
 
     @property
     def v2(self) -> bool:
@@ -76,7 +84,7 @@ class Rows:
 
     @property
     def begun(self) -> bool:
-        """Whether the coordinator may have this transaction."""
+        """Whether the transaction may be open at the coordinator."""
         asked = not self.v2 and any(
             each.kind not in (CallKind.FIND, CallKind.INIT, CallKind.END) for each in self.sent
         )
@@ -90,10 +98,10 @@ class Rows:
     @property
     def in_doubt(self) -> bool:
         """Whether the coordinator may have committed it."""
-        return any(each.commit for each in self.lost) or any(map(is_no_refusal, self.commits))
+        return any(each.commit for each in self.lost) or any(map(may_be_done, self.commits))
 
     def could_be_overwritten(self, new: Offsets) -> bool:
-        """Return whether a commit of other offsets may be carried out after that of new ones."""
+        """Return whether a lost commit of other offsets may be carried out after new ones."""
         commits = [each for each in self.lost if each.kind is CallKind.COMMIT_OFFSETS]
         stray = [each.offsets for each in commits if each.offsets is not None]
         of_group = [each for each in stray if each.member.group_id == new.member.group_id]

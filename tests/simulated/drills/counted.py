@@ -1,4 +1,4 @@
-"""The drill of counters: what a producer counts, against lists of all that it was told.
+"""The drill of counters: what a producer counts, against lists of all that has happened.
 
 Nothing that the engine decides depends on these numbers, and a run lasts for too short to bring
 them into an unusual state. Here batches are sent, answered and retried over minutes, with pauses.
@@ -21,6 +21,7 @@ from aioidem._engine.record_block import RecordRuns
 from aioidem._engine.samples import Distribution, Sensor
 from aioidem.errors import KafkaError, KafkaTimeoutError, ProducerClosed, TransactionAborted
 
+from .comparing import differences
 from .remembered import made_batch
 from .reported import drill_reported
 from .settled import a_block, a_record, drill_settled
@@ -30,7 +31,9 @@ __all__ = ["drill_counted"]
 _STEPS: Final = 20
 _WAITS: Final = (0.0, 0.25, 0.5, 2.0, 2.0, 14.5, 31.0)
 _LATER: Final = (0.0, 15.0, 29.0, 45.0, 61.0, 95.0)
+"""Seconds between two steps, and from the last step to the look at the last minute."""
 _LENGTH_PREFIX: Final = 4
+"""The bytes before each answer that say how long it is."""
 _SMALL: Final = 16
 """Of batches with more records than these only some are looked at for their largest record."""
 _LOOKED_AT: Final = 1000
@@ -69,8 +72,9 @@ class _Sent:
     waited: float
     """Seconds since its first record was queued."""
     largest: int
-    """The bytes of its largest record, and whether nobody looks at many records for that."""
+    """The bytes of its largest record."""
     known: bool
+    """Whether the largest record is found without a look at many records."""
 
 
 class _MeterDrill:
@@ -94,7 +98,7 @@ class _MeterDrill:
     def run(self) -> Iterator[str]:
         """Let things happen over minutes, and yield what is counted against them."""
         if self._meters.now or self._meters.due_at:
-            yield "they are not due at first"
+            yield f"when they are due at first: told {self._meters.due_at}, expected 0"
         actions = [self._send, self._send, self._acknowledge, self._turn, self._talk, self._fail]
         actions += [self._connect, self._record]
         for _ in range(_STEPS):
@@ -210,10 +214,12 @@ class _MeterDrill:
     # -- what follows
 
     def _tell(self, number: float, *names: str) -> None:
+        """Note that some sensors have a number now."""
         for name in names:
             self._told[name].append((number, self._now))
 
     def _note(self, numbers: Sequence[float], *names: str) -> None:
+        """Note that some sensors will have numbers when they are added up."""
         for name in names:
             self._noted[name] += numbers
 
@@ -264,25 +270,28 @@ class _MeterDrill:
         for name, sensor in self._sensors():
             due = len(self._told[name]), sum(number for number, _ in self._told[name])
             if (sensor.count, sensor.total) != due:
-                yield f"{sensor.count} and {sensor.total} of {name}, not {due}"
+                yield from differences(
+                    {f"count and sum of {name}": ((sensor.count, sensor.total), due)}
+                )
         kinds: Counter[str] = Counter()
         for kind, count in self._failures:
             kinds[kind] += count
         told = {name: [number for number, _ in self._told[name]] for name in _DIRECT}
         spent = {name: sum(numbers) for name, numbers in told.items() if numbers}
-        pairs = {
+        pairs: dict[str, tuple[object, object]] = {
             "topics": (set(meters.topics), self._topics),
             "kinds of failures": (meters.kinds, kinds),
             "seconds of calls": (meters.spent, spent),
             "left to be added up": (len(meters.acked) + len(meters.turns), 0),
-            "due": (meters.due_at, self._now + 1.0),
+            "when to add up next, in seconds": (meters.due_at, self._now + 1.0),
         }
-        for name, (shown, follows) in pairs.items():
-            if shown != follows:
-                yield f"{name}: {shown}, not {follows}"
+        yield from differences(pairs)
 
     def _last_minute(self, now: float) -> Iterator[str]:
-        """Yield which number of the last minute is not the one that a sensor has by itself."""
+        """Yield which number of the last minute is not that of a sensor told the same numbers.
+
+        What a sensor makes of its numbers is derived in the drill "distribution".
+        """
         for name, sensor in self._sensors():
             alike = Distribution() if isinstance(sensor, Distribution) else Sensor()
             moments: defaultdict[float, list[float]] = defaultdict(list)
@@ -292,11 +301,11 @@ class _MeterDrill:
                 alike.record_all(numbers, at)
             # As texts, because NaN is not equal to itself.
             told, due = str(_of_last_minute(sensor, now)), str(_of_last_minute(alike, now))
-            if told != due:
-                yield f"{told} of {name} at {now}, not {due}"
+            yield from differences({f"last minute of {name} at {now}": (told, due)})
 
 
 def _of_last_minute(sensor: Sensor, now: float) -> tuple[float, ...]:
+    """Return what a sensor shows of the last minute."""
     numbers = sensor.average(now), sensor.largest(now), sensor.rate(now), sensor.frequency(now)
     if isinstance(sensor, Distribution):
         return (*numbers, sensor.percentile(0.5, now))

@@ -1,7 +1,9 @@
-"""The drill of `Discovery`: one broker that is asked for Produce v14, over many connections.
+"""The drill of `Discovery`: whether one broker gets Produce v14, over many connections.
 
-What has happened with the broker is kept as rows (`broker_history`). What may be done now, what
-waits for how long, and what a user reads, is derived from the rows each time.
+An ordinary broker does not offer v14. The producer asks one that does whether its topics name a
+window, and speaks to it in v14 if so. What has happened with the broker is kept as rows
+(`broker_history`). What may be done now, what waits for how long, and what a user reads is derived
+from the rows each time.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from aioidem._config import ProducerConfig
 from aioidem._engine.discovery import Discovery, DiscoveryState
 
 from .broker_history import History, Kind
+from .comparing import differs, unequal
 
 __all__ = ["drill_discovered"]
 
@@ -28,20 +31,22 @@ _OPTIONS: Final[Mapping[_Option, int]] = {"auto": 6, "on": 2, "off": 1}
 _LONGEST: Final = {"auto": 300.0, "on": 15.0, "off": 15.0}
 """Seconds that a back-off lasts at most, by the option `window_discovery`."""
 _STRIKES: Final = 2
+"""After so many connections that were lost before an answer, v14 is ruled out for a while."""
 _DENIED: Final = (ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed)
 _SPOKEN: Final = ("spoken", "named", "heard")
+"""What is known of v14 (`History.use`) while it is used."""
 _NOT_YET: Final = ("has not answered in Produce v14 yet",)
 
 
 class _Told(NamedTuple):
-    """Something that a user should know: words of it, and what is done again, if anything is."""
+    """A text for users: words that it must have, and what is tried again later, if anything is."""
 
     words: tuple[str, ...]
     again: str = ""
 
 
 def drill_discovered(dice: Random) -> Iterator[str]:
-    """Yield what is wrong with the version that a broker's connections are asked for."""
+    """Yield what is wrong with whether and when Produce v14 is used."""
     yield from _DiscoveryDrill(dice).run()
 
 
@@ -82,6 +87,7 @@ class _DiscoveryDrill:
         self._now = dice.choice((0.0, 5000.0))
         self._history = History()
         self._pauses = 0
+        """How many back-offs have begun, each of which takes one random number."""
         self._in_v14 = 0
         """How many requests in v14 are unanswered on the present connection."""
         self._mute = False
@@ -143,26 +149,30 @@ class _DiscoveryDrill:
         pairs: dict[str, tuple[object, object]] = {
             "v14 in use": (part.speaks, use in _SPOKEN),
             "batches waiting": (part.holds_up(), self._history.batches_wait),
-            "numbers drawn": (self._draws.count, self._pauses),
-            "until": (until is None, part.again_at() is None),
-            "apart": (part.state is DiscoveryState.APART, use == "apart"),
-            "heard": (part.state is DiscoveryState.HEARD, use == "heard"),
+            "random numbers drawn": (self._draws.count, self._pauses),
+            "no back-off is under way": (part.again_at() is None, until is None),
+            "no connection": (part.state is DiscoveryState.APART, use == "apart"),
+            "answered in v14 on this connection": (
+                part.state is DiscoveryState.HEARD,
+                use == "heard",
+            ),
         }
         if self._history.connected:
-            pairs["due"] = (part.due(self._now), self._due)
-        for name, (said, due) in pairs.items():
-            if said is not due and said != due:
-                return f"{name}: {said}, not {due} ({use})"
+            pairs["a question, or v14, is due"] = (part.due(self._now), self._due)
+        wrong = unequal(pairs)
+        if wrong is not None:
+            return f"{wrong}, while {use!r}"
         told = part.again_at()
         if told is not None and until is not None and abs(told - until) > 1e-6:
-            return f"it is tried again at {told}, not {until}"
+            return differs("when it is tried again", told, until)
         if not all(word in part.reason for word in self._reason):
-            return f"the reason is {part.reason!r}, without {self._reason}"
+            return f"why v14 is not used: told {part.reason!r}, expected {self._reason} in it"
         return None
 
     # -- what happens; each returns what is wrong by itself ----------------------------------------
 
     def _open(self) -> str | None:
+        """Open a connection; its broker offers some version, and perhaps answers nothing."""
         if self._history.connected:
             return None
         version = self._dice.choice((3, 13, *[14] * 10, 15))
@@ -179,6 +189,7 @@ class _DiscoveryDrill:
         return None
 
     def _lose(self) -> str | None:
+        """Lose the connection perhaps; what was unanswered may be why."""
         if self._dice.random() > self._losing:
             return None
         use, unanswered = self._history.use, self._in_v14 > 0
@@ -197,12 +208,13 @@ class _DiscoveryDrill:
         self._tell((_BROKER, "v13 in place of v14", why), again="v14 is tried again")
 
     def _ask(self) -> str | None:
+        """Ask whether topics name a window, or use v14 without asking."""
         if not (self._history.connected and self._due):
             return None
         unheard = self._history.proven and self._history.silences >= _STRIKES
         asks = self._history.use == "question refused" or (self._option == "auto" and not unheard)
         if self._part.begin() is not asks:
-            return f"the question is {'not ' * asks}asked"
+            return differs("the question is asked before v14 is used", not asks, asks)
         self._history.add("asked" if asks else "spoken")
         if not asks:
             self._reason = _NOT_YET
@@ -279,12 +291,16 @@ class _DiscoveryDrill:
         return None
 
     def _read(self) -> str | None:
-        """Read what a user is told: the latest that was not read yet, once."""
+        """Read the news for users: of those that were not read yet the latest, once."""
         finding = self._part.take_finding(self._now)
         unread = self._told[self._reported :]
         self._reported = len(self._told)
         if finding is None or not unread:
-            return None if finding is None and not unread else f"a user reads {finding}"
+            return (
+                None
+                if finding is None and not unread
+                else f"news: told {finding}, expected {unread}"
+            )
         latest = unread[-1]
         words = list(latest.words)
         if latest.again:
@@ -293,6 +309,6 @@ class _DiscoveryDrill:
             words += [f". {latest.again} in {wait:.1f} s", f"{_LONGEST[self._option]:g} s"]
         again = "then after waits" in finding.text
         if finding.warning is not bool(latest.again) or again is not bool(latest.again):
-            return f"a user reads {finding}, and {latest.again or 'nothing is done again'}"
+            return f"news: told {finding}, expected that {latest.again or 'nothing is tried again'}"
         missing = [word for word in words if word not in finding.text]
-        return f"a user reads {finding} without {missing}" if missing else None
+        return f"news: told {finding}, expected {missing} in it" if missing else None

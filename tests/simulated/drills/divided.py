@@ -1,6 +1,6 @@
-"""The drill of divided batches: the parts of a batch that a leader refused, and their bytes.
+"""The drill of divided batches: the parts of one that was refused for its size, and their bytes.
 
-A part gets its bytes when it is sent, and a large one is compressed elsewhere before.
+A part gets its bytes when it is sent; a large one is compressed in a thread before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from aioidem._engine.sealing import Sealer
 from aioidem._engine.steps import Compress
 from aioidem._records import BATCH_OVERHEAD, BatchBody, Codec, add_header, build_body
 
-from .queue_rows import Caller, Row, ordinals, unequal
+from .comparing import differs, unequal
+from .queue_rows import Caller, Row, ordinals
 from .sealed_limits import division
 
 __all__ = ["drill_divided", "stamped", "wrong_parts"]
@@ -37,7 +38,7 @@ def stamped(
     Args:
         body: Its records.
         identity: The producer id and epoch; None if the producer is not idempotent.
-        base: The number of the first record, which is a number of 31 bits on the wire.
+        base: The sequence of the first record, of which 31 bits are on the wire.
         config: The producer's options.
     """
     return add_header(
@@ -74,7 +75,7 @@ def wrong_parts(
         compresses=config.compression_type != "none",
     )
     if [part.count for part in parts] != counts:
-        return f"it is divided into {[part.count for part in parts]}, not {counts}"
+        return differs("records of each part", [part.count for part in parts], counts)
     begins = [sum(counts[:n]) for n in range(len(counts))]
     chosen = [records[at : at + count] for at, count in zip(begins, counts, strict=True)]
     return unequal(
@@ -85,17 +86,22 @@ def wrong_parts(
                 [part.ordinal for part in parts],
                 [batch.ordinal + number for number in range(len(counts))],
             ),
-            "bytes": (any(part.data for part in parts[begun:]), False),
+            "parts have bytes before they are sent": (
+                any(part.data for part in parts[begun:]),
+                False,
+            ),
             **{f"part {n}": (_facts(part), _due(batch, chosen[n])) for n, part in enumerate(parts)},
         }
     )
 
 
 def _facts(part: Batch) -> tuple[object, ...]:
+    """Return the identity, deadline and latest timestamp of a batch."""
     return part.identity, part.deadline, part.max_timestamp_ms
 
 
 def _due(whole: Batch, records: Sequence[PendingRecord]) -> tuple[object, ...]:
+    """Return the same, as it follows from the records of a part."""
     latest = max(record.timestamp_ms for record in records)
     return whole.identity, records[0].deadline, latest
 
@@ -187,7 +193,7 @@ class _PartsDrill:
         done = part in self._ready
         built = self._sealer.build(self._state, part)
         if built is not (quick or done):
-            return f"a part of {size} bytes is built: {built}"
+            return differs(f"a part of {size} bytes has its bytes at once", built, quick or done)
         if not built:
             return self._begun(part)
         self._unbuilt.remove(part)
@@ -205,7 +211,9 @@ class _PartsDrill:
         """Return what is wrong if the compression of a part should have begun, or goes on."""
         steps = self._drafts.take_steps()
         if self._compressing is not None:
-            return f"{len(steps)} more compressions begin" if steps else None
+            return differs("compressions that begin", len(steps), 0)
+        if len(steps) != 1:
+            return differs("compressions that begin", len(steps), 1)
         (step,) = steps
         self._compressing = part, step
         pairs: dict[str, tuple[object, object]] = {
@@ -221,7 +229,7 @@ class _PartsDrill:
         (part, step), self._compressing = self._compressing, None
         ended = self._drafts.end(step.token)
         if ended is None or ended[:2] != (self._state, part) or ended[2] is not part.draft:
-            return "a draft is lost"
+            return f"what was compressed: told {ended}, expected {part}"
         ended[2].body = build_body(step.records, step.codec, step.level)
         self._ready.append(part)
         return None
@@ -235,12 +243,14 @@ class _PartsDrill:
         rebuilt = self._sealer.without(self._batch, culprits)
         left = [record for n, record in enumerate(records) if n not in culprits]
         if rebuilt is None or not left:
-            return None if rebuilt is None and not left else "all records are left out, or none"
+            if rebuilt is None and not left:
+                return None
+            return f"batch without {culprits}: told {rebuilt}, expected records {ordinals(left)}"
         pairs: dict[str, tuple[object, object]] = {
             "records": (ordinals(rebuilt.records), ordinals(left)),
-            "data": (rebuilt.data, b""),
-            "facts": (_facts(rebuilt), _due(self._batch, left)),
-            "place": (
+            "bytes": (rebuilt.data, b""),
+            "identity, deadline, latest time": (_facts(rebuilt), _due(self._batch, left)),
+            "base, ordinal, count": (
                 (rebuilt.base, rebuilt.ordinal, rebuilt.count),
                 (self._batch.base, self._batch.ordinal, len(left)),
             ),

@@ -1,8 +1,8 @@
 """The bench of doubt: a few partitions with batches that are answered, refused or lost at random.
 
 What happens to a batch here is done by the parts of its partition, as in an engine. Each partition
-has a log, to which its leader may have appended what was sent. `resolved` asks what is done about
-the batches in doubt.
+has a log, to which its leader may have appended what was sent. What the engine does about batches
+in doubt is judged in `resolved`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RETRY: Final = 0.25
 _TOPIC: Final = "t"
 _ID: Final = UUID(int=1)
 _MOST: Final = 4
-"""The most batches of a partition that have no outcome."""
+"""The most batches of a partition that have no outcome yet."""
 _REFUSALS: Final = (
     Disposition(Action.RETRY, precedes_append=True, refresh_metadata=False),
     Disposition(Action.RETRY, precedes_append=True, refresh_metadata=False),
@@ -46,7 +46,7 @@ _REFUSALS: Final = (
     Disposition(Action.OUT_OF_ORDER, precedes_append=True, refresh_metadata=False),
     Disposition(Action.OUT_OF_ORDER, precedes_append=True, refresh_metadata=False),
 )
-"""What refusals mean; the first ones are those of a batch that was certainly not appended."""
+"""What refusals mean; a batch in doubt gets none of the first two."""
 
 
 @cache
@@ -83,13 +83,14 @@ class DoubtBench:
             state = parts.partitions.state(_TOPIC, index)
             self._lanes.append(Lane(index, state))
         self._batches: dict[int, Batch] = {}
-        """All batches ever made, by the identity of their records."""
+        """All batches ever made, by the `id` of their list of records."""
         self._stamp_ms = 1e9
         """The time of day at the time 0 of the engine's clock."""
+        # See `MODES`.
         self._ages_ms, self._memories = dice.choice(MODES)
 
     def _begin_well(self) -> None:
-        """Have a batch of each partition acknowledged, so that an end of its log is known."""
+        """Let a batch of most partitions be acknowledged, so that an end of its log is known."""
         self._connect()
         self._tell()
         for lane in self._lanes:
@@ -110,7 +111,7 @@ class DoubtBench:
     # -- sending -----------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Open a connection to each leader, and have the partitions use them."""
+        """Open a connection to each leader, and let the partitions use them."""
         for lane in self._lanes:
             view = self._parts.cluster.leader_of(_TOPIC, lane.index)
             if view is None or view.leader_id < 0:
@@ -125,6 +126,7 @@ class DoubtBench:
                 lane.end_reading()
 
     def _send(self) -> None:
+        """Send a batch, if possible one of a partition that has none in flight."""
         idle = [lane for lane in self._lanes if not lane.flights]
         self._send_of(self._dice.choice(idle or self._lanes))
 
@@ -185,7 +187,7 @@ class DoubtBench:
         lane.log.append(Stored(tail, tail + 1, bytes(data), (8, 1, base), -1))
 
     def _trouble(self) -> None:
-        """Send several batches of a partition; lose some of them, and refuse the others.
+        """Send several batches of a partition: some are lost, and the others refused.
 
         The last one may be acknowledged after that.
         """

@@ -16,8 +16,8 @@ MODES: Final[tuple[tuple[tuple[float, float], tuple[float, ...]], ...]] = (
     ((0.0, 20e3), (5000.0,)),
     ((0.0, 60e3), (100.0, 5000.0)),
 )
-"""How old records may be when they are sent, in milliseconds, and for how many seconds brokers say
-that they remember producers.
+"""Pairs: how old records may be when they are sent, in milliseconds, and for how many seconds
+brokers say that they remember producers.
 """
 
 
@@ -41,6 +41,7 @@ class Lane:
     index: int
     state: PartitionState
     flights: list[Batch] = field(default_factory=list)
+    """The batches in flight, oldest first."""
     log: list[Stored] = field(default_factory=list)
     known_when_sent: dict[Batch, int] = field(default_factory=dict)
     """The last offset that was known to be stored when a batch was first sent; -1 if none was."""
@@ -49,11 +50,11 @@ class Lane:
     awaited: int | None = None
     """The token of the request for that page."""
     behind_since: float | None = None
-    """Since when the leader has named no end above what was acknowledged, in this reading."""
+    """Since when the leader names no log end above what was acknowledged, in this reading."""
     asked: bool = False
     """Whether the leader was asked for its last sequence, since it refused the oldest batch."""
     pass_began: float | None = None
-    """When the first batch was probed in this pass."""
+    """When the first probe of this pass was sent, in seconds."""
 
     @property
     def tail(self) -> int:

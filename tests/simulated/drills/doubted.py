@@ -2,7 +2,8 @@
 
 A run rarely has several batches in doubt that are refused, lost and divided in an unusual order.
 Here that happens at random (`open_batches`), while the recovery moves from rung to rung. What
-`Recovery` tells is derived from what has happened since it came to its present rung.
+`Recovery` tells is derived from what has happened since it came to its present rung (`Rung`): a
+partition climbs these one by one to find out whether batches in doubt are in the log.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 from aioidem._engine.recovery import RECOVERY_TRANSITIONS, Recovery, RecoveryEvent, Rung
 from aioidem.errors import KafkaError
 
-from .identities import raises_internal
+from .comparing import differences, differs, misjudged
 from .open_batches import SEQUENCES, OpenBatches, Row
 
 __all__ = ["drill_doubted"]
@@ -26,7 +27,7 @@ _PASSES: Final = 2
 
 
 def drill_doubted(dice: Random) -> Iterator[str]:
-    """Yield what is told of batches in doubt against what has happened to them."""
+    """Yield what is told of batches in doubt that does not follow from what has happened."""
     batches = OpenBatches(dice)
     recovery = _RecoveryDrill(dice, batches)
     now = 0.0
@@ -44,12 +45,17 @@ class _Since:
     """What has happened since the recovery came to its rung."""
 
     searches: bool
+    """Whether batches older than the one that the leader named are probed, too."""
     asked: bool = False
+    """Whether the leader was asked for its last sequence."""
     refusal: KafkaError | None = None
+    """Why a batch was refused for its content."""
     hinted: Row | None = None
+    """The batch that the leader named as the newest one in its log."""
     salvaged: list[Row] = field(default_factory=list)
+    """The batches that are sent one by one, because the leader has lost its state."""
     probes: list[tuple[Row, float]] = field(default_factory=list)
-    """Those of this pass, and when each was sent."""
+    """The probes of this pass, and when each was sent."""
     over: list[float] = field(default_factory=list)
     """For each pass that is over: when the next one may begin."""
 
@@ -60,13 +66,13 @@ class _RecoveryDrill:
     def __init__(self, dice: Random, batches: OpenBatches) -> None:
         self._dice = dice
         self._batches = batches
-        self._told = Recovery()
+        self._recovery = Recovery()
         self._rung = Rung.CLEAR
         self._since = _Since(searches=False)
 
     def act(self, now: float) -> str | None:
         """Take a step on the ladder; return what is wrong by itself."""
-        told, since, dice = self._told, self._since, self._dice
+        told, since, dice = self._recovery, self._since, self._dice
         match dice.randrange(12):
             case 0:
                 return self._move(dice.choice(list(RecoveryEvent)))
@@ -88,7 +94,7 @@ class _RecoveryDrill:
 
     def _go_on(self, now: float) -> str | None:
         """Do what the engine does on the present rung."""
-        told, dice = self._told, self._dice
+        told, dice = self._recovery, self._dice
         match self._rung:
             case Rung.CLEAR:
                 return self._move(RecoveryEvent.HEAD_REFUSED)
@@ -120,32 +126,33 @@ class _RecoveryDrill:
         return None
 
     def _come_to(self, rung: Rung) -> None:
+        """Note that the recovery is on a rung; on another one than before it begins anew."""
         if rung is not self._rung:
             kept = self._since.searches and rung in {Rung.ASKING, Rung.PROBING}
             self._rung, self._since = rung, _Since(searches=kept)
 
     def _move(self, event: RecoveryEvent) -> str | None:
         rung = RECOVERY_TRANSITIONS.get((self._rung, event))
-        if raises_internal(lambda: self._told.move(event)) is not (rung is None):
-            return f"{event} on {self._rung} raises, or not"
+        what, allowed = f"{event} on {self._rung}", rung is not None
+        wrong = misjudged(what, lambda: self._recovery.move(event), allowed=allowed)
         self._come_to(rung or self._rung)
-        return None
+        return wrong
 
     def _salvage(self) -> str | None:
         rows = [row for row in self._batches.open if row.doubted and self._dice.random() < 0.7]
         rows = [row for row in rows if row not in self._since.salvaged]
         batches = [row.batch for row in rows]
-        if raises_internal(lambda: self._told.salvage(batches)) is not (self._rung is Rung.ASKING):
-            return f"batches are salvaged on {self._rung}, or not"
-        if self._rung is not Rung.ASKING:
+        what, allowed = f"salvaging batches on {self._rung}", self._rung is not Rung.ASKING
+        wrong = misjudged(what, lambda: self._recovery.salvage(batches), allowed=allowed)
+        if allowed:
             self._come_to(Rung.SALVAGE)
             self._since.salvaged += rows
-        return None
+        return wrong
 
     def _probe(self, now: float) -> None:
         row = self._due_probe(now)
         if row is not None:
-            self._told.probed(row.batch, now)
+            self._recovery.probed(row.batch, now)
             self._batches.send(row)
             self._since.refusal = self._since.refusal if self._since.probes else None
             self._since.probes.append((row, now))
@@ -158,12 +165,15 @@ class _RecoveryDrill:
         since.over.append(max(began + pause, now))
         since.probes.clear()
         enough = len(since.over) >= _PASSES
-        if self._told.end_pass(now, pause) is not enough:
-            return f"{len(since.over)} passes are enough, or not"
+        if self._recovery.end_pass(now, pause) is not enough:
+            return differs(f"{len(since.over)} passes are enough", not enough, enough)
         return None
 
     def _due_probe(self, now: float) -> Row | None:
-        """Return the newest batch in doubt that is left in this pass, or that of the hint."""
+        """Return the batch to be probed next: the one that the leader named, or else the newest.
+
+        None is probed before the next pass may begin, or where none is left in this pass.
+        """
         since, rows = self._since, self._batches.open
         if since.over and now < since.over[-1]:
             return None
@@ -175,13 +185,14 @@ class _RecoveryDrill:
             # Its success would prove all before it, which only a search asks about all the same.
             rows = rows[: rows.index(hinted)] if since.searches else []
         left = [row for row in rows if row.doubted and row not in probed]
+        # The first sequence after the wrap-around may be taken for the first one of an epoch.
         wrapped = [row for row in left[1:] if row.batch.base % SEQUENCES == 0]
         waiting = [row for row in left if row.waits and row not in wrapped]
         return waiting[-1] if waiting else None
 
     def differences(self, now: float) -> Iterator[str]:
         """Yield how the recovery differs from the model."""
-        told, since, probing = self._told, self._since, self._rung is Rung.PROBING
+        told, since, probing = self._recovery, self._since, self._rung is Rung.PROBING
         unresolved = self._batches.told.unresolved
         row = self._due_probe(now)
         left = [each for each in since.salvaged if not each.ended]
@@ -189,21 +200,32 @@ class _RecoveryDrill:
             (each.batch for each in left if each.waits), key=lambda batch: batch.ordinal
         )
         by_probes = "probe" if since.hinted is None else "asked"
-        pairs = {
+        pairs: dict[str, tuple[object, object]] = {
             "rung": (told.rung, self._rung),
             "passes": (told.passes, len(since.over)),
-            "not before": (told.pass_not_before, since.over[-1] if since.over else 0.0),
-            "pauses": (told.pauses, probing and bool(since.over) and not since.probes),
-            "asked": (told.asked, since.asked),
+            "when the next pass may begin": (
+                told.pass_not_before,
+                since.over[-1] if since.over else 0.0,
+            ),
+            "it waits between two passes": (
+                told.pauses,
+                probing and bool(since.over) and not since.probes,
+            ),
+            "the leader was asked": (told.asked, since.asked),
             "searches": (told.searches, since.searches),
             "refusal": (told.refusal, since.refusal),
-            "proof": (told.proof, by_probes if probing else "resend"),
+            "way to a proof": (told.proof, by_probes if probing else "resend"),
             "salvaging": (told.salvaging, bool(left)),
-            "probe": (told.next_probe(unresolved, now), None if row is None else row.batch),
-            "oldest": (told.next_salvage(oldest=True), ordered[0] if ordered else None),
-            "newest": (told.next_salvage(oldest=False), ordered[-1] if ordered else None),
+            "next probe": (told.next_probe(unresolved, now), None if row is None else row.batch),
+            "next to salvage, oldest first": (
+                told.next_salvage(oldest=True),
+                ordered[0] if ordered else None,
+            ),
+            "next to salvage, newest first": (
+                told.next_salvage(oldest=False),
+                ordered[-1] if ordered else None,
+            ),
             "salvaged": (told.salvaged, [each.batch for each in left]),
         }
-        for name, (is_told, due) in pairs.items():
-            if is_told != due:
-                yield f"{name}: {is_told}, not {due}, on {self._rung}"
+        for wrong in differences(pairs):
+            yield f"{wrong}, on {self._rung}"

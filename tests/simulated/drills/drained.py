@@ -1,7 +1,8 @@
 """The drill of requests: which batches of several partitions go into the next Produce request.
 
 Batches are acknowledged, lost before they were written, and refused for their size. Whether a
-partition may send at all is asked of the partition; all that the accumulator adds is derived.
+partition may send at all is asked of the partition, which the drill 'sending' drives. All that the
+accumulator adds to that is derived.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from aioidem._engine.batch import Batch, BatchState
 from aioidem._records import BATCH_OVERHEAD, Codec, build_body
 from aioidem.structs import DeliveryStatus
 
+from .comparing import differs, unequal
 from .divided import stamped, wrong_parts
 from .drained_bench import ENDLESS, DrainBench, Part
-from .queue_rows import Row, fills, nbytes, ordinals, unequal
+from .queue_rows import Row, fills, nbytes, ordinals
 
 __all__ = ["drill_drained"]
 
@@ -57,12 +59,12 @@ class _DrainDrill(DrainBench):
 
     def _may_seal(self, part: Part, *, may_send: bool) -> bool:
         """Return whether a new batch may be made of a partition's records."""
-        state, rows = part.state, part.rows
+        state = part.state
         if self._config.enable_idempotence and state.ledger.identity is None:
             return False
         kept = ("t", state.partition) in self._bench.door.kept
         waits = self._now < state.setbacks.retry_at
-        return self._is_ripe(part) and bool(rows) and may_send and not kept and not waits
+        return self._is_ripe(part) and may_send and not kept and not waits
 
     def _is_ripe(self, part: Part) -> bool:
         """Return whether a partition's records fill a batch, or need not wait for others."""
@@ -77,9 +79,9 @@ class _DrainDrill(DrainBench):
             part: (part.state.next_resend(self._now), part.state.may_send_new()) for part in parts
         }
         self._encoded = False
-        entries = self._it.drain(self._link, [part.state for part in parts], self._now)
+        entries = self._accumulator.drain(self._link, [part.state for part in parts], self._now)
         if self._bench.door.holds:
-            return f"{len(entries)} batches are sent" if entries else None
+            return differs("batches that are sent while none may be", len(entries), 0)
         left, room = list(entries), self._config.max_request_size
         for part in parts:
             entry = left[0] if left and left[0][0] is part.state else None
@@ -91,19 +93,21 @@ class _DrainDrill(DrainBench):
             elif self._may_seal(part, may_send=may_send):
                 wrong = self._sealed(part, batch, room, alone=alone)
             else:
-                wrong = None if batch is None else f"{batch} is sent"
+                wrong = differs("batch that is sent", batch, None)
             if wrong is not None:
                 return f"partition {part.state.partition}: {wrong}"
             if batch is not None:
                 if batch.state is not BatchState.IN_FLIGHT:
-                    return f"{batch} is not in flight"
+                    return differs(f"state of {batch}", batch.state, BatchState.IN_FLIGHT)
                 del left[0]
                 room -= len(batch.data)
                 if room < self._config.batch_size:
                     break
-        if self._drafts.take_steps():
-            return "more is compressed"
-        return f"{len(left)} batches too many are sent" if left else None
+        return self._more_compressed() or differs("batches that should not be sent", left, [])
+
+    def _more_compressed(self) -> str | None:
+        """Return which compressions begin that were not expected."""
+        return differs("compressions that should not begin", self._drafts.take_steps(), [])
 
     def _resent(
         self, part: Part, resend: Batch, batch: Batch | None, room: int, *, alone: bool
@@ -118,7 +122,7 @@ class _DrainDrill(DrainBench):
             resend = part.open[place][0]
         if self._is_unbuilt(resend):
             if batch is not None:
-                return "a batch is sent before it is compressed"
+                return f"batch that is sent: told {batch}, expected none before it is compressed"
             return self._begun(part, resend)
         body = build_body(list(resend.records), self._codec)
         data = stamped(body, resend.identity, resend.base, self._config)
@@ -145,7 +149,7 @@ class _DrainDrill(DrainBench):
     def _sealed(self, part: Part, batch: Batch | None, room: int, *, alone: bool) -> str | None:
         """Return what is wrong with a new batch, or with the lack of one."""
         if not alone and part.rows[0].size + BATCH_OVERHEAD > room:
-            return None if batch is None else "there is no room for the first record"
+            return differs("batch without room for its first record", batch, None)
         if self._codec is not Codec.NONE:
             return self._sealed_draft(part, batch, room, alone=alone)
         most = self._limits.most(self._now)
@@ -153,43 +157,50 @@ class _DrainDrill(DrainBench):
         counts = fills(part.rows, min(limit, room), ENDLESS, limit)
         if batch is None:
             sizes = [build_body([r.record for r in part.rows[:n]]).batch_size for n in counts]
-            return "no batch is sent" if alone or min(sizes) <= room else None
+            due = alone or min(sizes) <= room
+            return (
+                f"batch that is sent: told None, expected one of {counts} records" if due else None
+            )
         if batch.count not in counts:
-            return f"{batch.count} records are sent, not {counts}"
+            return differs("records of the batch", batch.count, counts)
         return self._took(part, batch)
 
     def _took(self, part: Part, batch: Batch) -> str | None:
+        """Note that a batch has a partition's first records; return what is wrong with it."""
         rows = part.take(batch.count)
         part.open.append((batch, rows))
         if self._codec is Codec.NONE and not self._encoded:
-            return "records are not encoded as they should be"
+            return "records are encoded otherwise, expected by the function given to encode_by()"
         return unequal({"sent": (ordinals(batch.records), [row.ordinal for row in rows])})
 
     def _hold_back(self) -> str | None:
+        """Let ripe batches wait, as for a connection with requests in flight: they may grow."""
         parts = self._some()
-        self._it.hold_back([part.state for part in parts], self._now)
+        self._accumulator.hold_back([part.state for part in parts], self._now)
         for part in parts:
             if part.draft is None and self._is_ripe(part):
                 part.blocked = True
         return None
 
-    # -- compression, which is done elsewhere: all of it, in this drill
+    # -- compression: in this drill all of it is asked for by steps, and none is done at once
 
     def _sealed_draft(
         self, part: Part, batch: Batch | None, room: int, *, alone: bool
     ) -> str | None:
-        """Return what is wrong with the batch of a draft, or with the lack of one."""
+        """Return what is wrong with a new compressed batch, or with the lack of one."""
         if part.draft is None or not part.compressed:
             if batch is not None:
-                return "a batch is sent before it is compressed"
+                return f"batch that is sent: told {batch}, expected none before it is compressed"
             return None if part.draft is not None else self._begun(part, None)
         body = build_body(part.draft.records, self._codec)
         if body.batch_size > self._limits.most(self._now) and body.count > 1:
             part.draft = None
             return self._begun(part, None, limited=False)
         if body.batch_size > room and not alone:
-            return None if batch is None else "a batch is sent that does not fit"
-        return "no batch is sent" if batch is None else self._took(part, batch)
+            return differs(f"batch that is sent with room for {room} bytes", batch, None)
+        if batch is None:
+            return f"batch that is sent: told None, expected one of {body.count} records"
+        return self._took(part, batch)
 
     def _begun(self, part: Part, batch: Batch | None, *, limited: bool = True) -> str | None:
         """Return what is wrong with a compression that has to begin, unless too many have begun.
@@ -206,26 +217,29 @@ class _DrainDrill(DrainBench):
         own = ordinals(row.record for row in part.rows)
         steps = self._drafts.steps
         if not steps:
-            return "no compression begins"
+            return "compressions that begin: told 0, expected 1"
         step = steps.pop(0)
         found = ordinals(step.records)
         self._under_way.append((step, part, batch))
         if batch is None:
             part.draft, part.compressed = step, False
-            return None if found and found == own[: len(found)] else f"{found} are compressed"
+            if found and found == own[: len(found)]:
+                return None
+            return f"records that are compressed: told {found}, expected the first of {own}"
         return unequal({"compressed": (found, ordinals(batch.records))})
 
     def _prepare(self) -> str | None:
+        """Let compressions begin before the batches can be sent; return what is wrong with them."""
         parts = self._some()
         may_send = [part for part in parts if part.state.may_send_new()]
-        self._it.prepare(self._link, [part.state for part in parts], self._now)
+        self._accumulator.prepare(self._link, [part.state for part in parts], self._now)
         if self._codec is not Codec.NONE and not self._bench.door.holds:
             for part in parts:
                 if part.draft is None and self._may_seal(part, may_send=part in may_send):
                     wrong = self._begun(part, None)
                     if wrong is not None:
                         return wrong
-        return "more is compressed" if self._drafts.take_steps() else None
+        return self._more_compressed()
 
     def _compressed(self) -> str | None:
         """Give the result of a compression, or its error."""
@@ -237,7 +251,7 @@ class _DrainDrill(DrainBench):
         fails = self._dice.random() < 0.2
         error = errors.RecordError("it cannot be compressed")
         body = build_body(step.records, step.codec, step.level)
-        self._it.on_compressed(step.token, error if fails else body)
+        self._accumulator.on_compressed(step.token, error if fails else body)
         due: list[tuple[object, ...]] = []
         if batch is None and part.draft is step:
             part.compressed = True

@@ -22,17 +22,21 @@ from aioidem._protocol.produce import PartitionAnswer
 from aioidem._records import BatchBody, Codec, build_body
 
 from .accumulator_bench import Bench
-from .queue_rows import Caller, Row, ordinals, unequal, waiting
+from .comparing import differs, unequal
+from .queue_rows import Caller, Row, ordinals, waiting
 from .sealed_bench import link_to_leader
 from .sealed_limits import Limits
 
 __all__ = ["ENDLESS", "DrainBench", "Part"]
 
 _LINGER: Final = 5.0
+"""Seconds."""
 _IDENTITY: Final = ProducerIdentity(77, 3)
 _TOO_LARGE: Final = 10
 _NOT_ENOUGH_REPLICAS: Final = 19
+"""The error codes MESSAGE_TOO_LARGE and NOT_ENOUGH_REPLICAS."""
 ENDLESS: Final = 1 << 20
+"""More bytes than any batch here has."""
 
 
 @cache
@@ -58,7 +62,9 @@ class Part:
     def __init__(self, state: PartitionState) -> None:
         self.state = state
         self.rows: list[Row] = []
+        # The batches without an outcome, oldest first, each with its records.
         self.open: list[tuple[Batch, list[Row]]] = []
+        # Whether its next batch was held back, and whether a flush waits for its records.
         self.blocked = self.flushing = False
         # The compression of its first records, if it has begun, and whether it is over.
         self.draft: Compress | None = None
@@ -93,16 +99,17 @@ class DrainBench:
         )
         self._codec = Codec.from_name(codec)
         self._bench = bench = Bench(config, dice)
-        self._it = bench.accumulator
-        self._drafts = self._it.drafts
+        self._accumulator = bench.accumulator
+        self._drafts = self._accumulator.drafts
         self._drafts.quick, self._drafts.at_once = 0, dice.choice((1, 2))
         if self._codec is Codec.NONE:
             self._drafts.quick = ENDLESS
-        self._it.encode_by(self._encode)
+        self._accumulator.encode_by(self._encode)
+        # Whether the function given to `encode_by` was called in this step.
         self._encoded = False
         bench.describe("t", [1] * 4)
         self._link = link_to_leader(config, dice.random)
-        self._limits = Limits(config, self._it.topic("t"), self._link)
+        self._limits = Limits(config, self._accumulator.topic("t"), self._link)
         self._caller = Caller(dice)
         self._now = 50.0
         self._parts = [Part(bench.partitions.state("t", index)) for index in range(4)]
@@ -112,8 +119,9 @@ class DrainBench:
                 part.state.adopt(_IDENTITY)
         # The compressions that are under way, each of a partition's first records or of a batch.
         self._under_way: list[tuple[Compress, Part, Batch | None]] = []
+        # Parts of divided batches that have been compressed.
         self._built: list[Batch] = []
-        self._ended = self._splits = 0
+        self._splits = 0
 
     def difference(self) -> str | None:
         """Return how the partitions differ from what they must be; None if they do not."""
@@ -132,21 +140,30 @@ class DrainBench:
         count = len(queued) + len(sent)
         numbered = any(part.state.ledger.next for part in self._parts)
         pairs |= {
-            "unsettled": (self._it.unsettled, count),
-            "by topic": (self._it.unsettled_by_topic(), {"t": count} if count else {}),
-            "oldest": (
-                self._it.first_queued_at,
+            "unsettled": (self._accumulator.unsettled, count),
+            "unsettled by topic": (
+                self._accumulator.unsettled_by_topic(),
+                {"t": count} if count else {},
+            ),
+            "when the oldest record was queued": (
+                self._accumulator.first_queued_at,
                 min((row.queued_at for row in queued + sent), default=float("inf")),
             ),
-            "splits": (self._bench.outcomes.counters.batches_split, self._splits),
-            "full": (self._drafts.full, len(self._under_way) >= self._drafts.at_once),
-            "numbered": (self._it.numbered("t", _IDENTITY), numbered),
-            "numbered without": (self._it.numbered("t", None), False),
+            "batches that were divided": (
+                self._bench.outcomes.counters.batches_split,
+                self._splits,
+            ),
+            "no more compressions may begin": (
+                self._drafts.full,
+                len(self._under_way) >= self._drafts.at_once,
+            ),
+            "a batch of t has the identity": (self._accumulator.numbered("t", _IDENTITY), numbered),
+            "a batch of t has no identity": (self._accumulator.numbered("t", None), False),
         }
         return unequal(pairs)
 
     def taken_back(self) -> str | None:
-        """Return what is wrong with the records that can go to another cluster."""
+        """Return what is wrong with the records that can go to another cluster or batch."""
         due = [
             row.ordinal
             for part in self._parts
@@ -157,24 +174,26 @@ class DrainBench:
         ]
         for part in self._parts:
             for batch, rows in part.open:
-                rest = self._it.without(batch, {0})
+                rest = self._accumulator.without(batch, {0})
                 left = [] if rest is None else ordinals(rest.records)
                 if left != [row.ordinal for row in rows[1:]]:
-                    return f"{left} are left without the first record of {batch}"
-        told = waiting(self._it.take_unwritten()["t"])
-        return unequal({"taken back": (told, due)})
+                    what = f"records of {batch} without the first one"
+                    return differs(what, left, [row.ordinal for row in rows[1:]])
+        told = waiting(self._accumulator.take_unwritten()["t"])
+        return unequal({"records that can go to another cluster": (told, due)})
 
     # -- callers, the leader and time
 
     def append(self) -> str | None:
+        """Make a call that queues records in some partition."""
         self._now += self._dice.choice((0.0, 0.0, 0.5, 5.0))
         part = self._dice.choice(self._parts)
         for item, rows in self._caller.call(self._now):
             item.partition = part.state.partition
             if isinstance(item, RecordBlock):
-                self._it.append_block("t", item, self._now)
+                self._accumulator.append_block("t", item, self._now)
             else:
-                self._it.append("t", item, self._now)
+                self._accumulator.append("t", item, self._now)
             part.rows += rows
         return None
 
@@ -194,7 +213,7 @@ class DrainBench:
         return build_body(records, codec, level)
 
     def _keep(self) -> str | None:
-        """Let the transaction end or begin, or lack a partition, which it adds later."""
+        """Let no batch be sent, or any; add a partition to the transaction, or take it out."""
         door = self._bench.door
         door.holds = self._dice.random() < 0.2
         if self._dice.random() < 0.5:
@@ -202,7 +221,8 @@ class DrainBench:
         return None
 
     def _flush(self) -> str | None:
-        self._it.begin_flush()
+        """Begin a flush, which waits for all records that are queued."""
+        self._accumulator.begin_flush()
         for part in self._parts:
             part.flushing = bool(part.rows)
         return None
@@ -232,7 +252,7 @@ class DrainBench:
         return None
 
     def _abandon(self) -> str | None:
-        """Let the records of a partition that has no batches end."""
+        """End the records of a partition that has no batches."""
         part = self._dice.choice(self._parts)
         if part.open:
             return None
@@ -241,4 +261,5 @@ class DrainBench:
         return None
 
     def _some(self) -> list[Part]:
+        """Return one of the partitions, or all, in any order."""
         return self._dice.sample(self._parts, self._dice.choice((1, 4, 4)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
-from typing import Final
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.accusations import Accusations
@@ -29,12 +28,10 @@ from aioidem._records import build_batch
 
 __all__ = ["EngineParts", "act", "addresses", "whole_batch"]
 
-_HOSTS: Final = 10
-
 
 def addresses(count: int) -> list[BrokerAddress]:
     """Return the addresses of some brokers, which count from 0."""
-    return [BrokerAddress(node_id, f"b{node_id}", 9092) for node_id in range(min(count, _HOSTS))]
+    return [BrokerAddress(node_id, f"b{node_id}", 9092) for node_id in range(count)]
 
 
 def act(
@@ -42,7 +39,7 @@ def act(
     checked: Sequence[Callable[[], str | None]],
     events: Sequence[Callable[[], None]],
 ) -> str | None:
-    """Do one of these at random, and return what is wrong by itself; None if nothing is.
+    """Do one of several things at random, and return what is wrong with it; None if nothing is.
 
     Args:
         dice: chooses.
@@ -57,7 +54,7 @@ def act(
 
 
 @cache
-def _built(count: int, identity: ProducerIdentity, base: int, stamp_ms: int) -> bytes:
+def _bytes_of(count: int, identity: ProducerIdentity, base: int, stamp_ms: int) -> bytes:
     records = [PendingRecord(None, b"v", (), stamp_ms, None, 10) for _ in range(count)]
     return bytes(
         build_batch(
@@ -72,12 +69,12 @@ def _built(count: int, identity: ProducerIdentity, base: int, stamp_ms: int) -> 
 def whole_batch(
     identity: ProducerIdentity, ordinal: int, base: int, count: int = 1, stamp_ms: int = 0
 ) -> Batch:
-    """Return a batch of some records with its bytes, sealed and not sent."""
+    """Return a sealed batch of some records with its bytes, which was not sent."""
     records = [PendingRecord(None, b"v", (), stamp_ms, None, 10) for _ in range(count)]
     return Batch(
         ordinal=ordinal,
         records=records,
-        data=_built(count, identity, base, stamp_ms),
+        data=_bytes_of(count, identity, base, stamp_ms),
         identity=identity,
         base=base,
         deadline=1e9,
@@ -183,6 +180,7 @@ class EngineParts:
             self._lost(request, now)
 
     def _lost(self, request: Outstanding, now: float) -> None:
+        """Tell the part that made a request that its answer is lost."""
         state = request.subject
         if request.kind is RequestKind.PRODUCE:
             self.produce.on_lost(request, written=True, now=now)
@@ -196,5 +194,5 @@ class EngineParts:
             state.lookup.end()
 
     def poll(self) -> list[Step]:
-        """Begin a new list of steps and return it."""
+        """Begin a new list of steps, and return it; the next steps are added to it."""
         return self.requests.begin_poll()

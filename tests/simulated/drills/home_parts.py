@@ -5,58 +5,23 @@ from __future__ import annotations
 from random import Random
 
 from aioidem._config import ProducerConfig
-from aioidem._engine.accusations import Accusations
 from aioidem._engine.backoff import Backoff
-from aioidem._engine.broker_facts import BrokerInquiries
-from aioidem._engine.core import ProducerCore
-from aioidem._engine.doubt import DoubtResolution
-from aioidem._engine.effects import Effects
 from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.identity_request import IdentityRequest
-from aioidem._engine.partitions import Partitions
-from aioidem._engine.record_accumulator import RecordAccumulator
-from aioidem._engine.request_ledger import RequestLedger
+
+from .engine_parts import EngineParts
 
 __all__ = ["HomeParts"]
 
 
-class HomeParts:
-    """A `HomeCluster` with the real parts that it uses."""
+class HomeParts(EngineParts):
+    """The acting parts of an engine, with the `HomeCluster` that uses them."""
 
     def __init__(self, config: ProducerConfig, dice: Random) -> None:
-        core = ProducerCore(config, random=dice.random)
-        self.core = core
-        self.cluster, self.connections = core.cluster, core.connections
-        self.accusations = Accusations()
-        self.effects = Effects(
-            core.outcomes, core.metadata, core.identity, core.transactions, self.accusations
-        )
-        requests = RequestLedger(core.connections, core.budget)
-        self.partitions = Partitions(
-            config, dice.random, core.cluster, core.connections, self.effects
-        )
-        self.accumulator = RecordAccumulator(
-            config,
-            dice.random,
-            core.cluster,
-            core.metadata,
-            self.partitions,
-            core.outcomes,
-            self.effects,
-            core.transactions,
-        )
-        self.inquiries = BrokerInquiries(config, self.partitions, requests, core.outcomes)
+        super().__init__(config, dice.random)
+        core = self.core
         self.identity_request = IdentityRequest(
-            config, core.identity, core.metadata, requests, Backoff(0.1, 1.0, dice.random)
-        )
-        doubt = DoubtResolution(
-            config,
-            core.cluster,
-            core.connections,
-            self.inquiries,
-            requests,
-            core.outcomes,
-            self.effects,
+            config, core.identity, core.metadata, self.requests, Backoff(0.1, 1.0, dice.random)
         )
         self.home = HomeCluster(
             config,
@@ -67,7 +32,7 @@ class HomeParts:
             core.identity,
             self.identity_request,
             self.inquiries,
-            doubt,
+            self.doubt,
             self.accusations,
             core.outcomes,
             self.effects,

@@ -1,11 +1,11 @@
 """The drill of identities and sequences: granted, raised, shared and given up, in any order.
 
-What may not happen raises; what is told is derived from the list of what has happened.
+What may not happen has to raise; what is told is derived from what has happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Final
 
@@ -16,30 +16,24 @@ from aioidem._engine.idempotence import (
     SequenceLedger,
     wire_sequence,
 )
-from aioidem.errors import InternalError, KafkaError
+from aioidem.errors import KafkaError
 
-__all__ = ["drill_identities", "raises_internal"]
+from .comparing import differs, misjudged
+
+__all__ = ["drill_identities"]
 
 _STEPS: Final = 25
 _LAST_EPOCH: Final = 32_767
 _SEQUENCES: Final = 2**31
+"""The highest epoch, and how many sequences there are until they begin at 0 again."""
 
 
 def drill_identities(dice: Random) -> Iterator[str]:
-    """Yield what is told of an identity or of sequences against what has happened."""
+    """Yield what is told of an identity, or of sequences, against what has happened."""
     for wrong in _IdentityDrill(dice).run():
         yield f"identity: {wrong}"
         return
     yield from _sequences(dice)
-
-
-def raises_internal(call: Callable[[], object]) -> bool:
-    """Return whether a call raises an `InternalError`, and nothing else."""
-    try:
-        call()
-    except InternalError:
-        return True
-    return False
 
 
 # -- an identity -----------------------------------------------------------------------------------
@@ -66,21 +60,21 @@ class _IdentityDrill:
 
     def _act(self) -> str | None:
         absent = self._present is None and not self._requested
+        wrong: str | None = None
         granted = self._dice.choice((1, 2)), self._dice.choice((0, 1, _LAST_EPOCH))
         ledger = self._ledger
         match self._dice.randrange(7):
             case 0 | 1:
-                if raises_internal(ledger.ask) is absent:
-                    return f"an identity is requested, or not, with {self._present}"
+                wrong = misjudged(f"{self._state_words()}: asking", ledger.ask, allowed=absent)
                 self._requested |= absent
             case 2:
-                if raises_internal(lambda: ledger.grant(*granted)) is self._requested:
-                    return f"an identity is granted, or not, where requested: {self._requested}"
+                what = f"{self._state_words()}: a grant"
+                wrong = misjudged(what, lambda: ledger.grant(*granted), allowed=self._requested)
                 if self._requested:
                     self._requested, self._present = False, ProducerIdentity(*granted)
             case 3:
-                if raises_internal(ledger.refuse) is self._requested:
-                    return f"an identity is refused, or not, where requested: {self._requested}"
+                what = f"{self._state_words()}: a refusal"
+                wrong = misjudged(what, ledger.refuse, allowed=self._requested)
                 self._requested = False
             case 4 if not self._requested:
                 self._given_up += self._present is not None
@@ -96,9 +90,15 @@ class _IdentityDrill:
                 self._bump()
             case _:
                 pass
-        return None
+        return wrong
+
+    def _state_words(self) -> str:
+        """Return what the identity is, for a complaint."""
+        requested = "requested" if self._requested else "not requested"
+        return f"identity {self._present}, {requested}"
 
     def _bump(self) -> None:
+        """Raise the epoch; after the last one there is no identity."""
         self._ledger.bump()
         if self._present is None:
             return
@@ -113,14 +113,15 @@ class _IdentityDrill:
         told = ledger.current, ledger.state, ledger.bumps
         due = present, state if present is None else IdentityState.READY, self._given_up
         if told != due:
-            yield f"{told}, not {due}"
+            yield f"identity, state and how many were given up: told {told}, expected {due}"
         other = self._dice.choice((1, 2)), self._dice.choice((0, 1, 2))
         newer = present is None or other[0] != present[0] or other[1] > present[1]
         if ledger.is_newer(*other) is not newer:
-            yield f"{other} is newer than {present}, or not"
+            yield f"{other} is newer than {present}: told {not newer}, expected {newer}"
         seen = other if self._shared is None else self._dice.choice((other, self._shared))
-        if ledger.is_shared(*seen) is not (seen == self._shared):
-            yield f"{seen} is {self._shared}, which another producer uses, or not"
+        shared = seen == self._shared
+        if ledger.is_shared(*seen) is not shared:
+            yield f"another producer uses {seen}: told {not shared}, expected {shared}"
 
 
 # -- sequences -------------------------------------------------------------------------------------
@@ -137,8 +138,9 @@ def _sequences(dice: Random) -> Iterator[str]:
         match dice.randrange(6):
             case 0 | 1:
                 count = dice.randrange(1, 5)
-                if ledger.take(count) != taken:
-                    yield f"sequences: another one than {taken} is next"
+                wrong = differs("sequences: the first one of a batch", ledger.take(count), taken)
+                if wrong is not None:
+                    yield wrong
                 taken += count
             case 2:
                 skipped.append(dice.randrange(10))
@@ -156,8 +158,12 @@ def _sequences(dice: Random) -> Iterator[str]:
         told = ledger.next, ledger.identity, ledger.skipped, ledger.disowned, ledger.bump_wanted
         due = taken, identity, min(skipped, default=None), error, wanted
         if told != due:
-            yield f"sequences: {told}, not {due}"
+            what = "sequences: next, identity, first skipped, disowned for, new epoch wanted"
+            yield f"{what}: told {told}, expected {due}"
             return
     for number in (0, 1, _SEQUENCES - 1, _SEQUENCES, 2 * _SEQUENCES + 3):
-        if wire_sequence(number) != number % _SEQUENCES:
-            yield f"sequences: {number} is {wire_sequence(number)} on the wire"
+        wrong = differs(
+            f"sequences: number {number} on the wire", wire_sequence(number), number % _SEQUENCES
+        )
+        if wrong is not None:
+            yield wrong

@@ -1,4 +1,7 @@
-"""The bench of inquiries: parts of an engine, and rows of what brokers were asked and have said."""
+"""The bench of inquiries: parts of an engine, and rows of what brokers were asked and have said.
+
+An inquiry is a question to a broker about its config, or about the config of a topic.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,24 @@ from aioidem._engine.steps import DescribeBrokerConfig, Request
 from aioidem._log import LogLine
 from aioidem._protocol.broker_config import BrokerFacts
 
+from .comparing import differs, unequal
 from .engine_parts import EngineParts, addresses
 
-__all__ = ["BATCH", "DELIVERY", "InquiryBench", "Row", "Wire"]
+__all__ = ["BATCH", "DELIVERY", "MAX_AGE", "PATIENCE", "InquiryBench", "Row", "Wire"]
 
 BATCH: Final = 1000
-_DAY: Final = 86_400.0
+"""`batch_size`, in bytes."""
+MAX_AGE: Final = 8.0
+PATIENCE: Final = 16.0
 DELIVERY: Final = 64.0
+"""`metadata_max_age`, `request_timeout` and `delivery_timeout`, in seconds."""
+_DAY: Final = 86_400.0
+"""Seconds for which a broker remembers producers unless it says otherwise."""
 _RANGE: Final = 10_000_000
 _CAP: Final = 1 << 30
+"""How many sequences a broker recognises that names no number (KIP-758), and the most used."""
+
+_Variant = Literal["idempotent", "not idempotent", "early sealing"]
 
 
 @cache
@@ -31,21 +43,21 @@ def _config(
     window: Literal["off", "on"],
     dedup: Literal["window", "range"],
     told: float | None,
-    plain: int,
-    most: int,
+    variant: _Variant,
+    most_in_flight: int,
 ) -> ProducerConfig:
     return ProducerConfig.build(
         "b0:9092",
         window_discovery=window,
         broker_dedup=dedup,
         producer_id_expiration=told,
-        enable_idempotence=plain != 1,
-        late_sealing=plain != 2,
+        enable_idempotence=variant != "not idempotent",
+        late_sealing=variant != "early sealing",
         batch_size=BATCH,
-        metadata_max_age=8.0,
-        request_timeout=16.0,
+        metadata_max_age=MAX_AGE,
+        request_timeout=PATIENCE,
         delivery_timeout=DELIVERY,
-        max_in_flight_requests_per_connection=most,
+        max_in_flight_requests_per_connection=most_in_flight,
     )
 
 
@@ -63,11 +75,13 @@ class Wire:
 
     link: Link
     may_ask_limits: bool
+    """Whether no earlier connection to the broker was lost while it owed a limit."""
     owed: list[Row] = field(default_factory=list)
     asked_itself: bool = False
+    """Whether its broker was asked about its own config."""
     paused_until: float = 0.0
     limits: dict[str, BatchLimit] = field(default_factory=dict)
-    """A second limit for each topic, which is told only what the rules say."""
+    """By topic: a twin of the engine's limit, which is told only what the rules say."""
 
 
 class InquiryBench:
@@ -78,11 +92,14 @@ class InquiryBench:
         told = dice.choice((None, None, 2 * DELIVERY, 2 * DELIVERY + 1))
         window = dice.choice(("off", "on", "auto"))
         dedup = dice.choice(("window", "range"))
-        self._most = dice.choice((1, 1, 2))
-        self._config = _config(window, dedup, told, dice.choice((0, 0, 0, 1, 2)), self._most)
+        self._most_in_flight = dice.choice((1, 1, 2))
+        variants: tuple[_Variant, ...]
+        variants = "idempotent", "idempotent", "idempotent", "not idempotent", "early sealing"
+        variant = dice.choice(variants)
+        self._config = _config(window, dedup, told, variant, self._most_in_flight)
         self._parts = EngineParts(self._config, dice.random)
         self._parts.connections.learn(addresses(3))
-        self._part = self._parts.inquiries
+        self._inquiries = self._parts.inquiries
         self._now = dice.choice((0.0, 4096.0))
         self._tokens = 0
         self._wires: dict[int, Wire] = {}
@@ -106,7 +123,7 @@ class InquiryBench:
         return min(said.values(), default=_DAY)
 
     def _short_memory(self) -> None:
-        """Expect a warning if a batch may be retried for longer than half of that time."""
+        """Expect a warning if a batch may be retried for at least half of what brokers remember."""
         if self._config.enable_idempotence and self._expiration() <= 2 * DELIVERY:
             seconds = f"({self._expiration():g} s)"
             self._lines.append((LogLine.SHORT_EXPIRATION, seconds))
@@ -120,7 +137,7 @@ class InquiryBench:
 
     def _free(self, wire: Wire, more: int) -> bool:
         """Return whether a connection takes a request, after so many more."""
-        return self._now >= wire.paused_until and len(wire.owed) + more < self._most
+        return self._now >= wire.paused_until and len(wire.owed) + more < self._most_in_flight
 
     def _outgrows(self, topic: str) -> bool:
         """Return whether the next batch may exceed `batch_size`: five such are not enough."""
@@ -134,11 +151,19 @@ class InquiryBench:
     # -- comparing ---------------------------------------------------------------------------------
 
     def _difference(self) -> str | None:
-        if self._part.expiration != self._expiration():
-            return f"brokers remember for {self._part.expiration}, not {self._expiration()}"
+        """Return how the inquiries differ from the rows; None if they do not."""
         told = {topic: each.window.sequence_cap for topic, each in self._states.items()}
-        if told != self._caps:
-            return f"{told} sequences, not {self._caps}"
+        wrong = unequal(
+            {
+                "seconds for which brokers remember": (
+                    self._inquiries.expiration,
+                    self._expiration(),
+                ),
+                "sequences that each topic's partition may use": (told, self._caps),
+            }
+        )
+        if wrong is not None:
+            return wrong
         lines = [(event.line, event.text) for event in self._parts.outcomes.take_events()]
         due, self._lines = self._lines, []
         alike = len(lines) == len(due) and all(
@@ -146,7 +171,7 @@ class InquiryBench:
             for (line, text), (is_due, words) in zip(lines, due, strict=True)
         )
         if not alike:
-            return f"{lines} are told, not {due}"
+            return f"lines, and words in them: told {lines}, expected {due}"
         silent = {
             node
             for node in (-1, 0, 1, 2)
@@ -156,20 +181,28 @@ class InquiryBench:
             asked = any(row.kind is DescribeBrokerConfig for row in wire.owed)
             configured = self._config.producer_id_expiration is not None
             awaits = asked and (configured or wire.link.node_id in silent)
-            if self._part.awaits_memory(wire.link) is not awaits:
-                return f"{'no ' if awaits else ''}answer of {wire.link.node_id} is awaited"
-            wrong = self._differing_limit(wire)
+            wrong = differs(
+                f"broker {wire.link.node_id} owes how long it remembers",
+                self._inquiries.awaits_memory(wire.link),
+                awaits,
+            ) or self._differing_limit(wire)
             if wrong is not None:
                 return wrong
         return None
 
     def _differing_limit(self, wire: Wire) -> str | None:
-        """Compare a limit with its twin: by what is known, and by when it is asked for again."""
+        """Compare each limit with its twin: by what is known, and by when it is asked for again."""
         for topic, twin in wire.limits.items():
             limit = wire.link.limits.of(topic)
             later = self._now + self._dice.choice((0.0, 7.5, 8.0, 15.5))
-            told = [each.wants(later, 8.0, 16.0, growth=True) for each in (limit, twin)]
+            wanted = [each.wants(later, MAX_AGE, PATIENCE, growth=True) for each in (limit, twin)]
             facts = [(each.told, each.unused, each.awaited()) for each in (limit, twin)]
-            if told[0] is not told[1] or facts[0] != facts[1]:
-                return f"the limit of {topic} is wanted, or known, as {facts[0]}, not {facts[1]}"
+            wrong = unequal(
+                {
+                    f"at {later} the limit of {topic} is wanted": (wanted[0], wanted[1]),
+                    f"limit of {topic}, unused, awaited": (facts[0], facts[1]),
+                }
+            )
+            if wrong is not None:
+                return wrong
         return None

@@ -1,4 +1,4 @@
-"""The drill of deadlines: what expires when, with which outcome, and in which words.
+"""The drill of deadlines: which records expire when, with which outcome, and in which words.
 
 In a run few records expire, and most for the same reason. Here records, blocks and batches wait
 with deadlines that come close to each other, leaders answer or not, and a search of all times finds
@@ -36,6 +36,9 @@ _STEPS: Final = 25
 _TIMEOUT: Final = 20.0
 _GRACE: Final = 5.0
 _LINGER: Final = 2.0
+"""Seconds: `delivery_timeout`, how much longer a batch in doubt waits for an answer whose leader is
+alive, and `linger`.
+"""
 _DATA: Final = idempotent_batch(0, 1, producer_id=7, epoch=1)
 _NAME: Final = "broker 1 (b1:9092)"
 _REFUSED: Final = errors.CoordinatorLoadInProgressError("loading")
@@ -61,7 +64,7 @@ def drill_late(dice: Random) -> Iterator[str]:
 
 
 class _Receiver:
-    """Takes the outcomes of a block, of which none is passed on here."""
+    """The receiver of a block's outcomes; here they are taken from the effects instead."""
 
     def take(self, rows: object, outcome: Outcome, place: int, /) -> None:
         """Ignore an outcome."""
@@ -74,11 +77,13 @@ class _Row:
     batch: Batch
     deadline: float
     sent: int = 0
+    """How often it was sent."""
     sent_at: float = 0.0
     flies: bool = False
     since: float | None = None
     """When an attempt first ended that may have been appended; None if each was not."""
     graced: bool = False
+    """Whether it has the grace: the leader answered something after it came into doubt."""
 
 
 class _LateDrill:
@@ -93,7 +98,7 @@ class _LateDrill:
             retry=Backoff(1.0, 64.0, dice.random),
             pause=10.0,
         )
-        self._told = QuietEffects()
+        self._effects = QuietEffects()
         self._queued: list[PendingRecord] = []
         self._rows: list[_Row] = []
         self._failures = Failures()
@@ -217,7 +222,7 @@ class _LateDrill:
         all_of = [record.deadline for record in self._queued] + [row.deadline for row in self._rows]
         past = any(at <= now for at in all_of)
         if deadlines.past(now) is not past:
-            yield f"a deadline of {all_of} is past at {now}, or not"
+            yield f"a deadline of {all_of} is past at {now}: told {not past}, expected {past}"
         # The head of the queue expires first; what is past its deadline waits for the grace to end.
         times = [record.deadline for record in self._queued[:1]]
         times += [row.deadline for row in self._rows]
@@ -227,13 +232,16 @@ class _LateDrill:
         due = min(times + [at for at in others if at > now], default=math.inf)
         told = deadlines.next_wake(now, _GRACE, _LINGER)
         if told != due:
-            yield f"it has something to do at {told}, not {due}, of {times} and {others}"
+            what = f"when something is due after {now}, of {times} and {others}"
+            yield f"{what}: told {told}, expected {due}"
         words = obstacle_of(self._failures, leader, now, identified=self._identified)
         if deadlines.obstacle(leader, now) != words:
-            yield f"{deadlines.obstacle(leader, now)}, not {words}"
+            obstacle = deadlines.obstacle(leader, now)
+            yield f"what records wait for: told {obstacle!r}, expected {words!r}"
 
     @property
     def _identified(self) -> bool:
+        """Whether the producer has a producer id, or needs none."""
         return not self._idempotent or self._state.ledger.identity is not None
 
     def _expire(self, now: float) -> Iterator[str]:
@@ -242,37 +250,42 @@ class _LateDrill:
         doubts = [row.since for row in self._rows if row.since is not None]
         answered = dice.choice((None, now, now - 1.0, *doubts, *(at + 0.5 for at in doubts)))
         due = self._due(now, answered, leader)
-        self._told.settlements.clear()
-        self._state.deadlines.expire(now, _GRACE, _TIMEOUT, answered, leader, self._told)
-        told = sorted(map(_outcome_of, self._told.settlements), key=str)
+        self._effects.settlements.clear()
+        self._state.deadlines.expire(now, _GRACE, _TIMEOUT, answered, leader, self._effects)
+        told = sorted(map(_outcome_of, self._effects.settlements), key=str)
         if told != sorted(due, key=str):
-            yield f"{told}, not {sorted(due, key=str)}, at {now}, answered at {answered}"
+            what = f"outcomes at {now}, where the leader last answered at {answered}"
+            yield f"{what}: told {told}, expected {sorted(due, key=str)}"
         left = [row.batch for row in self._rows]
         if self._state.batches.unresolved != left:
-            yield f"{self._state.batches.unresolved} are left, not {left}"
+            yield f"batches that are left: told {self._state.batches.unresolved}, expected {left}"
         if list(self._state.queue.records) != self._queued:
-            yield f"{len(self._state.queue.records)} are queued, not {len(self._queued)}"
+            told_queued = list(self._state.queue.records)
+            yield f"queued records: told {told_queued}, expected {self._queued}"
 
     def _due(
         self, now: float, answered: float | None, leader: LeaderStatus
     ) -> list[tuple[object, ...]]:
-        """Take out what must expire now, and return the outcomes."""
+        """Take out what must expire now, and return the outcomes.
+
+        `answered` is when the leader last answered anything, in seconds.
+        """
         rows = [row for row in self._rows if row.deadline <= now]
-        written = [row for row in rows if row.since is None and not row.flies]
-        unknown = []
+        absent = [row for row in rows if row.since is None and not row.flies]
+        unknown: list[_Row] = []
         for row in rows:
             if row.since is not None and answered is not None and answered > row.since:
                 row.graced = True
             until = row.deadline + (_GRACE if row.graced else 0.0)
-            if row not in written and until <= now:
+            if row not in absent and until <= now:
                 unknown.append(row)
         expired = [record for record in self._queued if record.deadline <= now]
         behind = len(self._rows)
         self._queued = [record for record in self._queued if record not in expired]
-        self._rows = [row for row in self._rows if row not in [*written, *unknown]]
+        self._rows = [row for row in self._rows if row not in [*absent, *unknown]]
 
         queued = sum(record.count for record in expired)
-        not_written = queued + sum(row.batch.count for row in written)
+        not_written = queued + sum(row.batch.count for row in absent)
         words = obstacle_of(self._failures, leader, now, identified=self._identified)
         cause = due_cause(self._failures, leader)
         # A copy is told, without a traceback that would keep a connection in memory.
@@ -291,7 +304,7 @@ class _LateDrill:
             progress = f"never sent{why}"
             due.append(outcome(DeliveryStatus.NOT_WRITTEN, queued, 0, not_written, progress))
         total = sum(row.batch.count for row in unknown)
-        for row in written + unknown:
+        for row in absent + unknown:
             status = DeliveryStatus.UNKNOWN if row in unknown else DeliveryStatus.NOT_WRITTEN
             progress = progress_of(row.sent, now - row.sent_at if row.flies else None)
             together = total if row in unknown else not_written
@@ -300,6 +313,7 @@ class _LateDrill:
 
 
 def _outcome_of(settlement: Settlement) -> tuple[object, ...]:
+    """Return the outcome that records were told, in the form of `_due`."""
     outcome = settlement.outcome
     text, _, _ = str(outcome.error).partition(". The records may be written.")
     cause = None if outcome.error is None else outcome.error.__cause__

@@ -1,4 +1,4 @@
-"""The model of a small cluster: who leads which partition, and how the leader can be reached."""
+"""The model of a small cluster: who leads which partition, and whether the leader is reached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS: Final = (("t", 0), ("t", 1), ("u", 0))
 TOPIC_IDS: Final = {"t": UUID(int=1), "u": None}
 _NO_LEADER: Final = -1
 _UNKNOWN: Final = 9
-"""A broker whose address is not known."""
+"""The node id of a broker whose address is not known."""
 
 
 class Leaders:
@@ -49,7 +49,7 @@ class Leaders:
         self.view.topics[topic].merge(PartitionUpdate(index, self._led[key], len(self._led)))
 
     def connect(self, node_id: int, now: float) -> None:
-        """Open or lose a connection, of which the last answers came lately, and slowed it down."""
+        """Open or lose a connection; on an open one an answer came perhaps, and a throttle time."""
         node, dice = self.connections.nodes[node_id], self._dice
         if node.link is not None and dice.random() < 0.4:
             self.connections.links.pop(node.link.link_id)
@@ -105,7 +105,11 @@ class Leaders:
 def due_obstacle(
     busy: Sequence[PartitionState], leaders: Leaders, now: float
 ) -> tuple[object, ...] | None:
-    """Return what calls wait for: the partition whose records have waited longest."""
+    """Return the error that tells what calls wait for, in parts; None if they wait for nothing.
+
+    It tells of the partition whose records have waited longest. What is the matter with one
+    partition, and that no broker is reached, are derived in the drills "late" and "linked".
+    """
     unreachable = leaders.connections.unreachable(now)
     if unreachable is not None:
         return parts_of(unreachable)

@@ -1,9 +1,10 @@
 """The drill of `Leadership`: what one partition's leader has shown, over many routes to it.
 
-A run changes leaders a few times. Here routes and identities change at random while batches are
-answered. All successes, and all retries with their answers, are kept as rows. From them it is
-derived whether several batches may be in flight, whether the leader knows a batch, what the window
-is, and when a leader has proved that it retains fewer batches than it says.
+A route is a connection, the leader at its end, and a leader epoch. A run changes leaders a few
+times. Here routes and identities change at random while batches are answered. All successes, and
+all retries with their answers, are kept as rows. From them it is derived whether several batches
+may be in flight, whether the leader knows a batch, what the window is, and when a leader has proved
+that it retains fewer batches than it says.
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.windows import PartitionWindow
 from aioidem.structs import TopicPartition
 
+from .comparing import unequal
+
 __all__ = ["drill_led"]
 
 _STEPS: Final = 50
 _NEWEST: Final = 14
 """The ordinal of the newest batch that was sent."""
-_DEFAULT: Final = 5
-"""The window of a broker that names none."""
-_MOST: Final = 1000
+_DEFAULT_WINDOW: Final = 5
+"""How many batches a broker retains that names no number."""
+_LARGEST_WINDOW: Final = 1000
+"""The largest number that is believed."""
 _WITNESSES: Final = 2
 """So many later batches must be recognised before a refusal counts."""
 _ANSWERS: Final = ("none", "out of order", "error")
+"""Answers to a retry: error NONE, OUT_OF_ORDER_SEQUENCE_NUMBER, or another error."""
 
 
 def drill_led(dice: Random) -> Iterator[str]:
@@ -42,7 +47,7 @@ def drill_led(dice: Random) -> Iterator[str]:
     yield from _LeadershipDrill(dice).run()
 
 
-class _Told(Effects):
+class _Reports(Effects):
     """Keeps what a leadership reports."""
 
     def __init__(self) -> None:
@@ -73,6 +78,7 @@ class _Answered(NamedTuple):
     earlier: int
     """The connection on which all attempts before it were made."""
     distance: int
+    """The batch's place among those of the leader, from the newest one: 1 for that."""
     recognised: bool
 
 
@@ -82,14 +88,15 @@ class _LeadershipDrill:
     def __init__(self, dice: Random) -> None:
         self._dice = dice
         self._now = 0.0
-        self._out = _Told()
+        self._effects = _Reports()
         self._due: list[tuple[object, ...]] = []
         self._ledger = SequenceLedger()
         self._applies = dice.random() < 0.9
+        """Whether the first-ack gate applies: one batch is in flight until one is acknowledged."""
         self._suspicion = Suspicion()
         self._log = LogPosition()
         self._log.reach(self._batch(_NEWEST - dice.choice((0, 1, 9)), None), -1)
-        self._part = Leadership(
+        self._leadership = Leadership(
             TopicPartition("t", 4),
             self._ledger,
             PartitionWindow(),
@@ -106,7 +113,7 @@ class _LeadershipDrill:
         self._fresh = 0
         """How many successes came before the present route, or the present identity."""
         self._questioned = self._suspected = False
-        self._windows: list[int] = [_DEFAULT]
+        self._windows: list[int] = [_DEFAULT_WINDOW]
         self._heard = False
         self._forget_retries()
 
@@ -130,37 +137,39 @@ class _LeadershipDrill:
 
     def _forget_retries(self) -> None:
         self._awaited: dict[Batch, tuple[int, int]] = {}
+        """By retry without an answer: its earlier connection, and its distance."""
         self._answers: list[_Answered] = []
         self._early: dict[int, int] = {}
+        """By ordinal of a batch that was refused too early to count: its earlier connection."""
 
     def _difference(self) -> str | None:
-        part, route, identity = self._part, self._route, self._identities[-1]
+        """Return how the leadership differs from the rows; None if it does not."""
+        part, route, identity = self._leadership, self._route, self._identities[-1]
         fresh = self._successes[self._fresh :]
         batch = self._batch(0, self._dice.choice((None, *self._identities)))
-        known = self._successes[-1:] == [_Success(batch.identity, route)] if route else False
+        known = route is not None and self._successes[-1:] == [_Success(batch.identity, route)]
+        proved = route is not None and fresh[-1:] == [_Success(identity, route)]
         pairs: dict[str, tuple[object, object]] = {
             "route": (part.route, route),
-            "gate": (
-                part.gate_open,
-                not self._applies or (route and fresh[-1:] == [_Success(identity, route)]) or False,
+            "several batches may be in flight": (part.gate_open, not self._applies or proved),
+            "the leader may have lost the state": (part.gate.questioned, self._questioned),
+            "the leader knows the batch": (part.knows(batch), known and batch.identity is not None),
+            "window": (part.window.limit, self._windows[-1] if self._heard else _DEFAULT_WINDOW),
+            "a window was named": (part.window.heard, self._heard),
+            "reports": (self._effects.said, self._due),
+            "the leader may have forgotten the producer": (
+                self._suspicion.suspect,
+                self._suspected,
             ),
-            "questioned": (part.gate.questioned, self._questioned),
-            "knows": (part.knows(batch), known and batch.identity is not None),
-            "window": (part.window.limit, self._windows[-1] if self._heard else _DEFAULT),
-            "heard": (part.window.heard, self._heard),
-            "reports": (self._out.said, self._due),
-            "suspect": (self._suspicion.suspect, self._suspected),
-            "nothing to judge": (
+            "no retry is evidence": (
                 part.evidence.none,
                 not self._awaited and not list(self._proofs()),
             ),
         }
-        for name, (said, due) in pairs.items():
-            if said != due:
-                return f"{name}: {said}, not {due}"
-        return None
+        return unequal(pairs)
 
     def _batch(self, ordinal: int, identity: ProducerIdentity | None) -> Batch:
+        """Return a batch without records."""
         return Batch(
             ordinal=ordinal,
             records=(),
@@ -182,7 +191,7 @@ class _LeadershipDrill:
             link += 1
         route = Route(link, leader, epoch + self._dice.choice((0, 1)))
         self._routes.append(route)
-        self._part.take(route)
+        self._leadership.take(route)
         self._heard = False
         self._begin_anew()
 
@@ -192,7 +201,7 @@ class _LeadershipDrill:
             return
         self._adopt()
         if self._dice.random() < 0.8:
-            self._part.renew()
+            self._leadership.renew()
             self._suspected = False
             self._begin_anew()
 
@@ -202,17 +211,18 @@ class _LeadershipDrill:
         self._ledger.adopt(identity)
 
     def _begin_anew(self) -> None:
+        """Note that what the leader has shown before does not count any more."""
         self._fresh = len(self._successes)
         self._questioned = False
         self._forget_retries()
 
     def _succeed(self) -> None:
-        """Let a batch succeed, that was perhaps sent elsewhere, or under an earlier identity."""
+        """Let a batch succeed that was perhaps sent elsewhere, or under an earlier identity."""
         identity = self._dice.choice((None, self._identities[0], *self._identities[-1:] * 3))
         route = self._route
         link = self._dice.choice((route.link_id, route.link_id, route.link_id - 1)) if route else 1
         attempt = None if self._dice.random() < 0.1 else Attempt(link, 1, 0, 0.0, knows_us=True)
-        self._part.hear_none(self._batch(0, identity), attempt, self._now)
+        self._leadership.hear_none(self._batch(0, identity), attempt, self._now)
         sent_here = route is not None and attempt is not None and link == route.link_id
         if route is not None and sent_here and identity == self._identities[-1]:
             self._successes.append(_Success(identity, route))
@@ -221,21 +231,21 @@ class _LeadershipDrill:
     def _learn(self) -> None:
         """Let a success name the window; it is reported if it is another one than the last."""
         retained = self._dice.choice((None, 0, 1, 5, 8, 8, 12, 12, 12, 10_000))
-        window = _DEFAULT if retained is None else min(max(retained, 1), _MOST)
-        self._part.learn_window(retained, "t-4", self._out)
+        window = _DEFAULT_WINDOW if retained is None else min(max(retained, 1), _LARGEST_WINDOW)
+        self._leadership.learn_window(retained, "t-4", self._effects)
         if window != self._windows[-1]:
             self._due.append(("t-4", self._route, self._windows[-1], window))
         self._windows.append(window)
         self._heard = True
 
     def _question(self) -> None:
-        self._part.gate.question()
+        self._leadership.gate.question()
         self._questioned = True
 
     def _suspect(self) -> None:
         """Let the leader be suspected to forget the producer, or sequences be counted (KIP-758)."""
         self._suspicion.suspect = self._suspected = self._dice.random() < 0.2
-        self._part.window.limit_records(self._dice.choice((None, None, None, 100)))
+        self._leadership.window.limit_records(self._dice.choice((None, None, None, 100)))
 
     # -- retries, and what they prove --------------------------------------------------------------
 
@@ -244,7 +254,7 @@ class _LeadershipDrill:
             self._resend()
 
     def _answer_all(self) -> None:
-        """Answer all retries, later batches first mostly; the leader has forgotten old ones."""
+        """Answer all retries, mostly later batches first; the leader has forgotten the oldest."""
         retained = self._dice.choice((3, 5, 8))
         while self._awaited:
             newest = max(self._awaited, key=lambda batch: batch.ordinal)
@@ -261,14 +271,14 @@ class _LeadershipDrill:
         batch = self._batch(ordinal, self._identities[-1])
         batch.send(Attempt(1, 1, 0, 0.0, knows_us=True, earlier_link=earlier))
         distance = _NEWEST - ordinal + 1
-        self._part.evidence.sent(batch, distance)
+        self._leadership.evidence.sent(batch, distance)
         if earlier is None:  # an earlier retry was refused, and so has appended nothing
             earlier = self._early.pop(ordinal, None)
         if earlier is not None:
             self._awaited[batch] = (earlier, distance)
 
     def _answer(self) -> None:
-        """Let the leader answer any batch, that was perhaps not sent again."""
+        """Let the leader answer any batch, which perhaps was not sent again."""
         other = self._batch(self._dice.randrange(_NEWEST + 1), self._identities[-1])
         batch = self._dice.choice([*self._awaited, other])
         self._answer_one(batch, self._dice.choice(_ANSWERS))
@@ -279,12 +289,12 @@ class _LeadershipDrill:
             if self._dice.random() < 0.9:
                 self._log.reach(batch, -1)
             behind = self._log.ordinal - batch.ordinal + 1
-            self._part.recognised(batch, self._now, self._out)
+            self._leadership.recognised(batch, self._now, self._effects)
             if earlier is not None and behind > 1:
                 self._answers.append(_Answered(batch.ordinal, earlier, behind, recognised=True))
         else:
             refused = answer == "out of order"
-            self._part.refused(batch, self._now, self._out, out_of_order=refused)
+            self._leadership.refused(batch, self._now, self._effects, out_of_order=refused)
             if earlier is not None and refused:
                 self._refuse(batch.ordinal, earlier, distance)
         self._judge()
@@ -318,7 +328,7 @@ class _LeadershipDrill:
         if self._awaited or not self._heard or not proofs:
             return
         self._answers.clear()
-        if self._suspected or self._part.window.sequence_cap is not None:
+        if self._suspected or self._leadership.window.sequence_cap is not None:
             return
         said = self._windows[-1]
         for seen, refused in proofs:

@@ -1,7 +1,8 @@
-"""The drill of life cycles: what each event does, by event; the engine's tables say it by state.
+"""The drill of life cycles: the tables of the engine's states, told again by event.
 
-For each event: in which states it can come, and the state that follows. A table of the engine has
-a row for each of these pairs, and no other, because a pair without a row is a defect that raises.
+A table of the engine has the state that follows by state and event. Here each event has the states
+in which it can come, and the one that follows. A table must have a row for each of these pairs, and
+no other: an event without a row raises, as a defect.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["drill_life_cycles"]
 _Rules: TypeAlias = "Mapping[enum.Enum, tuple[Collection[enum.Enum], enum.Enum | None]]"
 """By event: the states in which it can come, and the one that follows; None if they stay."""
 
-# A batch: it has no outcome yet, and is with a connection or not.
+# A batch that has no outcome yet: it waits in the producer, or is in flight.
 _B, _BE = BatchState, BatchEvent
 _HERE: Final = (_B.SEALED, _B.WAITING)
 _UNFINISHED: Final = (*_HERE, _B.IN_FLIGHT)
@@ -45,7 +46,7 @@ _BATCH: _Rules = {
     _BE.SPLIT: (_UNFINISHED, _B.SPLIT),
 }
 
-# Whether it is stored: doubt ends by proof only, and what is proved does not change.
+# Whether a batch is stored: doubt ends by proof only, and what is proved does not change.
 _P, _V = Persistence, Evidence
 _SURELY_NOT: Final = (_P.NEVER_SENT, _P.REJECTED)
 _NOT_PROVED: Final = (*_SURELY_NOT, _P.IN_DOUBT)
@@ -59,7 +60,8 @@ _STORED: _Rules = {
 _REFUSED: _Rules = {_V.REFUSED: (_SURELY_NOT, _P.REJECTED)}
 _REFUSED_IN_DOUBT: _Rules = {_V.REFUSED: ([_P.IN_DOUBT], None)}
 
-# Batches in doubt: the ladder. What the leader has lost is salvaged, whatever comes.
+# The ladder by which doubt is resolved. Once the leader has lost its state, only RESOLVED ends the
+# salvage.
 _R, _RE = Rung, RecoveryEvent
 _LADDER: _Rules = {
     _RE.HEAD_REFUSED: ([_R.CLEAR], _R.REFUSED),
@@ -78,7 +80,7 @@ _LADDER_SALVAGE: _Rules = {
     _RE.RESTART: ([_R.SALVAGE], None),
 }
 
-# Whether a broker gets v14: it is asked, is spoken to, and answers; or it is held back.
+# Whether a broker gets Produce v14: it is asked, is spoken to, and answers; or v14 is held back.
 _D, _DE = DiscoveryState, DiscoveryEvent
 _ASKED: Final = (_D.ASKING, _D.ASKING_AGAIN)
 _CONNECTED: Final = set(_D) - {_D.APART, _D.HELD_BACK}
@@ -163,7 +165,7 @@ _TABLES: Final[tuple[tuple[Any, tuple[_Rules, ...]], ...]] = (
 
 
 def drill_life_cycles(dice: Random) -> Iterator[str]:
-    """Yield which row of one of the engine's tables is missing, too much, or another one."""
+    """Yield which row of one of the engine's tables is missing, wrong, or one too many."""
     table, groups = dice.choice(_TABLES)
     due = {
         (state, event): state if after is None else after
@@ -174,5 +176,6 @@ def drill_life_cycles(dice: Random) -> Iterator[str]:
     for row in sorted(due.keys() | table.keys(), key=str):
         if table.get(row) is not due.get(row):
             state, event = row
-            yield f"{state} + {event}: {table.get(row)}, not {due.get(row)}"
+            what = f"the state after {event} in {state} (None: not allowed)"
+            yield f"{what}: told {table.get(row)}, expected {due.get(row)}"
             return

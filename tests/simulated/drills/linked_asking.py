@@ -10,7 +10,7 @@ from aioidem._engine.steps import OpenLink
 
 from .linked_bench import Bench
 from .linked_rows import WITH_WINDOW, Asked, Wire
-from .linked_told import heard_of
+from .linked_told import due_when_lost
 
 __all__ = ["Asking"]
 
@@ -26,21 +26,25 @@ class Asking(Bench):
     """A bench whose connections are asked for, and get requests and answers."""
 
     def _any(self) -> None:
+        """Ask for a connection to any broker; send requests on it, or begin one."""
         identified = self._dice.random() < 0.6
         best = self._book.best(self._now, identified=identified)
         link = self._ledger.any_link(self._now, identified=identified)
         if link is None or not best:
-            self._expect("any", link, next(iter(best), None))
+            self._expect("connection to any broker", link, next(iter(best), None))
             for wire in self._book.try_somewhere(self._now, self._draw):
                 self._begun(wire)
             return
-        self._expect("any", link.link_id in [wire.number for wire in best], True)
+        numbers = [wire.number for wire in best]
+        self._expect(f"link {link.link_id} is one of {numbers}", link.link_id in numbers, True)
         self._send_some(next(wire for wire in best if wire.number == link.link_id))
 
     def _begun(self, wire: Wire) -> None:
-        self._due.append(OpenLink(wire.number, wire.place.host, wire.place.port))
+        """Expect the step that begins a connection."""
+        self._due_steps.append(OpenLink(wire.number, wire.place.host, wire.place.port))
 
     def _one(self) -> None:
+        """Ask for the connection to one broker, or to one that is unknown (77)."""
         up = [wire.place.node_id for wire in self._book.wires(lambda wire: wire.up)]
         node_id = self._dice.choice([*self._book.places, *up, *up, -1, -1, -1, 0, 77])
         self._connect(node_id)
@@ -53,18 +57,19 @@ class Asking(Bench):
         wire = None if place is None else place.wire
         link = self._ledger.link_to(node_id, self._now)
         due = wire.number if wire is not None and wire.up else None
-        self._expect("to", None if link is None else link.link_id, due)
+        self._expect(f"connection to {node_id}", None if link is None else link.link_id, due)
         if link is not None and wire is not None and link.admits(self._now):
             self._send_some(wire)
 
     def _send_some(self, wire: Wire) -> None:
         """Send a request, and perhaps more while the connection takes them."""
         self._send(wire)
-        while self._dice.random() < 0.5 and self._parts.links[wire.number].admits(self._now):
+        while self._dice.random() < 0.5 and self._connections.links[wire.number].admits(self._now):
             self._send(wire)
 
     def _send(self, wire: Wire) -> None:
-        dice, link = self._dice, self._parts.links[wire.number]
+        """Send a request of any kind."""
+        dice, link = self._dice, self._connections.links[wire.number]
         self._tokens += 1
         kind = RequestKind.PRODUCE if dice.random() < 0.4 else dice.choice(_KINDS)
         each = Asked(self._tokens, kind, self._now, behind=len(wire.answered))
@@ -87,7 +92,7 @@ class Asking(Bench):
             token = self._ledger.register(link, kind, self._now)
         else:
             own = dice.random() < 0.5
-            each.subject, each.topic_limit = self._heard.partition(own=own), object()
+            each.subject, each.topic_limit = self._others.partition(own=own), object()
             token = self._ledger.register(link, kind, self._now, each.subject, each.topic_limit)
         self._expect("token", token, each.token)
         if not wire.requests:
@@ -95,6 +100,7 @@ class Asking(Bench):
         wire.requests.append(each)
 
     def _answer(self) -> None:
+        """Answer a request, mostly the oldest one of a connection."""
         wire = self._wire(lambda wire: bool(wire.requests))
         if wire is None:
             return
@@ -106,24 +112,27 @@ class Asking(Bench):
         wire.answered.append(each)
         wire.moved.append(self._now)
         if each.version == WITH_WINDOW:
-            self._parts.links[wire.number].discovery.answered()
+            self._connections.links[wire.number].discovery.answered()
             wire.heard = True
 
     def _expect_request(
         self, wire: Wire, each: Asked, found: tuple[Link, Outstanding] | None
     ) -> Outstanding | None:
+        """Compare a request that the ledger has returned, and return it."""
         if found is None:
-            self._expect("request", None, each.token)
+            self._expect("token of the request", None, each.token)
             return None
         link, got = found
         told = (link.link_id, got.token, got.kind, got.sent_at, got.nbytes, got.version)
         due = (wire.number, each.token, each.kind, each.sent_at, each.nbytes, each.version)
-        self._expect("request", told, due)
+        self._expect("request (link, token, kind, sent at, bytes, version)", told, due)
         about = (got.entries, got.names, got.subject, got.topic_limit)
-        self._expect("about", about, (each.entries, each.names, each.subject, each.topic_limit))
+        due_about = each.entries, each.names, each.subject, each.topic_limit
+        self._expect("what the request is about", about, due_about)
         return got
 
     def _withdraw(self) -> None:
+        """Take a request back that will get no answer, and tell who made it."""
         wire = self._wire(lambda wire: bool(wire.requests))
         if wire is None:
             return
@@ -132,5 +141,5 @@ class Asking(Bench):
         got = self._expect_request(wire, each, found)
         if got is not None and self._dice.random() < 0.7:
             written = self._dice.random() < 0.5
-            self._lost.lose(got, written=written, now=self._now)
-            self._told += heard_of(each, written=written, now=self._now)
+            self._lost_links.lose(got, written=written, now=self._now)
+            self._due_told += due_when_lost(each, written=written, now=self._now)

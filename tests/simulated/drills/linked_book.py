@@ -19,7 +19,9 @@ from .linked_rows import WITH_WINDOW, End, Place, Wire
 __all__ = ["Book"]
 
 _MOST_PLACES: Final = 1000
+"""With more addresses than this, those that nobody needs are forgotten."""
 _REFUSALS: Final = 5
+"""After so many refusals in a row a password counts as refused for good."""
 
 
 class Book:
@@ -27,12 +29,15 @@ class Book:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
+        # How many connections were begun; which credentials are used, by number; and the refusals
+        # of these since a connection was up.
         self._made = 0
         self._secret = 0
         self._refused: list[Exception] = []
         self.unreached: list[float] = []
-        """When connections failed while none was up, since one was."""
+        """When connections failed while none was up, since one was up last."""
         self.astray = False
+        """Whether a broker has named another cluster."""
         self.places = {
             -number: Place(-number, host, port)
             for number, (host, port) in enumerate(config.bootstrap_servers, start=1)
@@ -51,7 +56,7 @@ class Book:
     # what happens
 
     def learn(self, brokers: Iterable[tuple[int, str, int]]) -> None:
-        """Note the brokers that metadata names; of too many addresses the useless ones go."""
+        """Note the brokers that metadata names; of too many addresses those in no use go."""
         brokers = list(brokers)
         if len(self.places) > _MOST_PLACES:
             named = {node_id for node_id, _, _ in brokers}
@@ -129,9 +134,9 @@ class Book:
         return [wire for wire in fit if rank(wire) == least]
 
     def try_somewhere(self, now: float, draw: float) -> Iterator[Wire]:
-        """Begin connections until there is one to wait for: up, or to an address without failures.
+        """Begin connections until one is up, or is to an address without failures.
 
-        Of the addresses that failed least often each has the same chance.
+        Each is to an address that failed least often; among these one is drawn.
         """
         while not self.wires(lambda wire: wire.up or not wire.place.failed):
             free = [each for each in self.places.values() if each.wire is None]
@@ -149,7 +154,10 @@ class Book:
         return [wire.number for wire in found]
 
     def spare(self, now: float) -> list[int]:
-        """Return the connections that are not needed."""
+        """Return the connections that are not needed.
+
+        They are idle for too long, or lead to a bootstrap address although one to a broker is up.
+        """
         config = self._config
         proper = self.wires(lambda wire: wire.up and wire.named and wire.place.node_id >= 0)
         free = self.wires(lambda w: w.up and not w.requests and now >= w.throttled_until())
@@ -160,7 +168,7 @@ class Book:
         ]
 
     def wake(self, now: float) -> float:
-        """Return when something is due next."""
+        """Return when the next timeout, throttle time or back-off ends."""
         times = [math.inf]
         for wire in self.wires():
             at = wire.timeout_at(self._config)

@@ -18,10 +18,13 @@ from aioidem._engine.requests import RequestKind
 __all__ = ["WITH_WINDOW", "Asked", "End", "Place", "Wire"]
 
 WITH_WINDOW: Final = 14
+"""The version of Produce whose answers name the window."""
 _LONGEST_THROTTLE: Final = 300.0
+"""Seconds; a longer throttle time is not obeyed."""
 _TOLD_AFTER: Final = 1.0
 """For how many seconds after a throttle time the broker counts as throttling."""
 _SAMPLES: Final = 8
+"""So many rates are remembered."""
 
 
 @dataclass(eq=False)
@@ -40,6 +43,7 @@ class Asked:
     behind: int = 0
     """How many requests had been answered on the connection when this one was sent."""
     took: float = 0.0
+    """Seconds until it was answered."""
 
 
 @dataclass(eq=False)
@@ -53,23 +57,29 @@ class Wire:
     moved: list[float]
     """When it was begun, and when bytes moved."""
     knows: bool = True
+    """Whether its broker may be asked about producers (DescribeProducers)."""
     asks_limits: bool = True
+    """Whether its broker may be asked for the size limits of topics."""
     up: bool = False
     gone: bool = False
     offered: int = 0
+    """The highest version of Produce that its broker offers."""
     speaks: bool = False
+    """Whether Produce v14 is used."""
     heard: bool = False
-    """Whether Produce v14 is used (`speaks`), and was answered."""
+    """Whether a request in v14 was answered."""
     requests: list[Asked] = field(default_factory=list)
     """The outstanding ones, oldest first. Those of a connection that is gone were outstanding."""
     answered: list[Asked] = field(default_factory=list)
     throttles: list[tuple[float, float]] = field(default_factory=list)
     """When a throttle time was told, and how many seconds."""
     named: bool = False
+    """Whether its broker has named its cluster, or that it has no name."""
     cluster: str | None = None
     asked_broker: bool = False
     asked_cluster: bool = False
     reads: bool = True
+    """Whether its broker may be asked to read a log back."""
 
     def throttle(self, milliseconds: int, now: float) -> None:
         """Note a throttle time; a negative one is none."""
@@ -84,7 +94,7 @@ class Wire:
         return self.up and len(self.requests) < most and now >= self.throttled_until()
 
     def timeout_at(self, config: ProducerConfig) -> float | None:
-        """Return when the oldest request times out; waiting at the broker's wish does not count."""
+        """Return when the oldest request times out; a throttle time does not count."""
         if not self.requests:
             return None
         begin = max(self.requests[0].sent_at, self.throttled_until())
@@ -98,12 +108,16 @@ class Wire:
         return max(max(self.moved) + config.connections_max_idle, self.throttled_until())
 
     def silent(self) -> bool:
-        """Return whether Produce v14 is used, and the first answer is missing."""
+        """Return whether Produce v14 is used, and no request in it has been answered yet."""
         waits = any(each.version == WITH_WINDOW for each in self.requests)
         return self.speaks and waits and not self.heard
 
     def rate(self) -> float | None:
-        """Return the largest of the last rates: bytes answered while one was under way, by time."""
+        """Return the largest of the last rates; None if there is none.
+
+        A rate is measured for each Produce request: the bytes of all requests that were answered
+        while it was under way, by the seconds that it took.
+        """
         rates = []
         for number, each in enumerate(self.answered, start=1):
             if each.kind is RequestKind.PRODUCE and each.took > 0:
@@ -111,14 +125,17 @@ class Wire:
         return max(rates[-_SAMPLES:], default=None)
 
     def round_trip(self) -> float | None:
-        """Return the first round trip, and an eighth of each later one, up to 8 times the last."""
+        """Return the mean round trip in seconds, in which each later one counts for an eighth.
+
+        It is at most eight times the last one.
+        """
         mean: float | None = None
         for each in self.answered:
             mean = each.took if mean is None else min(mean * 7 / 8 + each.took / 8, each.took * 8)
         return None if mean is None else round(mean, 9)
 
     def facts(self, config: ProducerConfig, now: float) -> dict[str, object]:
-        """Return what the connection must say of itself."""
+        """Return what the connection must tell of itself."""
         until, most = self.throttled_until(), config.max_in_flight_requests_per_connection
         produced = [each for each in self.answered if each.kind is RequestKind.PRODUCE]
         state = LinkState.READY if self.up else LinkState.CONNECTING
@@ -167,11 +184,12 @@ class Place:
     port: int
     wires: list[Wire] = field(default_factory=list)
     failed: list[End] = field(default_factory=list)
-    """The failures since a connection led to the producer's cluster (its home)."""
+    """The failures since a connection last led to the producer's cluster."""
     down: list[float] = field(default_factory=list)
     """When connections failed since one was up."""
     retry_at: float = 0.0
     elsewhere: str | None = None
+    """The other cluster that the broker at this address has named."""
     held: float | None = None
     """Until when Produce v14 is not used."""
 
@@ -210,12 +228,12 @@ class Place:
         return self.failed[-1].error if self.failed else None
 
     def unasked(self) -> set[RequestKind]:
-        """Return what the last connection that was up owed: one of these may have ended it."""
+        """Return the kinds of requests that the last connection owed: one may have ended it."""
         before = [each for each in self.wires if each.gone and each.up]
         return {each.kind for each in before[-1].requests} if before else set()
 
     def facts(self) -> dict[str, object]:
-        """Return what the address must say of itself."""
+        """Return what the address must tell of itself."""
         return {
             "address": (self.host, self.port, self.address),
             "connection": None if self.wire is None else self.wire.number,

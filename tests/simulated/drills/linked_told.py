@@ -1,4 +1,4 @@
-"""What connections and addresses say of themselves, and what other parts are told of lost ones."""
+"""What connections and addresses tell, and what other parts are told when connections end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aioidem._engine.requests import RequestKind
 
 from .linked_rows import Asked
 
-__all__ = ["Heard", "heard_of", "said", "said_of"]
+__all__ = ["OtherParts", "due_when_lost", "facts_of_link", "facts_of_node"]
 
 
-def said(link: Link, config: ProducerConfig, now: float) -> dict[str, object]:
-    """Return what a connection says of itself, by the names that `Wire.facts` uses."""
+def facts_of_link(link: Link, config: ProducerConfig, now: float) -> dict[str, object]:
+    """Return what a connection tells of itself, by the names that `Wire.facts` uses."""
     return {
         "address": link.node_id,
         "state": link.state,
@@ -39,8 +39,8 @@ def said(link: Link, config: ProducerConfig, now: float) -> dict[str, object]:
     }
 
 
-def said_of(node: Node) -> dict[str, object]:
-    """Return what an address says of itself, by the names that `Place.facts` uses."""
+def facts_of_node(node: Node) -> dict[str, object]:
+    """Return what an address tells of itself, by the names that `Place.facts` uses."""
     return {
         "address": (node.host, node.port, node.address),
         "connection": None if node.link is None else node.link.link_id,
@@ -52,44 +52,44 @@ def said_of(node: Node) -> dict[str, object]:
     }
 
 
-class Heard:
-    """What the other parts are told about connections that ended, and about their requests."""
+class OtherParts:
+    """Stand-ins for the other parts, which note what they are told when connections end."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
-    def ask(self, name: str, answer: object, *words: object) -> object:
+    def note(self, name: str, answer: object, *words: object) -> object:
         """Note what is told, and return the answer."""
         self.told.append((name, *words))
         return answer
 
     def parts(self) -> tuple[Any, ...]:
         """Return the other parts, as `LostLinks` takes them."""
-        home = SimpleNamespace(lost=lambda link: self.ask("home", None, link.link_id))
+        home = SimpleNamespace(lost=lambda link: self.note("home", None, link.link_id))
         transactions = SimpleNamespace(
-            on_node_lost=lambda node_id: self.ask("node", None, node_id),
-            on_lost=lambda now, *, written: self.ask("coordination", None, written, now),
+            on_node_lost=lambda node_id: self.note("node", None, node_id),
+            on_lost=lambda now, *, written: self.note("coordination", None, written, now),
         )
         produce = SimpleNamespace(
-            on_lost=lambda request, *, written, now: self.ask(
+            on_lost=lambda request, *, written, now: self.note(
                 "produce", None, request.token, written, now
             )
         )
-        metadata = SimpleNamespace(failed=lambda now: self.ask("metadata", None, now))
-        identity = SimpleNamespace(failed=lambda now: self.ask("identity", None, now))
+        metadata = SimpleNamespace(failed=lambda now: self.note("metadata", None, now))
+        identity = SimpleNamespace(failed=lambda now: self.note("identity", None, now))
         return home, transactions, produce, metadata, identity
 
     def partition(self, *, own: bool) -> object:
-        """Return a partition; `own`: whether it still waits for what it reads back."""
+        """Return a stand-in for a partition; `own`: whether it still reads its log back."""
         return SimpleNamespace(
             own=own,
-            ladder=SimpleNamespace(on_producers=partial(self.ask, "producers", None)),
-            read_back=SimpleNamespace(takes=partial(self.ask, "read back", own)),
-            lookup=SimpleNamespace(end=partial(self.ask, "no lookup", None)),
+            ladder=SimpleNamespace(on_producers=partial(self.note, "producers", None)),
+            read_back=SimpleNamespace(takes=partial(self.note, "read back", own)),
+            lookup=SimpleNamespace(end=partial(self.note, "no lookup", None)),
         )
 
 
-def heard_of(each: Asked, *, written: bool, now: float) -> list[tuple[object, ...]]:
+def due_when_lost(each: Asked, *, written: bool, now: float) -> list[tuple[object, ...]]:
     """Return what the other parts must be told about a request that gets no answer."""
     match each.kind:
         case RequestKind.PRODUCE:

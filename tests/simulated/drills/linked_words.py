@@ -1,4 +1,4 @@
-"""What is told of addresses that do not answer, derived from their rows."""
+"""The texts about addresses that do not answer, derived from their rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from .linked_rows import Place
 __all__ = ["failure_of_all", "like", "state_of_all", "unreachable"]
 
 _NAMED: Final = 3
+"""A text names no more reasons than this."""
 
 _Told = tuple[object, ...] | None
 """The class of an error, its arguments, and what caused it; None for no error."""
 
 
 def like(error: BaseException | None) -> _Told:
-    """Return what an error says."""
+    """Return the class, the arguments and the cause of an error, for a comparison."""
     if error is None:
         return None
     cause = error.__cause__
@@ -61,7 +62,7 @@ def failure_of_all(places: Sequence[Place]) -> _Told:
 
 
 def unreachable(places: Sequence[Place], failed: Sequence[float], now: float) -> _Told:
-    """Return since when no connection is up, after how many failures, and why."""
+    """Return the error that tells for how long no connection is up, and why."""
     if not failed:
         return None
     found = [place.error() for place in places]

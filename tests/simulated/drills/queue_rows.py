@@ -7,7 +7,7 @@ itself, with a batch of the caller's, or in a block. What a batch takes is deriv
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, takewhile
 from random import Random
@@ -23,7 +23,7 @@ from aioidem._records import (
     record_size_bound,
 )
 
-__all__ = ["Caller", "Row", "bound_of", "fills", "nbytes", "ordinals", "unequal", "waiting"]
+__all__ = ["Caller", "Row", "bound_of", "fills", "nbytes", "ordinals", "waiting"]
 
 _TIMEOUT: Final = 20.0
 _EMPTY: Final = 3
@@ -77,14 +77,6 @@ def waiting(items: Iterable[PendingRecord]) -> list[int]:
         else:
             numbers.append(item.ordinal)
     return numbers
-
-
-def unequal(pairs: Mapping[str, tuple[object, object]]) -> str | None:
-    """Say which is the first pair of unequal objects; None if there is none."""
-    for name, (told, due) in pairs.items():
-        if told != due:
-            return f"{name}: {told!r}, not {due!r}"
-    return None
 
 
 # -- how many records a batch takes ----------------------------------------------------------------

@@ -17,8 +17,9 @@ from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import RecordRuns
 from aioidem._records import BATCH_OVERHEAD
 
+from .comparing import unequal
 from .divided import drill_divided
-from .queue_rows import Caller, Row, bound_of, fills, nbytes, ordinals, unequal, waiting
+from .queue_rows import Caller, Row, bound_of, fills, nbytes, ordinals, waiting
 from .sealed import drill_sealed
 
 __all__ = ["drill_queued"]

@@ -9,8 +9,9 @@ from typing import Final
 from aioidem._engine.batch import Batch
 from aioidem._records import BATCH_OVERHEAD, BatchBody
 
+from .comparing import unequal
 from .divided import stamped, wrong_parts
-from .queue_rows import fills, nbytes, ordinals, unequal
+from .queue_rows import fills, nbytes, ordinals
 from .sealed_bench import ENDLESS, SealerBench
 
 __all__ = ["drill_sealed"]

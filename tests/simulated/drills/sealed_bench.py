@@ -24,7 +24,8 @@ from aioidem._engine.steps import Compress
 from aioidem._engine.topics import TopicState
 from aioidem._records import BatchBody, Codec, NewRecord, build_body
 
-from .queue_rows import Caller, Row, nbytes, unequal, waiting
+from .comparing import unequal
+from .queue_rows import Caller, Row, nbytes, waiting
 from .sealed_limits import Limits, Share
 
 __all__ = ["ENDLESS", "SealerBench", "link_to_leader"]

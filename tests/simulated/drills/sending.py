@@ -21,7 +21,7 @@ from aioidem._engine.partition import PartitionState
 from aioidem._engine.recovery import Rung
 from aioidem._engine.route import Route
 
-from .identities import raises_internal
+from .comparing import raises_internal
 from .may_be_sent import may_be_new, may_be_resent, room_for_records
 from .partition_events import OLD, YOUNG, PartitionEvents
 from .partition_facts import PartitionFacts, facts_of

@@ -96,7 +96,7 @@ class _Loop(Scene):
         bench.merge = _Merge(bench.log, self._tasks) if long and whole else None
         if long:
             self._due.append(("reading.run",))
-            await anyio.sleep(0.0 if lacking else seconds)
+            await anyio.sleep(0.0 if lacking else seconds)  # virtual time
         await wait_all_tasks_blocked()
         now = anyio.current_time()
         if garbage:
@@ -116,7 +116,7 @@ class _Loop(Scene):
         self._compressing.seconds = seconds = self._dice.choice((0.0, 0.5))
         result: Any = object()
         await self._wake(steps.Compress(7, result, Codec.NONE, None))
-        await anyio.sleep(seconds)
+        await anyio.sleep(seconds)  # virtual time
         await wait_all_tasks_blocked()
         self._due += [("engine.on_compressed", 7, result), self._poll()]
 
@@ -149,7 +149,7 @@ class _Loop(Scene):
         for each in wakes:
             await anyio.sleep_until(each)
             await self._wake(polls=False)
-        await anyio.sleep(20.0)
+        await anyio.sleep(20.0)  # virtual time
 
     async def _stall(self) -> None:
         """Block the event loop, while an answer arrives."""

@@ -42,12 +42,12 @@ class Threads:
         self._log.append((f"{self._name}.run",))
         if self.lacking:
             raise RuntimeError("no more threads")
-        await anyio.sleep(self.seconds)
+        await anyio.sleep(self.seconds)  # virtual time
         return function()
 
     async def compress(self, step: steps.Compress) -> Any:
         """Return something instead of the compressed records."""
-        await anyio.sleep(self.seconds)
+        await anyio.sleep(self.seconds)  # virtual time
         return step.records
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class Scene:
         known = connector is self.bench.connector, options.pop("sasl") is self._sender.sasl
         self.bench.log.append(("open", host, port, known, node, options))
         seconds, result = self._opens.pop(port)
-        await anyio.sleep(seconds)
+        await anyio.sleep(seconds)  # virtual time
         if isinstance(result, Exception):
             raise result
         result.post = trio.open_memory_channel[Any](99)
@@ -154,7 +154,7 @@ class Scene:
         wire = Wire(self.bench.log, self._links, self._dice)
         seconds = self._dice.choice((0.0, 0.5))
         link_id = await self._begin(seconds, wire)
-        await anyio.sleep(seconds)
+        await anyio.sleep(seconds)  # virtual time
         self.bench.wires[link_id] = wire
         now, levels = anyio.current_time(), (9, 1) if wire.old else (14, 2)
         self._due.append(("meters.connected", now, self.bench.sasl))

@@ -31,7 +31,7 @@ from aioidem._engine.settlement import Settlement
 from aioidem._log import LogLine
 from aioidem.structs import DeliveryCounts, DeliveryStatus, TopicPartition
 
-from .identities import raises_internal
+from .comparing import raises_internal
 from .reported import ToldTransactions
 
 __all__ = ["a_block", "a_record", "drill_settled"]
