@@ -16,7 +16,7 @@ from aioidem._engine.draft import Draft
 from aioidem._engine.idempotence import ProducerIdentity
 
 from .comparing import differences, differs, misjudged
-from .remembered import made_batch
+from .made_batches import made_batch
 
 __all__ = ["drill_batch_lives"]
 

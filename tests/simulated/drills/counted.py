@@ -22,7 +22,7 @@ from aioidem._engine.samples import Distribution, Sensor
 from aioidem.errors import KafkaError, KafkaTimeoutError, ProducerClosed, TransactionAborted
 
 from .comparing import differences
-from .remembered import made_batch
+from .made_batches import made_batch
 from .reported import drill_reported
 from .settled import a_block, a_record, drill_settled
 

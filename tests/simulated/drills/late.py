@@ -27,8 +27,8 @@ from aioidem._engine.settlement import Settlement
 from aioidem.structs import DeliveryStatus
 
 from .late_words import Failures, due_cause, due_text, obstacle_of, progress_of
+from .made_batches import made_batch
 from .quiet_effects import QuietEffects
-from .remembered import made_batch
 
 __all__ = ["drill_late"]
 

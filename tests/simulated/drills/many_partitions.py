@@ -1,8 +1,9 @@
 """The drill of a producer's partitions: which have something to do, and what ends all of them.
 
-A run has few partitions, which are recreated, or lose their producer id, once or twice. Here that
-happens in any order. The model keeps a list of all states that there ever were, and derives from it
-which are live, busy and retired, and what calls wait for.
+A run has few partitions; their topics are recreated, or they lose their producer id, once or twice.
+Here that happens in any order. The model keeps lists of the partitions that are live (the producer
+may send to them), busy (they have something to do) and retired (their topic was deleted, and an
+answer is still owed), and derives from them what calls wait for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from aioidem._engine.sticky_target import StickyTarget
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
 
+from .comparing import unequal
 from .leaders import KEYS, TOPIC_IDS, Leaders, due_obstacle, parts_of
 from .partition_lives import (
     CONFIGS,
@@ -46,7 +48,7 @@ def drill_many_partitions(dice: Random) -> Iterator[str]:
 
 
 class _ManyDrill:
-    """The partitions of a producer, and all that there ever were."""
+    """The partitions of a producer, and lists of those that are live, busy and retired."""
 
     def __init__(self, dice: Random) -> None:
         self._dice = dice
@@ -61,9 +63,10 @@ class _ManyDrill:
         self._retired: list[PartitionState] = []
         self._ever: list[PartitionState] = []
         self._cap = RANGE if self._config.broker_dedup == "range" else None
-        # The number of transactions, whether gates apply, and which number each partition knows.
-        self._number, self._gated = 0, True
-        self._numbers: dict[PartitionState, int] = {}
+        # How many transactions have begun, and whether first-ack gates apply in the present one.
+        self._transactions, self._gated = 0, True
+        # How many had begun when each partition was last busy.
+        self._begun_in: dict[PartitionState, int] = {}
 
     def run(self) -> Iterator[str]:
         """Let things happen to the partitions, and yield what is wrong."""
@@ -113,7 +116,7 @@ class _ManyDrill:
         held = [state for state in self._live if (state.topic, state.partition) == key]
         state = self._partitions.state(*key)
         if held and state is not held[0]:
-            return f"{state} is not {held[0]}"
+            return f"{key} has another state, {state}, than before: {held[0]}"
         wrong = None if held else self._made(state)
         trouble = state.setbacks.trouble
         self._partitions.wake(state)
@@ -121,7 +124,7 @@ class _ManyDrill:
             self._busy.append(state)
             wrong = wrong or self._woken(state)
         elif state.setbacks.trouble is not trouble:
-            wrong = f"{state} was busy, and has forgotten what failed"
+            wrong = f"{state} was busy, and has forgotten the failures before"
         queue_record(state, now)
         return wrong
 
@@ -131,8 +134,10 @@ class _ManyDrill:
         due_id = None if view is None else TOPIC_IDS[state.topic]
         told = state.idempotent, state.topic_id, state.window.sequence_cap
         due = config.enable_idempotence, due_id, self._cap
-        if told != due or state in self._ever:
-            return f"{state} is made with {told}, not {due}"
+        if told != due:
+            return f"{state} is made with (idempotent, topic id, cap) {told}, not {due}"
+        if state in self._ever:
+            return f"{state} is an old state, not a new one"
         self._live.append(state)
         self._ever.append(state)
         number = self._dice.choice((None, 7, 8))
@@ -142,36 +147,37 @@ class _ManyDrill:
     def _woken(self, state: PartitionState) -> str | None:
         """Return what is wrong with a partition that has something to do again."""
         if state.setbacks.trouble is not None:
-            return f"{state} still knows what failed before"
+            return f"{state} had nothing to do, and still knows failures: {state.setbacks.trouble}"
         return self._begun(state)
 
     def _begun(self, state: PartitionState) -> str | None:
-        """Return whether a partition does not know that a transaction has begun."""
-        if self._numbers.get(state, 0) == self._number:
+        """Return how a partition's gate is wrong, after the begin of a transaction."""
+        if self._begun_in.get(state, 0) == self._transactions:
             return None
-        self._numbers[state] = self._number
+        self._begun_in[state] = self._transactions
         ranged = state.window.sequence_cap is not None
         due = self._config.enable_idempotence and (self._gated or ranged), None
         told = state.gate.applies, state.gate.opened_for
-        return None if told == due else f"the gate of {state} is {told}, not {due}"
+        fits = told == due
+        return None if fits else f"the gate of {state} (applies, open for) is {told}, not {due}"
 
     # -- what all partitions do
 
     def _look(self) -> str | None:
-        """Look which partitions have something to do; the others are busy no longer."""
+        """Let it be looked which partitions have something to do; only those stay busy."""
         self._busy = [state for state in self._busy if state.active]
         told = self._partitions.active()
         return None if told == self._busy else f"{told} are active, not {self._busy}"
 
     def _begin_transaction(self) -> str | None:
         self._gated = self._dice.random() < 0.5
-        self._number += 1
+        self._transactions += 1
         self._partitions.begin_transaction(gated=self._gated)
         wrong = [self._begun(state) for state in self._busy]
         return next((each for each in wrong if each is not None), None)
 
     def _expire(self, now: float) -> str | None:
-        """Let expire what is past its deadline; retired states with nothing left are dropped."""
+        """Let expire what is past its deadline; retired partitions without a batch are dropped."""
         states = [*self._busy, *self._retired]
         due = {}
         for state in states:
@@ -181,7 +187,7 @@ class _ManyDrill:
             batches = state.batches.unresolved
             due[state] = queued, [each for each in batches if not is_over(each, now, answered)]
         self._told.settlements.clear()
-        words = {
+        obstacles = {
             state.where: state.deadlines.obstacle(self._leaders.status(state, now), now)
             for state in self._busy
         }
@@ -189,24 +195,24 @@ class _ManyDrill:
         for state, left in due.items():
             told = len(state.queue.records), state.batches.unresolved
             if told != left:
-                return f"{told} of {state} are left, not {left}"
+                return f"{state} has (records, batches) {told} left at {now}, not {left}"
         self._retired = [state for state in self._retired if state.active]
-        return untold(self._told.settlements, words)
+        return untold(self._told.settlements, obstacles)
 
     def _end_all(self) -> str | None:
-        """End everything, or what a transaction that is aborted must not write."""
+        """End or flush everything, or end what an aborted transaction must not write."""
         states, error = [*self._busy, *self._retired], KafkaError("ended")
         before = {state: list(state.batches.unresolved) for state in states}
-        flying = {s: [b for b in each if not b.due] for s, each in before.items()}
-        doubted = {s: [b for b in each if b.in_doubt or not b.due] for s, each in before.items()}
+        in_flight = {s: [b for b in each if not b.due] for s, each in before.items()}
+        sent = {s: [b for b in each if b.in_doubt or not b.due] for s, each in before.items()}
         due: dict[PartitionState, list[Batch]] = {state: [] for state in states}
         match self._dice.randrange(8):
             case 0 | 1 | 2:
                 self._partitions.abort(error, DeliveryStatus.UNKNOWN)
-                due = flying
+                due = in_flight
             case 3 | 4:
                 self._partitions.abort(error, None)
-                due = doubted
+                due = sent
             case 5:
                 self._partitions.abandon(error)
             case 6:
@@ -214,32 +220,38 @@ class _ManyDrill:
                 self._partitions.forget_cluster(error)
                 self._live, self._busy, self._retired = [], [], []
                 if self._partitions.targets:
-                    return "a target of the old cluster is left"
+                    return f"targets of the old cluster are left: {[*self._partitions.targets]}"
             case _:
                 self._partitions.flush()
-                queues = [state.queue for state in self._busy]
-                slow = [queue for queue in queues if queue.flushing is not bool(queue.records)]
-                return f"{len(slow)} queues are not flushed" if slow else None
+                pairs = {
+                    f"{state} is flushed": (state.queue.flushing, bool(state.queue.records))
+                    for state in self._busy
+                }
+                return unequal(pairs)
         for state, batches in due.items():
-            if state.queue.records or state.batches.unresolved != batches:
-                return f"{state.batches.unresolved} are left, not {batches}"
+            queued = len(state.queue.records)
+            if queued or state.batches.unresolved != batches:
+                left = state.batches.unresolved
+                return f"{state} has {queued} records and {left} left, not 0 and {batches}"
         return None
 
     def _aim(self) -> None:
+        """Have records without a key go to some partition of each topic."""
         for state in self._live:
             sticky = StickyPartitioner(100, lambda: 0.5)
             self._partitions.targets[state.topic] = StickyTarget(state, sticky)
 
     def _retire(self, old: PartitionState) -> str | None:
-        """Delete a partition's topic, and perhaps create it anew."""
+        """Delete a partition's topic, and perhaps recreate it."""
         self._aim()
         self._partitions.retire(old, KafkaError("deleted"))
         self._live.remove(old)
         self._busy = [state for state in self._busy if state is not old]
         if old.batches.outstanding:
             self._retired.append(old)
-        if old.unsettled or self._partitions.targets:
-            return f"{old} has records, or is a target"
+        targets = [*self._partitions.targets]
+        if old.unsettled or targets:
+            return f"{old} was retired, and has {old.unsettled} records; targets: {targets}"
         if self._dice.random() < 0.5:
             return None
         fresh = self._partitions.succeed(old)
@@ -253,8 +265,9 @@ class _ManyDrill:
             case 0:
                 self._cap = dice.choice((7, 8))
                 self._partitions.limit_span(self._cap)
-                if any(state.window.sequence_cap != self._cap for state in self._live):
-                    return f"a span is not limited to {self._cap}"
+                caps = {state.window.sequence_cap for state in self._live}
+                if caps - {self._cap}:
+                    return f"live partitions have caps of {caps} sequences, not {self._cap}"
             case 1:
                 self._cap = RANGE if self._config.broker_dedup == "range" else None
                 self._partitions.assume_sequence_range()
@@ -282,24 +295,28 @@ class _ManyDrill:
 
     # -- what is told
 
-    def _differences(self, now: float) -> Iterator[str]:
-        """Yield what is told of the partitions against the model."""
+    def _differences(self, now: float) -> Iterator[str | None]:
+        """Yield how what is told of the partitions differs from the model."""
         told, leaders = self._partitions, self._leaders
         unfinished = [*self._busy, *self._retired]
         topic = self._dice.choice(("t", "u"))
         pairs: dict[str, tuple[object, object]] = {
-            "all": (list(told), [*self._live, *self._retired]),
+            "live and retired": (list(told), [*self._live, *self._retired]),
             "busy": (list(told.busy), self._busy),
             "retired": (told.retired, self._retired),
-            "quiet": (told.quiet, not any(state.batches.outstanding for state in unfinished)),
+            "nothing is owed": (
+                told.quiet,
+                not any(state.batches.outstanding for state in unfinished),
+            ),
             "of a topic": (told.of(topic), [each for each in self._live if each.topic == topic]),
-            "obstacle": (parts_of(told.obstacle(now)), due_obstacle(self._busy, leaders, now)),
+            "what calls wait for": (
+                parts_of(told.obstacle(now)),
+                due_obstacle(self._busy, leaders, now),
+            ),
         }
         if self._ever:
             state = self._dice.choice(self._ever[-4:])
-            pairs["held"] = told.holds(state), state in self._live
-            pairs["link"] = told.link_of(state), leaders.link_of(state)
-            pairs["leader"] = told.leader_status(state, now), leaders.status(state, now)
-        for name, (is_told, due) in pairs.items():
-            if is_told != due:
-                yield f"{name}: {is_told}, not {due}"
+            pairs[f"{state} is live"] = told.holds(state), state in self._live
+            pairs[f"link of {state}"] = told.link_of(state), leaders.link_of(state)
+            pairs[f"leader of {state}"] = told.leader_status(state, now), leaders.status(state, now)
+        yield unequal(pairs)

@@ -1,7 +1,7 @@
-"""The rules of a partition: which batch may be sent now, by what is known of it and its leader.
+"""The rules by which a partition sends: which batch may go now, if any.
 
-What a batch, a first-ack gate, a window and so on tell is judged by drills of their own; here it is
-taken for granted.
+The rules are derived from what a batch, the first-ack gate, the window and so on tell. What these
+tell is judged by drills of their own; here it is taken for granted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aioidem._engine.recovery import Rung
 __all__ = ["may_be_new", "may_be_resent", "room_for_records"]
 
 _APART: Final = 2**30
-"""Which of two sequences is the later one is certain if they are less than this apart."""
+"""Two sequences must be less than this apart, so that it is certain which is the later one."""
 
 
 def may_be_resent(state: PartitionState, now: float, *, resend: bool) -> Batch | None:
@@ -24,12 +24,13 @@ def may_be_resent(state: PartitionState, now: float, *, resend: bool) -> Batch |
     Args:
         state: the partition.
         now: seconds.
-        resend: whether second copies of batches in doubt are permitted.
+        resend: whether a batch in doubt may be sent again although it may be stored twice
+            (`in_doubt="resend"`).
     """
     rung, owed = state.recovery.rung, state.batches.outstanding
-    waits = now < state.setbacks.retry_at
+    backs_off = now < state.setbacks.retry_at
     reads = state.read_back.offset is not None
-    if waits or reads or not state.batches.unresolved:
+    if backs_off or reads or not state.batches.unresolved:
         return None
     if rung is Rung.CLEAR:
         return _next_in_order(state)
@@ -43,7 +44,7 @@ def may_be_resent(state: PartitionState, now: float, *, resend: bool) -> Batch |
 def _next_in_order(state: PartitionState) -> Batch | None:
     """Return the oldest batch that waits, unless something forbids to send it now."""
     batches = state.batches.unresolved
-    # The others must get new numbers first.
+    # If numbers were given up, the other batches must get new ones first.
     numbered = [each for each in batches if each.keeps_numbers or not state.ledger.bump_wanted]
     waiting = [each for each in numbered if _waits(each)]
     if not waiting:
@@ -53,7 +54,7 @@ def _next_in_order(state: PartitionState) -> Batch | None:
     overtakes = any(each.state is BatchState.IN_FLIGHT for each in later)
     doubted = any(each.in_doubt and _waits(each) for each in batches)
     obstacles = {
-        "the doubt is looked into first": state.suspicion.forbids_resend and doubted,
+        "a batch in doubt could be stored twice": state.suspicion.forbids_resend and doubted,
         "only the oldest is in flight": state.batches.outstanding and not _open(state),
         "a later one is in flight": state.batches.outstanding and overtakes,
         "the leader would forget the oldest": (

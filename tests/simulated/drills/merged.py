@@ -21,6 +21,7 @@ from aioidem._protocol.metadata import (
     TopicUpdate,
 )
 
+from .comparing import unequal
 from .topic_lives import REMEMBERED, Fact, Found, Life, Naming
 
 __all__ = ["drill_merged"]
@@ -29,6 +30,7 @@ _STEPS: Final = 40
 _TOPICS: Final = ("a", "b", "c")
 _HOME: Final = "home"
 _ERRORS: Final = (3, 5, 29)
+"""UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED."""
 
 
 def drill_merged(dice: Random) -> Iterator[str]:
@@ -45,11 +47,12 @@ class _ViewDrill:
         self._dice = dice
         self._view = ClusterView()
         self._cluster: str | None = None
-        self._level = 0
+        self._transaction_version = 0
         self._brokers: dict[int, BrokerAddress] = {}
         self._lives: dict[str, Life] = {}
-        self._ids = 0
-        # How an answer is: whether it is up to date, names ids, and has its topics in one piece.
+        self._ids = 0  # how many topic ids were made
+        # How often an answer names a topic's id, how often that is a former id, and how often a
+        # new one: the topic was recreated.
         self._named = dice.choice((0.0, 0.7, 0.95))
         self._lagging = dice.choice((0.02, 0.3))
         self._renewed = dice.choice((0.03, 0.3))
@@ -75,7 +78,7 @@ class _ViewDrill:
         view = self._view
         pairs: dict[str, tuple[object, object]] = {
             "cluster": (view.cluster_id, self._cluster),
-            "level of transactions": (view.transaction_version, self._level),
+            "transaction version": (view.transaction_version, self._transaction_version),
             "brokers": (view.brokers, self._brokers),
             "topics": (set(view.topics), set(self._lives)),
         }
@@ -85,7 +88,7 @@ class _ViewDrill:
             leaders = {} if life is None else {index: life.leader(index) for index in indexes}
             pairs[f"leaders of {name}"] = (view.partitions(name), leaders or None)
             if life is None:
-                pairs[f"none of {name}"] = (view.leader_of(name, 0), None)
+                pairs[f"leader of {name}-0"] = (view.leader_of(name, 0), None)
                 continue
             there = view.topics[name]
             led = tuple(index for index in indexes if leaders[index] >= 0)
@@ -98,11 +101,9 @@ class _ViewDrill:
                 said = view.leader_of(name, index)
                 pairs[f"leader of {name}-{index}"] = (_row(said), life.row(index))
                 if said is not None:
-                    pairs[f"same {index}"] = (life.given.setdefault(index, said) is said, True)
-        for what, (told, due) in pairs.items():
-            if told != due:
-                return f"{what}: {told}, not {due}"
-        return None
+                    same = life.given.setdefault(index, said) is said
+                    pairs[f"the view of {name}-{index} is the same object"] = (same, True)
+        return unequal(pairs)
 
     # -- what answers say --------------------------------------------------------------------------
 
@@ -159,12 +160,13 @@ class _ViewDrill:
         merge = MetadataMerge(self._view, answer, wanted, in_turn=in_turn)
         if self._cluster is not None and answer.cluster_id not in (None, self._cluster):
             found = list(merge.slices())
-            return f"pieces {found} of another cluster" if found or merge.topics else None
+            merged = found or merge.topics
+            return f"{merge.topics} of another cluster are merged in {found}" if merged else None
         # The last description of a topic counts, in the place of the first one.
         last = {topic.name: topic for topic in answer.topics}
         topics = [each for each in last.values() if wanted is None or each.name in wanted]
         if merge.topics != topics or merge.update is not answer:
-            return f"{merge.topics} are merged"
+            return f"{merge.topics} of {merge.update} are merged, not {topics} of {answer}"
         due = Found()
         grown: list[tuple[TopicUpdate, list[Fact] | None]] = []
         pieces = merge.slices()
@@ -184,11 +186,11 @@ class _ViewDrill:
                 return wrong
             if self._dice.random() < 0.02:
                 self._move()
-                return None if merge.stale else "a merge goes on after a move"
-        if self._dice.random() < 0.3 and next(pieces, None) is not None:
-            return "one piece too many"
+                return None if merge.stale else "a merge is not stale after a move"
+        if self._dice.random() < 0.3 and (more := next(pieces, None)) is not None:
+            return f"another piece of {more} partitions is merged after the last topic"
         if merge.stale:
-            return "a merge is stale"
+            return "a merge is stale, and the producer has not moved"
         result = merge.finish()
         self._finish(answer, grown, due)
         return due.difference(result)
@@ -204,8 +206,8 @@ class _ViewDrill:
 
     def _take_piece(self, pieces: Iterator[int], count: int) -> str | None:
         """Merge one topic, and look at the view then: only leaders have changed."""
-        if count and next(pieces, None) != count:
-            return f"not a piece of {count} partitions"
+        if count and (piece := next(pieces, None)) != count:
+            return f"a piece of {piece} partitions is merged, not of {count}"
         wrong = self._difference()
         if wrong is None and self._dice.random() < 0.2:
             wrong = self._hint()
@@ -217,6 +219,13 @@ class _ViewDrill:
         grown: list[tuple[TopicUpdate, list[Fact] | None]],
         due: Found,
     ) -> None:
+        """Note what changes with the end of a merge.
+
+        Args:
+            answer: what was merged.
+            grown: its topics, each with what was said of new partitions; None if it is new itself.
+            due: what the merge should find, which is completed.
+        """
         if answer.brokers:
             self._brokers = {broker.node_id: broker for broker in answer.brokers}
         for topic, facts in grown:
@@ -242,7 +251,7 @@ class _ViewDrill:
         return life
 
     def _hint(self) -> str | None:
-        """Let a Produce answer name another leader of a partition."""
+        """Let a Produce answer name another leader, which counts if its leader epoch is newer."""
         dice = self._dice
         name, index = dice.choice((*_TOPICS, "d")), dice.randrange(6)
         fact = Fact(index, dice.randrange(-1, 6), dice.randrange(-1, 10))
@@ -250,7 +259,7 @@ class _ViewDrill:
         newer = life is not None and index in life.indexes and fact.epoch > life.epoch(index)
         taken = newer and fact.leader in self._brokers
         if self._view.hint(name, *fact) is not taken:
-            return f"{fact} of {name} is {'not ' * taken}taken"
+            return f"a hint, {fact} of {name}, is {'not ' * taken}taken"
         if taken and life is not None:
             life.facts.append(fact)
         return None
@@ -264,16 +273,16 @@ class _ViewDrill:
         return None
 
     def _identify(self) -> str | None:
-        """Let a broker name its cluster for the first time, or let it be another's."""
+        """Let a connection's broker name its cluster, which may be another one, or none."""
         view, told = self._view, self._dice.choice((None, _HOME, "another"))
         due = told is None or self._cluster is None or told == self._cluster
         if view.is_home_of(told) is not due:
-            return f"{told} is {'not ' * due}at home"
+            return f"a broker of cluster {told} is {'not ' * due}at home in {self._cluster}"
         if self._cluster is None:
             view.learn_id(told)
             self._cluster = told
-        self._level = self._dice.randrange(3)
-        view.learn_transaction_version(self._level)
+        self._transaction_version = self._dice.randrange(3)
+        view.learn_transaction_version(self._transaction_version)
         return None
 
     def _move(self) -> None:
@@ -328,11 +337,14 @@ def _long(dice: Random) -> Iterator[str]:
             pieces.append(piece)
             known = view.partitions("long")
             if len(known or ()) != before:
-                yield f"view: {len(known or ())} partitions during a merge, not {before}"
+                yield f"view: {len(known or ())} partitions are known in a merge, not {before}"
                 return
         due = [min(SLICE, count - start) for start in range(0, count, SLICE)]
         recreated = merge.finish().recreated
         before = count if recreated else max(before, count)
-        if pieces != due or view.partitions("long") != {n: n % 3 for n in range(before)}:
+        if pieces != due:
             yield f"view: {pieces} partitions are merged in pieces, not {due}"
+            return
+        if view.partitions("long") != {n: n % 3 for n in range(before)}:
+            yield f"view: {count} partitions were merged, and other leaders than theirs are known"
             return

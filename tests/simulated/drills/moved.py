@@ -25,6 +25,7 @@ from aioidem._engine.topic_view import TopicView
 from aioidem._log import LogLine
 from aioidem._protocol.metadata import BrokerAddress, PartitionUpdate
 
+from .comparing import unequal
 from .home_parts import HomeParts
 
 __all__ = ["drill_moved"]
@@ -58,11 +59,18 @@ class _Row:
 
 
 class _Closed(NamedTuple):
-    """A connection that is to be closed: whether for an error of its own, and words of why."""
+    """A connection that is to be closed."""
 
     link: Link
     error: bool
+    """Whether it is closed with an error."""
     words: tuple[str, ...]
+    """Words that the reason must have."""
+
+    def __str__(self) -> str:
+        """Return the address, and what the reason must say."""
+        kind = "an error" if self.error else "no error"
+        return f"the connection to {self.link.node_id} with {kind}, because of {self.words}"
 
 
 class _HomeDrill:
@@ -78,14 +86,15 @@ class _HomeDrill:
         self._parts = HomeParts(ProducerConfig.build("s1:9092,s2:9092", **options), dice)
         self._now = 100.0
         self._rows: list[_Row] = []
-        # Where most addresses lead now, and how many lead anywhere.
+        # The cluster to which most addresses lead now, and the share of those that lead anywhere.
         self._leading = "home"
         self._scattered = dice.choice((0.0, 0.2, 0.6))
         self._home: str | None = None
         self._ended = False
         self._heard_at = 0.0
+        """When the last byte moved on a connection that ended after it had named its cluster."""
         self._told: dict[int, str] = {}
-        """The other cluster that an address was told to lead to, until it leads home."""
+        """By address: the other cluster that the operator was told of, until it leads home."""
         self._events: list[tuple[LogLine, tuple[str, ...]]] = []
         self._records = 0
         self._learn()
@@ -104,7 +113,7 @@ class _HomeDrill:
     # -- what connections there are ----------------------------------------------------------------
 
     def _learn(self) -> None:
-        """Learn the cluster's brokers, a topic, an identity; queue a record; suspect a broker."""
+        """Learn the cluster's brokers, a topic, an identity; queue a record; accuse a broker."""
         parts, core = self._parts, self._parts.core
         self._parts.connections.learn([BrokerAddress(n, f"h{n}", 9092) for n in _BROKERS])
         view = parts.cluster.topics[_TOPIC] = TopicView(_TOPIC, None)
@@ -194,7 +203,12 @@ class _HomeDrill:
         return row.named and row.cluster in (None, self._home)
 
     def _due(self) -> Iterator[_Closed]:
-        """Yield the connections to close; each is closed before the next one is asked for."""
+        """Yield the connections to close.
+
+        Each is closed before the next one is asked for. If a bootstrap server leads elsewhere, no
+        connection leads home, and no answer is owed on it, the producer moves there. Any other
+        connection that leads elsewhere is closed.
+        """
         strangers = [row for row in self._rows if row.named and not self._leads_home(row)]
         if self._home is None or self._ended:
             return
@@ -252,11 +266,12 @@ class _HomeDrill:
             for (line, text), (due_line, words) in zip(events, self._events, strict=True)
         )
         if not fits:
-            return f"{events} are told, not {self._events}"
+            return f"the operator is told {events}, not lines with the words {self._events}"
         self._events.clear()
         moved = self._home != home
         if core.metadata.wanted is not (refreshed or moved):
-            return f"metadata is {'' if core.metadata.wanted else 'not '}requested"
+            due_words = f"after a move: {moved}, after an error: {refreshed}"
+            return f"metadata is {'' if core.metadata.wanted else 'not '}wanted {due_words}"
         core.metadata.answered(self._now, enough=True)
         wrong = self._ending() if self._ended and not ended else None
         return wrong or self._knowledge(moved=moved)
@@ -264,7 +279,7 @@ class _HomeDrill:
     def _ending(self) -> str | None:
         error = self._parts.effects.fatal_error
         fits = isinstance(error, errors.ClusterChangedError)
-        return None if fits else f"the producer ends with {error!r}"
+        return None if fits else f"the producer ends with {error!r}, not a ClusterChangedError"
 
     def _knowledge(self, *, moved: bool) -> str | None:
         """Return what a producer should have forgotten, or should still know; None if all fits."""
@@ -277,29 +292,32 @@ class _HomeDrill:
             "topics": (set(parts.cluster.topics), set() if moved else {_TOPIC}),
             "brokers": (len(parts.cluster.brokers), int(not moved)),
             "nodes": (set(parts.connections.nodes), {*_BOOTSTRAP, *brokers}),
-            "identity": (core.identity.current is None, moved or self._transactional),
-            "expiration": (parts.inquiries.expiration, DEFAULT_EXPIRATION if moved else 5.0),
-            "refused identity": (parts.identity_request.error is None, moved),
-            "partitions": (bool(parts.partitions.live), not moved and self._records > 0),
+            "no identity": (core.identity.current is None, moved or self._transactional),
+            "memory of brokers (s)": (
+                parts.inquiries.expiration,
+                DEFAULT_EXPIRATION if moved else 5.0,
+            ),
+            "no refusal of an identity": (parts.identity_request.error is None, moved),
+            "any partitions": (bool(parts.partitions.live), not moved and self._records > 0),
             "records": (records + queued, self._records),
             "settled": (core.outcomes.settled, 0),
             "ended": (parts.effects.fatal_error is not None, self._ended),
-            "up": (
+            "connections that are up": (
                 [
-                    link
+                    link.link_id
                     for link in parts.connections.links.values()
                     if link.state is LinkState.READY
                 ],
-                [row.link for row in self._rows if row.up],
+                [row.link.link_id for row in self._rows if row.up],
             ),
         }
         accused = parts.accusations.take_due(self._now)
         pairs["accused"] = (accused, [] if moved else [_ACCUSED])
         for each in accused:
             parts.accusations.add(each)
-        for name, (said, due) in pairs.items():
-            if said != due:
-                return f"{name}: {said}, not {due}, {'after a move' * moved}"
+        wrong = unequal(pairs)
+        if wrong is not None:
+            return wrong + " after a move" * moved
         if moved:
             self._learn()
             parts.accumulator.assign_known(self._now)
@@ -310,8 +328,16 @@ class _HomeDrill:
 def _differs(told: Leaving | None, due: _Closed | None) -> str | None:
     """Return how a connection that is closed differs from the one that should be."""
     if told is None or due is None:
-        return None if told is None and due is None else f"{told} is closed, not {due}"
+        neither = told is None and due is None
+        return None if neither else f"{_words_of(told)} is closed, not {due or 'nothing'}"
     missing = [word for word in due.words if word not in told.reason]
     if told.link is not due.link or (told.error is not None) is not due.error or missing:
-        return f"{told} is closed, not {due}"
+        return f"{_words_of(told)} is closed, not {due}"
     return None
+
+
+def _words_of(told: Leaving | None) -> str:
+    if told is None:
+        return "nothing"
+    kind = "no error" if told.error is None else repr(told.error)
+    return f"the connection to {told.link.node_id} with {kind}, because of {told.reason!r}"

@@ -1,30 +1,27 @@
-"""Record sections in which one number or another is odd, and the batches that hold them.
+"""Batches in which a number here or there is odd.
 
 Damage at random bytes (`strange_batches`) seldom leaves everything else as it was. Here each record
 is written field by field, and a field now and then has a value that is just allowed, or just not: a
-length that is one too long, an offset that repeats the last one, a number of more bytes than it may
-have. Whether all of that can be read is `whole_records`' to say.
+length that is one too long, an offset delta that repeats the last one, a varint of more bytes than
+it may have. `whole_records` decides whether such a batch can be read.
 """
 
 from __future__ import annotations
 
-import struct
-from importlib import import_module
 from random import Random
 from typing import Final
 
 from tests.simulated.strange_batches import StrangeBatch
 
+from .written_batches import framed
+
 __all__ = ["odd_batch"]
 
-_HEADER: Final = 61
-"""Bytes of a batch before its records."""
-_PREAMBLE: Final = 12
 _ODD: Final = 0.04
-"""How many numbers are odd."""
-_FIRST: Final = 1_000
-_LAST_FIRST: Final = (_FIRST, _FIRST, 2**63 - 2, 2 - 2**63)
-_LATER: Final = (*[0, 1, -1, 63, -64, 64] * 3, -2, -3, 2**40, -(2**63), 2**63 - 1)
+"""The share of numbers that are odd."""
+_FIRST_STAMPS: Final = (1_000, 1_000, 2**63 - 2, 2 - 2**63)
+"""Timestamps of first records in milliseconds, to which some deltas cannot be added."""
+_STAMP_DELTAS: Final = (*[0, 1, -1, 63, -64, 64] * 3, -2, -3, 2**40, -(2**63), 2**63 - 1)
 _TEXTS: Final = (None, b"", b"x", bytes(63), bytes(64))
 
 
@@ -41,20 +38,16 @@ def odd_batch(dice: Random) -> StrangeBatch:
     if dice.random() < _ODD:
         body += b"\0"
     codec = dice.choice((1, 4, 5, 7)) if dice.random() < _ODD and not body else 0
-    header = (dice.choice((0, 2**40)), codec, last, dice.choice(_LAST_FIRST), 5, 9, 0, 3, number)
+    offset = dice.choice((0, 2**40))
+    fields = (codec, last, dice.choice(_FIRST_STAMPS), 5, 9, 0, 3, number)
     acceptable = number >= 0 and last >= 0 and codec <= 4
-    return StrangeBatch(_assembled(header, body), *header, body, acceptable)
-
-
-def _assembled(header: tuple[int, ...], body: bytes) -> bytes:
-    covered = struct.pack(">hiqqqhii", *header[1:]) + body
-    crc: int = import_module("crc32c").crc32c(covered)
-    length = _HEADER - _PREAMBLE + len(body)
-    return struct.pack(">qiibI", header[0], length, -1, 2, crc) + covered
+    data = framed(fields, body, offset, leader_epoch=-1)
+    return StrangeBatch(data, offset, *fields, body, acceptable)
 
 
 def _record(delta: int, dice: Random) -> bytes:
-    fields = b"\0" + _number(dice.choice(_LATER), 10, dice) + _number(delta, 5, dice)
+    """Return a record with its length."""
+    fields = b"\0" + _number(dice.choice(_STAMP_DELTAS), 10, dice) + _number(delta, 5, dice)
     fields += _text(dice) + _text(dice)
     count = dice.randrange(3)
     headers = b"".join(_name(dice) + _text(dice) for _ in range(count))
@@ -68,6 +61,7 @@ def _record(delta: int, dice: Random) -> bytes:
 
 
 def _text(dice: Random) -> bytes:
+    """Return a key or value with its length; -1 stands for none."""
     text = dice.choice(_TEXTS)
     size = -1 if text is None else len(text)
     if dice.random() < _ODD:
@@ -76,11 +70,18 @@ def _text(dice: Random) -> bytes:
 
 
 def _name(dice: Random) -> bytes:
+    """Return the name of a header with its length."""
     return _text(dice) if dice.random() < _ODD else _number(1, 5, dice) + b"h"
 
 
 def _number(number: int, most: int, dice: Random) -> bytes:
-    """Encode a number in zigzag, in more bytes than it needs now and then, or than it may have."""
+    """Return a number as a varint in zigzag, now and then another one, or in too many bytes.
+
+    Args:
+        number: the number.
+        most: the most bytes that it may have.
+        dice: decides what is odd.
+    """
     if dice.random() < _ODD / 2:
         number = -number - 1
     rest = 2 * number if number >= 0 else -2 * number - 1

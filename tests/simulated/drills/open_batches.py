@@ -1,4 +1,4 @@
-"""The drill of batches without an outcome, and the model of them.
+"""Batches without an outcome: a part of the drill of doubt (`doubted`), and its model.
 
 Batches are sent, refused, lost, divided, taken back and renumbered in any order. The model keeps
 all of them in one list, also those that have ended, so a batch's ordinal is its place there. What
@@ -18,7 +18,8 @@ from aioidem._engine.record import PendingRecord
 from aioidem._engine.retention import RetentionEvidence
 from aioidem._engine.unresolved import UnresolvedBatches
 
-from .remembered import made_batch
+from .comparing import unequal
+from .made_batches import made_batch
 
 __all__ = ["SEQUENCES", "OpenBatches", "Row"]
 
@@ -31,7 +32,7 @@ _ANSWERS: Final[tuple[Evidence | None, ...]] = (
     *[Evidence.AMBIGUOUS] * 5,
     *(Evidence.REFUSED, Evidence.UNSENT, None, None),
 )
-"""None: the batch ends."""
+"""What the end of an attempt shows; None if the batch ends with it."""
 
 
 @dataclass(eq=False)
@@ -41,24 +42,29 @@ class Row:
     batch: Batch
     state: BatchState = BatchState.SEALED
     since: float | None = None
-    """When an attempt first ended that may have been appended; None if each was not."""
+    """When it first came in doubt, in seconds; None if no attempt at it may have been appended."""
     forsaken: bool = False
+    """Whether its numbers were given up although it is in doubt."""
     ended: bool = False
 
     @property
     def due(self) -> bool:
+        """Whether it has no outcome and no attempt under way."""
         return not self.ended and self.state is not BatchState.IN_FLIGHT
 
     @property
     def waits(self) -> bool:
+        """Whether it waits to be sent again."""
         return not self.ended and self.state is BatchState.WAITING
 
     @property
     def flies(self) -> bool:
+        """Whether it is in flight."""
         return not self.ended and self.state is BatchState.IN_FLIGHT
 
     @property
     def doubted(self) -> bool:
+        """Whether it is in doubt."""
         return not self.ended and self.since is not None
 
 
@@ -110,7 +116,7 @@ class OpenBatches:
         batch = made_batch(len(self.rows), count, base=self._ledger.take(count))
         self.rows.append(Row(batch))
         span = self.told.enlist(batch)
-        return None if span == self._span else f"a span of {span}, not {self._span}"
+        return None if span == self._span else f"span with {batch}: {span}, not {self._span}"
 
     def send(self, row: Row) -> None:
         """Send a batch, perhaps once more."""
@@ -148,10 +154,12 @@ class OpenBatches:
         self.told.replace(batch, parts)
         self.rows[batch.ordinal : batch.ordinal + 1] = map(Row, parts)
         if batch.state is not BatchState.SPLIT or not self._evidence.none:
-            return f"{batch} was divided, and its distance is kept"
+            none = self._evidence.none
+            return f"{batch} was divided, and is {batch.state}; evidence is forgotten: {none}"
         return None
 
     def _reclaim(self) -> str | None:
+        """Take back the records of the batches that were certainly not appended."""
         due: list[PendingRecord] = []
         batches: list[Batch] = []
         for row in self.open:
@@ -162,7 +170,7 @@ class OpenBatches:
         if self.told.reclaim() != due:
             return f"other records than those of {batches} are taken back"
         left = [batch for batch in batches if batch.state is not BatchState.SPLIT]
-        return f"the records of {left} are taken back" if left else None
+        return f"the records of {left} are taken back, and these are not split" if left else None
 
     def _give_up_numbers(self, row: Row) -> None:
         """Want another epoch, perhaps forsake a batch, and take the epoch once that is possible."""
@@ -183,7 +191,7 @@ class OpenBatches:
 
     @property
     def _since_oldest(self) -> list[Row]:
-        """The batches from the oldest one without an outcome on, also those that have one."""
+        """All batches from the oldest one without an outcome on, also those that have ended."""
         first = next((at for at, row in enumerate(self.rows) if not row.ended), len(self.rows))
         return self.rows[first:]
 
@@ -195,11 +203,12 @@ class OpenBatches:
         """Yield how the batches differ from the model."""
         told, rows = self.told, self.open
         doubted = [row for row in rows if row.doubted]
+        # If another epoch is wanted, only batches in doubt keep their numbers, unless forsaken.
         keep = [row for row in doubted if not row.forsaken]
         heads = keep if self._ledger.bump_wanted else rows
         place = self._dice.randrange(len(rows) + 1)
         places = [at for at, row in enumerate(self.rows) if not row.ended]
-        pairs = {
+        pairs: dict[str, tuple[object, object]] = {
             "batches": (told.unresolved, [row.batch for row in rows]),
             "ordinals": ([batch.ordinal for batch in told.unresolved], places),
             "next ordinal": (told.next_ordinal, len(self.rows)),
@@ -207,14 +216,17 @@ class OpenBatches:
             "span": (told.span, self._span),
             "sequences": (told.sequences, sum(row.batch.count for row in self._since_oldest)),
             "in doubt": (told.in_doubt, len(doubted)),
-            "since": (told.doubted_since, min((row.since or 0 for row in doubted), default=None)),
-            "doubts": (told.doubts(), [row.batch for row in doubted if row.due]),
+            "in doubt since": (
+                told.doubted_since,
+                min((row.since or 0 for row in doubted), default=None),
+            ),
+            "in doubt, not in flight": (told.doubts(), [row.batch for row in doubted if row.due]),
             "head": (told.head, heads[0].batch if heads else None),
             f"all in flight before {place}": (
                 told.all_in_flight_precede(place),
                 not [row for row in rows[place:] if row.flies],
             ),
         }
-        for name, (is_told, due) in pairs.items():
-            if is_told != due:
-                yield f"{name}: {is_told}, not {due}"
+        wrong = unequal(pairs)
+        if wrong is not None:
+            yield wrong

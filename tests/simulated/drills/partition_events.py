@@ -15,14 +15,14 @@ from aioidem._engine.record import PendingRecord
 from aioidem._engine.recovery import RecoveryEvent, Rung
 from aioidem.errors import KafkaError
 
-from .remembered import made_batch
+from .made_batches import made_batch
 
 __all__ = ["OLD", "YOUNG", "PartitionEvents"]
 
 OLD: Final = 0
 YOUNG: Final = 60_000
-"""Timestamps in milliseconds: a leader may soon forget what it knows by the old one."""
-_LEARNT: Final = (Evidence.AMBIGUOUS, Evidence.AMBIGUOUS, Evidence.REFUSED, Evidence.UNSENT)
+"""Timestamps of batches in milliseconds: a leader that has only an old one may soon forget it."""
+_EVIDENCE: Final = (Evidence.AMBIGUOUS, Evidence.AMBIGUOUS, Evidence.REFUSED, Evidence.UNSENT)
 
 
 class PartitionEvents:
@@ -31,15 +31,16 @@ class PartitionEvents:
     def __init__(self, dice: Random, state: PartitionState) -> None:
         self._dice = dice
         self._state = state
-        self._ages: tuple[int, ...] = dice.choice(((YOUNG,), (OLD, YOUNG)))
+        self._stamps: tuple[int, ...] = dice.choice(((YOUNG,), (OLD, YOUNG)))
         self._climbs = dice.choice((0.0, 0.5, 1.0))
+        """How often a step of the recovery is taken, if one is drawn."""
         self.most = dice.choice((1, 3, 8))
         """How many batches are made at most before one of them ends."""
         self.queued: list[PendingRecord] = []
         self.acked: int | None = None
-        """The timestamp of the last acknowledged batch under the present identity."""
+        """The timestamp of the last acknowledged batch under the present identity, in ms."""
         self.heard_at = 0.0
-        """When error NONE last came for a batch."""
+        """When error NONE last came for a batch, in seconds."""
         self.carried = False
         """Whether the leader was suspected when it last changed, and nothing was acknowledged."""
 
@@ -47,7 +48,7 @@ class PartitionEvents:
         """Return a new batch, which is not among those of the partition yet."""
         state, count = self._state, self._dice.choice((1, 1, 2, 3))
         base, ordinal = state.ledger.take(count), state.batches.next_ordinal
-        batch = made_batch(ordinal, count, self._dice.choice(self._ages), base=base)
+        batch = made_batch(ordinal, count, self._dice.choice(self._stamps), base=base)
         batch.identity = state.ledger.identity
         batch.data = self._dice.choice((b"", idempotent_batch(0, count, epoch=9)))
         for record in batch.records:
@@ -65,7 +66,7 @@ class PartitionEvents:
         if event is not BatchEvent.GIVE_UP or dice.random() < 0.5:
             state.batches.outstanding -= 1
         if event is BatchEvent.RETRY:
-            batch.learn(dice.choice(_LEARNT), now)
+            batch.learn(dice.choice(_EVIDENCE), now)
         else:
             state.batches.unresolved.remove(batch)
         if event is BatchEvent.ACK:
@@ -73,12 +74,12 @@ class PartitionEvents:
         batch.move(event)
 
     def acknowledge(self, stamp: int) -> None:
-        """Let the leader count from an acknowledged batch with this timestamp."""
+        """Have a batch with this timestamp acknowledged: the leader remembers it for some time."""
         self.acked, self.carried = stamp, False
         self._state.suspicion.acked(stamp, -1)
 
     def happen(self, now: float) -> None:
-        """Let anything else happen."""
+        """Let something happen that is no step of the partition itself, and no answer."""
         state, dice = self._state, self._dice
         flying = sum(each.state is BatchState.IN_FLIGHT for each in state.batches.unresolved)
         if state.batches.outstanding > flying:
@@ -143,7 +144,7 @@ class PartitionEvents:
         state, dice = self._state, self._dice
         match dice.randrange(4):
             case 0:
-                self.acknowledge(dice.choice(self._ages))
+                self.acknowledge(dice.choice(self._stamps))
             case 1 | 2:
                 state.gate.question()
             case _:

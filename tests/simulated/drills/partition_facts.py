@@ -20,16 +20,23 @@ class PartitionFacts(NamedTuple):
     identity: ProducerIdentity | None
     rung: Rung
     retry_at: float
+    """Until when nothing is sent after a failure, in seconds."""
     reads: int | None
     """The offset at which the log is read back."""
     window: tuple[int, bool, int]
     """The limit, whether the leader has named it, and the largest span so far."""
     opened_for: SentAs | None
+    """The identity and route for which the first-ack gate is open."""
     applies: bool
+    """Whether the first-ack gate applies."""
     questioned: bool
+    """Whether an error came after which the leader may have lost the producer's state."""
     suspect: bool
+    """Whether the leader may have forgotten the producer."""
     exempt: bool
+    """Whether the only batch may be sent again all the same."""
     outstanding: int
+    """How many batches the leader owes an answer to."""
     newest: int
     """The ordinal of the newest batch that is known to be stored."""
 

@@ -15,12 +15,14 @@ from aioidem._engine.settlement import Settlement
 from aioidem.errors import KafkaError, NotEnoughReplicasError
 
 from .leaders import Leaders
-from .remembered import made_batch
+from .made_batches import made_batch
 
 __all__ = ["CONFIGS", "RANGE", "is_over", "progress", "queue_record", "untold", "wrong_options"]
 
 _TIMEOUT: Final = 20.0
+"""The delivery timeout, in seconds."""
 _GRACE: Final = 5.0
+"""The request timeout, in seconds: so much longer a batch has that is being asked about."""
 _REASONS: Final[tuple[KafkaError | str, ...]] = ("closed", NotEnoughReplicasError("no"))
 _DATA: Final = idempotent_batch(0, 1, producer_id=7, epoch=1)
 RANGE: Final = 10_000_000
@@ -47,7 +49,10 @@ CONFIGS: Final = [
 
 
 def wrong_options(state: PartitionState, config: ProducerConfig) -> str | None:
-    """Return which option a partition does not obey, which is seen by what it does."""
+    """Return how a partition does not obey its options; None if it does.
+
+    Whether it suspects its leader, and for how long it backs off, is tried; then all is as before.
+    """
     state.suspicion.acked(0, -1)
     state.assess_memory(1e9, 1.0)
     suspects = config.enable_idempotence and config.transactional_id is None
@@ -60,7 +65,8 @@ def wrong_options(state: PartitionState, config: ProducerConfig) -> str | None:
         waits.append(state.setbacks.retry_at - at)
     state.setbacks.end()
     if told != due or waits != [0.25, 0.5, 1.0, 2.0, 2.0]:
-        return f"{told}, not {due}, and it waits for {waits}"
+        memory = f"{state} (suspects, forbids to resend): {told}, not {due}"
+        return f"{memory}; it backs off for {waits} s"
     return None
 
 
@@ -72,7 +78,7 @@ def queue_record(state: PartitionState, now: float) -> None:
 
 
 def progress(dice: Random, state: PartitionState, leaders: Leaders, now: float) -> None:
-    """Let a batch be sealed, sent, answered or lost, or let an attempt fail."""
+    """Let a batch be sealed, sent or answered, or let something else happen to a partition."""
     batches = state.batches.unresolved
     match dice.randrange(7):
         case 0 | 1 if state.active and (state.queue.records or batches):
@@ -109,23 +115,30 @@ def _send_or_answer(dice: Random, state: PartitionState, batch: Batch, now: floa
 
 
 def is_over(batch: Batch, now: float, answered: float | None) -> bool:
-    """Return whether a batch is past its deadline and, if it is being asked about, the grace."""
+    """Return whether a batch is past its deadline, and past the grace if it has one.
+
+    Args:
+        batch: the batch.
+        now: seconds.
+        answered: when its leader last answered anything; None if it never did. A leader that
+            answers after the batch came in doubt is asked about it.
+    """
     since = batch.doubted_at
     asked = since is not None and answered is not None and answered > since
     graced = batch.extended or (asked and now >= batch.deadline)
     return now >= batch.deadline + (_GRACE if graced else 0.0)
 
 
-def untold(settlements: Iterable[Settlement], words: Mapping[str, str]) -> str | None:
-    """Return which error does not say what its records waited for.
+def untold(settlements: Iterable[Settlement], obstacles: Mapping[str, str]) -> str | None:
+    """Return the first error that does not say what its records waited for; None if all do.
 
     Args:
         settlements: records that have expired.
-        words: by partition: what its records wait for.
+        obstacles: by partition: what its records waited for.
     """
     for settlement in settlements:
         topic, partition = settlement.outcome.topic_partition
-        text, why = str(settlement.outcome.error), words[f"{topic}-{partition}"]
+        text, why = str(settlement.outcome.error), obstacles[f"{topic}-{partition}"]
         if f"(20 s): {why}; " not in text:
-            return f"{text} does not tell of {why}"
+            return f"the error {text!r} does not say that its records waited for {why!r}"
     return None

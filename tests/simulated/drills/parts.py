@@ -1,8 +1,8 @@
-"""The drills of a buffer and of a distribution, which are driven by themselves.
+"""The drills of the buffer and of a distribution of durations.
 
 A `ByteBudget` is used by more callers than a run has, which come, give up and claim their room in
 any order; a `Distribution` gets numbers over minutes, with gaps. Each is compared after each step
-with a model that keeps everything, and derives what it is asked for from that.
+with a model that keeps everything, and derives from that what should be told.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from typing import Final
 from aioidem._engine.memory import ByteBudget, MemoryWaiter
 from aioidem._engine.samples import Distribution
 
+from .comparing import unequal
+
 __all__ = ["drill_budget", "drill_distribution"]
 
 _STEPS: Final = 60
 _SAMPLE: Final = 30.0
+"""Seconds for which numbers are collected in one sample."""
 _MINUTE: Final = 2 * _SAMPLE
 _SHARES: Final = (0.01, 0.5, 0.9, 0.99, 1.0)
+"""The shares of all numbers that are below the percentiles asked for."""
+_PRECISION: Final = 0.015
+"""The largest relative error of a percentile: it is known by classes that are 2 % wide."""
 _SMALLEST: Final = 1e-5
 """Seconds: shorter durations are all of one class."""
 
@@ -34,7 +40,7 @@ def drill_budget(dice: Random) -> Iterator[str]:
 
 def drill_distribution(dice: Random) -> Iterator[str]:
     """Yield what is wrong with a distribution of numbers that come over minutes."""
-    yield from _SensorDrill(dice).run()
+    yield from _DistributionDrill(dice).run()
 
 
 # -- the budget ------------------------------------------------------------------------------------
@@ -51,7 +57,8 @@ class _BudgetDrill:
         # The sizes of records that have room, and of the copies of batches.
         self._taken: list[int] = []
         self._copies: list[int] = []
-        # Who waits, by turn; who was granted room, and has neither claimed it nor given it up.
+        # Who waits, first come first; the one that was granted room, and has neither claimed it nor
+        # given it up.
         self._queue: list[MemoryWaiter] = []
         self._granted: MemoryWaiter | None = None
         # The number of each caller that has waited; those who were woken, and who should have been.
@@ -69,14 +76,22 @@ class _BudgetDrill:
             if wrong is not None:
                 yield f"budget: {wrong} after {action.__name__}"
                 return
+        yield from self._end()
+
+    def _end(self) -> Iterator[str]:
+        """Wake all that wait, as when a producer ends, and yield what is wrong."""
         left = [each for each in self._queue if each is not self._granted]
-        woken = list(self._budget.wake_all())
-        if woken != left or any(not each.abandoned or each.granted for each in left):
-            yield f"budget: {len(woken)} of {len(left)} are woken at the end"
+        numbers = [self._numbers[each] for each in left]
+        woken = [self._numbers[each] for each in self._budget.wake_all()]
+        called = self._woken[len(self._due) :]
+        if woken != numbers or called != numbers:
+            yield f"budget: {woken} are woken at the end, and {called} called, not {numbers}"
+        odd = [self._numbers[each] for each in left if not each.abandoned or each.granted]
+        if odd:
+            yield f"budget: {odd} were woken at the end, and are not abandoned, or have room"
         if self._budget.waiting != (self._granted is not None):
-            yield f"budget: {self._budget.waiting} wait at the end"
-        if self._woken[len(self._due) :] != [self._numbers[each] for each in left]:
-            yield "budget: who waits at the end is not woken in turn, once"
+            due = int(self._granted is not None)
+            yield f"budget: {self._budget.waiting} wait after the end, not {due}"
 
     def _size(self) -> int:
         return self._dice.choice((1, 10, 40, self._capacity // 2, self._capacity + 1))
@@ -87,6 +102,7 @@ class _BudgetDrill:
         return used == 0 or used + size <= room
 
     def _grant(self) -> None:
+        """Grant room to the caller that has waited longest, if there is enough."""
         if self._granted is None and self._queue and self._fits(self._queue[0].size):
             self._granted = self._queue[0]
             self._taken.append(self._granted.size)
@@ -97,23 +113,21 @@ class _BudgetDrill:
         self._grant()
         budget = self._budget
         waiting = [each for each in self._queue if each is not self._granted]
-        pairs = {
+        pairs: dict[str, tuple[object, object]] = {
             "bytes of records": (budget.used, sum(self._taken)),
             "bytes of copies": (budget.copies, sum(self._copies)),
             "bytes in use": (budget.in_use, sum(self._taken) + sum(self._copies)),
             "room": (budget.limit, self._capacity - max(self._reserve, sum(self._copies))),
             "waiting": (budget.waiting, len(self._queue)),
+            "callers that were woken": (self._woken, self._due),
+            "who has waited longest": (self._number(budget.head), self._number(*waiting[:1])),
         }
-        for name, (told, counted) in pairs.items():
-            if told != counted:
-                return f"{told} {name}, not {counted}"
-        if self._woken != self._due:
-            return f"{len(self._woken)} were woken, not {len(self._due)}, or in another order"
-        if budget.head is not (waiting[0] if waiting else None):
-            return "another caller has waited for longest"
         if self._granted is not None and not self._granted.granted:
-            return "a caller has room, and is not told"
-        return None
+            return f"caller {self._numbers[self._granted]} should have room, and is not granted it"
+        return unequal(pairs)
+
+    def _number(self, waiter: MemoryWaiter | None = None) -> int | None:
+        return None if waiter is None else self._numbers[waiter]
 
     # what callers do; each returns what is wrong by itself
 
@@ -121,7 +135,7 @@ class _BudgetDrill:
         size = self._size()
         free = not self._queue and self._fits(size)
         if self._budget.try_take(size) is not free:
-            return f"{size} bytes are taken, or not, against the rule"
+            return f"{size} bytes are {'not ' * free}taken beside {self._taken}"
         if free:
             self._taken.append(size)
         return None
@@ -134,6 +148,7 @@ class _BudgetDrill:
         return None
 
     def _settle(self) -> str | None:
+        """Release the room of a record that has got its outcome."""
         own = None if self._granted is None else self._granted.size
         sizes = list(self._taken)
         if own is not None:
@@ -164,7 +179,7 @@ class _BudgetDrill:
         return None
 
     def _grant_after(self, gone: MemoryWaiter) -> None:
-        """Grant room to the next caller, if it fits beside the bytes that are given back then."""
+        """Give back the room of a caller that is gone, just after it was offered to the next."""
         self._grant()
         self._taken.remove(gone.size)
 
@@ -186,12 +201,14 @@ class _BudgetDrill:
 
 @dataclass
 class _Sample:
+    """Numbers that were collected together; times are in seconds."""
+
     began: float
     last: float
     numbers: list[float] = field(default_factory=list)
 
 
-class _SensorDrill:
+class _DistributionDrill:
     """A distribution, and all numbers that it was given, by the samples to which they belong."""
 
     def __init__(self, dice: Random) -> None:
@@ -215,7 +232,7 @@ class _SensorDrill:
             for name, (told, least, most) in self._pairs(now).items():
                 alike = math.isnan(told) and math.isnan(least)
                 if not alike and not least * (1 - 1e-9) <= told <= most * (1 + 1e-9):
-                    yield f"sensor: {name} is {told}, not between {least} and {most}"
+                    yield f"distribution: {name} is {told}, not between {least} and {most}"
                     return
 
     def _keep(self, numbers: list[float], now: float) -> None:
@@ -235,6 +252,7 @@ class _SensorDrill:
             if now - sample.last >= _MINUTE:  # it begins anew, and is empty
                 sample.began = sample.last = now
                 sample.numbers.clear()
+        # The first 30 s of a rate count as 30 s more, so that a few numbers are no high rate.
         numbers = sorted(number for sample in kept for number in sample.numbers)
         elapsed = now - min((sample.began for sample in kept), default=now)
         seconds = elapsed if elapsed >= _SAMPLE else elapsed + _SAMPLE
@@ -251,7 +269,7 @@ class _SensorDrill:
         pairs = {name: (is_told, due, due) for name, (is_told, due) in exact.items()}
         for share in _SHARES:
             due = numbers[math.ceil(share * len(numbers)) - 1] if numbers else math.nan
-            least = 0.0 if due < _SMALLEST else due * 0.985
-            most = max(due, _SMALLEST) * 1.015
+            least = 0.0 if due < _SMALLEST else due * (1 - _PRECISION)
+            most = max(due, _SMALLEST) * (1 + _PRECISION)
             pairs[f"percentile {share}"] = (told.percentile(share, now), least, most)
         return pairs

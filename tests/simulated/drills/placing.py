@@ -1,6 +1,6 @@
-"""Which partition each record belongs to, and what waits for one: the model of a topic.
+"""Which partition each record belongs to, and which records wait for one: the model of a topic.
 
-The sticky partitioner draws at random. So the model is told to which partition a record went, and
+The sticky partitioner draws at random. So the model is told in which partition a record is, and
 says whether it may be there.
 """
 
@@ -31,7 +31,7 @@ class SentRow:
         deadline: When it expires, in seconds.
         generation: How many flushes had begun before.
         until: Until when it waits for a partition, in seconds.
-        asked: How many Metadata requests were sent before it began to wait.
+        asked: How many Metadata requests had been sent when it began to wait.
     """
 
     ordinal: int
@@ -56,7 +56,7 @@ class TopicRows:
         waiting: The records that wait for metadata.
         due: Those that get a partition soon.
         current: The partition that gets records without a key.
-        left: How many bytes it gets before another is drawn.
+        left: How many more bytes it gets before another is drawn.
         used: Whether a record was sent to the topic.
     """
 
@@ -97,12 +97,12 @@ class TopicRows:
             return self._unequal_shares(rows, landed)
         for row in rows:
             found = landed.get(row.ordinal)
-            wrong = self._strays(row, found) if row in sticky else self._due(row, users) != found
-            if wrong:
-                return f"record {row.ordinal} (key {row.key!r}) is in partition {found}"
+            due = self._sticky(row, found) if row in sticky else [self._due(row, users)]
+            if found not in due:
+                return f"record {row.ordinal} (key {row.key!r}) is in partition {found}, not {due}"
         return None
 
-    def _due(self, row: SentRow, users: bool) -> int | None:
+    def _due(self, row: SentRow, users: bool) -> int:
         """Return the partition of a record that is not placed at random."""
         if row.partition is not None:
             return row.partition
@@ -110,16 +110,16 @@ class TopicRows:
             return chosen_by_user(row.key, self.choices)
         return (murmur2(row.key or b"") & 0x7FFFFFFF) % len(self.leaders)
 
-    def _strays(self, row: SentRow, found: int | None) -> bool:
-        """Note where a record without a key is; return whether it should be elsewhere."""
+    def _sticky(self, row: SentRow, found: int | None) -> list[int]:
+        """Note where a record without a key is; return the partitions in which it may be."""
         current, choices = self.current, self.choices
         if current is None or current >= len(self.leaders) or self.left <= 0:
-            others = [each for each in choices if each != current] or choices
-            if found not in others:
-                return True
+            choices = [each for each in choices if each != current] or choices
             self.current, self.left = found, self.batch_size
+        else:
+            choices = [current]
         self.left -= row.size
-        return found != self.current
+        return choices
 
     def _is_large(self, rows: Sequence[SentRow]) -> bool:
         """Return whether a block would give each partition more than one batch."""
@@ -131,11 +131,12 @@ class TopicRows:
         total = sum(row.size for row in rows)
         at = first = landed.get(rows[0].ordinal, NOWHERE)
         if first not in choices:
-            return f"a block begins in partition {first}"
+            return f"a large block begins in partition {first}, not in one of {choices}"
         taken = 0
         for row in rows:
             if landed.get(row.ordinal) != at:
-                return f"record {row.ordinal} of a large block is not in partition {at}"
+                found = landed.get(row.ordinal)
+                return f"record {row.ordinal} of a large block is in partition {found}, not {at}"
             self.current, self.left = at, 0
             taken += row.size
             if taken * len(choices) >= total:
@@ -147,7 +148,7 @@ class TopicRows:
 
 
 class _Number:
-    """A number of another type than int, as libraries for numbers have it."""
+    """An integer that is no `int`, as numeric libraries have them."""
 
     def __index__(self) -> int:
         return 0

@@ -33,9 +33,17 @@ from .engine_parts import EngineParts, addresses
 __all__ = ["IDS", "RETRY", "ProduceBench", "Row", "batch_size_of"]
 
 RETRY: Final = 0.25
+"""The back-off after each failure, in seconds."""
 IDS: Final[dict[str, UUID | None]] = {"t": UUID(int=1), "u": None, "w": UUID(int=3)}
 """The topics and their ids; brokers of old releases name none."""
 _VALUES: Final = (10, 100, 200, 350)
+"""Sizes of values, in bytes."""
+_Kind = Literal["idempotent", "no offsets trusted", "acks=1", "acks=0"]
+_KINDS: Final[tuple[_Kind, ...]] = (
+    *("idempotent", "idempotent", "idempotent", "idempotent", "no offsets trusted"),
+    *("acks=1", "acks=1", "acks=0"),
+)
+"""Kinds of producers; one that trusts no offsets is idempotent, without `trust_base_offset`."""
 
 
 @cache
@@ -46,16 +54,17 @@ def batch_size_of(value: int) -> int:
 
 @cache
 def _config(
-    kind: int, window: Literal["off", "on", "auto"], most: int, size: int
+    kind: _Kind, window: Literal["off", "on", "auto"], most_requests: int, request_size: int
 ) -> ProducerConfig:
+    acks: dict[_Kind, Literal[0, 1]] = {"acks=1": 1, "acks=0": 0}
     return ProducerConfig.build(
         "b0:9092",
-        enable_idempotence=kind < 3,
-        acks={3: 1, 4: 0}.get(kind, "all"),
-        trust_base_offset=kind != 2,
+        enable_idempotence=kind not in acks,
+        acks=acks.get(kind, "all"),
+        trust_base_offset=kind != "no offsets trusted",
         window_discovery=window,
-        max_in_flight_requests_per_connection=most,
-        max_request_size=size,
+        max_in_flight_requests_per_connection=most_requests,
+        max_request_size=request_size,
         batch_size=1,
         late_sealing=False,
         linger=0.0,
@@ -77,8 +86,9 @@ class Row:
     queue: deque[PendingRecord] = field(default_factory=deque)
     """The records that are in no batch."""
     said: int = 5
-    """The window that its leader has named on this route."""
+    """How many batches its leader has said that it retains, on this route."""
     leaderless_since: float | None = None
+    """Since when no broker leads it, in seconds."""
     follows: bool = False
     """Whether it goes over to another connection in this poll."""
 
@@ -93,31 +103,33 @@ class ProduceBench:
 
     def __init__(self, dice: Random) -> None:
         self._dice = dice
-        self._kind = dice.choice((0, 0, 0, 1, 2, 3, 3, 4))
-        self._most = dice.choice((1, 2, 5))
-        self._window = dice.choice(("off", "on", "on", "auto"))
-        self._room = dice.choice((300, 500, 900))
-        self._config = _config(self._kind, self._window, self._most, self._room)
+        self._kind = dice.choice(_KINDS)
+        self._most_requests = dice.choice((1, 2, 5))
+        window: Literal["off", "on", "auto"] = dice.choice(("off", "on", "on", "auto"))
+        self._request_size = dice.choice((300, 500, 900))
+        self._config = _config(self._kind, window, self._most_requests, self._request_size)
         self._parts = parts = EngineParts(self._config, lambda: 0.5)
         self._part = parts.produce
         self._idempotent = self._config.enable_idempotence
         parts.cluster.brokers = {each.node_id: each for each in addresses(2)}
         parts.connections.learn(addresses(2))
         self._now = dice.choice((0.0, 4096.0))
-        self._ids = 7
+        self._producer_id = 7
         if self._idempotent:
-            parts.grant(self._ids, 0)
+            parts.grant(self._producer_id, 0)
         self._views: dict[str, TopicView] = {}
         self._rows: list[Row] = []
         self._order: list[Row] = []
         """The partitions that have something to do, by turn: who was served last comes last."""
         self._sent = self._retried = 0
-        self._kept: list[Entry] | None = None
-        """The list that an observer was given, until it is taken."""
+        """How many batches were sent, and how many of these once more."""
         self._observed = False
+        """Whether an observer is told of the batches that are sent."""
+        self._first_list: list[Entry] | None = None
+        """The list that the observer was given at first, until it is taken with some batches."""
         self._expected_entries: list[Entry] = []
         self._memory: dict[int, int] = {}
-        """How many batches a convicted broker is believed to retain."""
+        """By broker that was convicted: how many batches it is believed to retain."""
         topics = dice.sample(list(IDS), dice.choice((1, 2, 3, 3)))
         for topic in topics:
             topic_id = IDS[topic]
@@ -164,7 +176,7 @@ class ProduceBench:
                 self._parts.connections.identified(link, None, at_home=True)
 
     def _reply(self) -> None:
-        """Answer a question about configuration."""
+        """Answer a question: what a broker or topic is configured for."""
         owed = [
             (link, request)
             for link in self._links()
@@ -203,7 +215,7 @@ class ProduceBench:
         view.lead(row.index, leader, epoch)
 
     def _convict(self) -> None:
-        """Believe that a broker retains fewer batches than it says."""
+        """Have a broker convicted of retaining fewer batches than it says (KIP-1269)."""
         node_id, proved = self._dice.choice((0, 1)), self._dice.choice((6, 7))
         memory = self._parts.connections.nodes[node_id].memory
         memory.disprove(Disproof(20, proved, proved + 1), self._now)
@@ -215,7 +227,7 @@ class ProduceBench:
             self._dice.choice(links).throttle(500, self._now)
 
     def _recreate(self) -> None:
-        """Delete and recreate a partition's topic, as far as this partition is concerned."""
+        """Delete and recreate a partition's topic; its other partition stays as it is."""
         if self._dice.random() < 0.5:
             self._renew(self._some_row())
 
@@ -236,11 +248,14 @@ class ProduceBench:
             self._some_row().state.endings.disown(error, self._parts.effects)
 
     def _settle_down(self) -> None:
-        """Give the producer an id if it lost it, and leave what only `DoubtResolution` resolves."""
+        """Give the producer an id if it lost it, and renew partitions that must resolve doubt.
+
+        `DoubtResolution` would do that, which has a drill of its own (`resolved`).
+        """
         lost = self._idempotent and self._parts.identity.current is None
         if lost and self._dice.random() < 0.5:
-            self._ids += 1
-            self._parts.grant(self._ids, 0)
+            self._producer_id += 1
+            self._parts.grant(self._producer_id, 0)
         identity = self._parts.identity.current
         for row in self._rows:
             if row.state.recovery.rung is not Rung.CLEAR:

@@ -8,6 +8,7 @@ from aioidem._engine.batch import Batch
 from aioidem._engine.links import Link
 from aioidem._engine.requests import Outstanding, RequestKind
 
+from .comparing import unequal
 from .produce_bench import ProduceBench
 
 __all__ = ["LossBench", "state_of"]
@@ -19,24 +20,29 @@ class LossBench(ProduceBench):
     def __init__(self, dice: Random) -> None:
         super().__init__(dice)
         self._throttles: dict[int, list[float]] = {}
+        """By broker: for how many seconds its answers to Produce have throttled."""
         self._largest: dict[tuple[int, str], int] = {}
-        """The largest batch of each topic that was acknowledged on a connection."""
+        """By connection and topic: the bytes of the largest batch that was acknowledged."""
         self._ceilings: dict[str, int] = {}
-        """Half the size of the smallest batch of each topic that was refused for its size."""
+        """By topic: half the bytes of the smallest batch that was refused for its size."""
 
     # -- requests without an answer ----------------------------------------------------------------
 
     def _written(self, link: Link, request: Outstanding) -> str | None:
-        """Let a request be written to which no answer comes (acks=0)."""
+        """Let a request be written to which no answer comes (acks=0): its batches end.
+
+        Before that, a request that is not there is written, which changes nothing.
+        """
         meters, batches = self._parts.core.meters, [b for _, b in request.entries.values()]
         self._part.on_written_unanswered(link.link_id, 10**6, self._now)
         ended = [batch for batch in batches if batch.settled]
         self._part.on_written_unanswered(link.link_id, request.token, self._now + 1.0)
         if meters.now != self._now + 1.0:
-            return f"the outcome is measured at {meters.now}"
-        left = [batch for batch in batches if batch not in ended]
-        if request.token in link.outstanding or any(state_of(b) != "unknown" for b in left):
-            return "a batch that was written is not unknown"
+            return f"the outcome is measured at {meters.now}, not {self._now + 1.0}"
+        told = [state_of(batch) for batch in batches if batch not in ended]
+        if request.token in link.outstanding or any(each != "unknown" for each in told):
+            waits = request.token in link.outstanding
+            return f"written with acks=0, batches are {told}, not unknown; still waits: {waits}"
         return None
 
     def _withdraw(self) -> str | None:
@@ -59,38 +65,39 @@ class LossBench(ProduceBench):
         left = [batch for batch in batches if not batch.settled]
         self._parts.lose(link, self._now)
         told = [state_of(batch) for batch in left]
-        return None if all(each == "in doubt" for each in told) else f"{told} on a lost connection"
+        fits = all(each == "in doubt" for each in told)
+        return None if fits else f"{told} with the loss of the connection, not all in doubt"
 
     def _lost(self, request: Outstanding) -> str | None:
+        """Tell that a request was not written, and compare what its batches are then."""
         batches = [batch for _, batch in request.entries.values() if not batch.settled]
         due = ["in doubt" if batch.in_doubt else "waits" for batch in batches]
         self._part.on_lost(request, written=False, now=self._now)
         told = [state_of(batch) for batch in batches]
-        return None if told == due else f"{told} after a request is lost, not {due}"
+        return None if told == due else f"{told} after a request was not written, not {due}"
 
     # -- comparing ---------------------------------------------------------------------------------
 
     def _difference(self) -> str | None:
+        """Return how limits, measures, windows and queues differ from what follows."""
         parts = self._parts
         parts.outcomes.take_settled()
-        for topic in parts.accumulator.topics:
-            ceiling = parts.accumulator.topics[topic].ceiling(10**6, self._now)
-            if ceiling != self._ceilings.get(topic, 10**6):
-                return f"batches of {topic} may have {ceiling} bytes"
+        pairs: dict[str, tuple[object, object]] = {}
+        for topic, state in parts.accumulator.topics.items():
+            ceiling = state.ceiling(10**6, self._now)
+            pairs[f"most bytes of {topic}"] = ceiling, self._ceilings.get(topic, 10**6)
         for link in self._links():
             throttles = parts.core.meters.nodes[link.node_id].throttles
-            if throttles != self._throttles.get(link.node_id, []):
-                return f"throttles of {throttles} are measured"
+            due = self._throttles.get(link.node_id, [])
+            pairs[f"throttles measured of broker {link.node_id}"] = throttles, due
             for topic in parts.accumulator.topics:
                 largest = self._largest.get((link.link_id, topic), 0)
-                if link.limits.of(topic).acknowledged != largest:
-                    return f"{link.limits.of(topic).acknowledged} bytes are acknowledged"
+                name = f"largest batch of {topic} acknowledged on connection {link.link_id}"
+                pairs[name] = link.limits.of(topic).acknowledged, largest
         for row in self._rows:
-            if row.state.window.limit != row.said:
-                return f"a window of {row.state.window.limit}, not {row.said}"
-            if row.state.queue.count != len(row.queue):
-                return f"{row.state.queue.count} records are queued, not {len(row.queue)}"
-        return None
+            pairs[f"window of {row.state}"] = row.state.window.limit, row.said
+            pairs[f"records queued on {row.state}"] = row.state.queue.count, len(row.queue)
+        return unequal(pairs)
 
 
 def state_of(batch: Batch) -> str:

@@ -1,21 +1,18 @@
-"""What a partition may send now: the rule by which it sends its batches in order."""
+"""What a partition may send now: the rules by which it sends its batches in order."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
 
 from aioidem._engine.batch import Batch
 from aioidem._engine.links import Link
 from aioidem._engine.record import PendingRecord
+from aioidem._records import BATCH_OVERHEAD
 
 from .produce_bench import Row, batch_size_of
 
 __all__ = ["Sent", "Turn"]
-
-_OVERHEAD: Final = 61
-"""The bytes of a batch's header."""
 
 
 @dataclass
@@ -24,9 +21,12 @@ class Sent:
 
     record: PendingRecord
     size: int
+    """Its bytes."""
     waits: bool
+    """Whether it waits to be sent again."""
     ordinal: int
     batch: Batch | None = None
+    """None if it will be made of the record."""
 
 
 class Turn:
@@ -35,8 +35,8 @@ class Turn:
     Args:
         row: the partition.
         link: the connection on which it may be sent; None if it may not.
-        room: whether more than one of its batches may be in flight.
-        idempotent: whether its batches have numbers.
+        several: whether more than one of its batches may be in flight: the first-ack gate is open.
+        idempotent: whether its batches have sequence numbers.
     """
 
     def __init__(self, row: Row, link: Link | None, *, several: bool, idempotent: bool) -> None:
@@ -45,8 +45,9 @@ class Turn:
         state = row.state
         self._several = several
         self._idempotent = idempotent
+        # Whether numbers were given up, so that most batches get others first.
         self._renumbers = state.ledger.bump_wanted
-        self._nameless = idempotent and state.ledger.identity is None
+        self._lacks_id = idempotent and state.ledger.identity is None
         self._next = state.batches.next_ordinal
         self.queue = deque(row.queue)
         self.batches = [
@@ -65,7 +66,7 @@ class Turn:
         if sent is None:
             return None
         # How large a new batch becomes is not known before it is made.
-        bound = sent.size if sent.batch is not None else sent.record.size + _OVERHEAD
+        bound = sent.size if sent.batch is not None else sent.record.size + BATCH_OVERHEAD
         if not alone and bound > room:
             return None
         if sent.batch is None:
@@ -77,7 +78,10 @@ class Turn:
         return sent
 
     def _again(self) -> Sent | None:
-        """Return the oldest batch that waits: none younger may be in flight, or be lost before."""
+        """Return the oldest batch that waits, if it may be sent again now.
+
+        None that is younger may be in flight, and the leader must still remember the oldest one.
+        """
         for place, each in enumerate(self.batches):
             if not each.waits:
                 continue
@@ -100,7 +104,8 @@ class Turn:
         return None
 
     def _new(self) -> Sent | None:
-        if not self.queue or self._nameless or (self._renumbers and self._idempotent):
+        """Return the batch that is made of the next record, if one may be made now."""
+        if not self.queue or self._lacks_id or (self._renumbers and self._idempotent):
             return None
         span = self._next - self.batches[0].ordinal if self.batches else 0
         if self.batches and self._idempotent and (not self._several or span >= self.row.said):

@@ -14,14 +14,19 @@ from aioidem._log import LogLine
 from aioidem._protocol.produce import LeaderNode, PartitionAnswer, ProduceAnswer
 from aioidem.errors import ProtocolError
 
+from .comparing import unequal
 from .produce_bench import IDS, Row
 from .produce_losses import LossBench, state_of
 
 __all__ = ["AnswerBench"]
 
 _WITH_WINDOW: Final = 14
-_STRANGE: Final = UUID(int=99)
+"""The first version of Produce in whose answers leaders name how many batches they retain."""
+_BY_NAME: Final = 12
+"""The last version of Produce that names topics; later ones have their ids."""
+_STRANGE_ID: Final = UUID(int=99)
 _MOST_RETAINED: Final = 1000
+"""The largest number of retained batches that is believed."""
 
 _AGAIN: Final = (19, 7, 6)
 """NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER: the batch is sent again."""
@@ -30,8 +35,13 @@ _FOR_GOOD: Final = (10, 29, 87)
 _OF_NUMBERS: Final = (45, 46, 59)
 """OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID."""
 _UNSUPPORTED: Final = 35
+"""UNSUPPORTED_VERSION: the batch is sent again with v13, if this was v14."""
 _FENCED: Final = 47
+"""INVALID_PRODUCER_EPOCH: another client uses the producer id."""
 _TOO_LARGE: Final = 10
+_OUT_OF_ORDER: Final = 45
+_TIMED_OUT: Final = 7
+_NOT_LEADER: Final = 6
 
 _Told = tuple[Row | None, Batch, PartitionAnswer]
 """A partition (None if its topic was deleted since), its batch, and what the leader says of it."""
@@ -43,7 +53,9 @@ class AnswerBench(LossBench):
     def __init__(self, dice: Random) -> None:
         super().__init__(dice)
         self._offset = 0
+        """The base offset that the last answer has named."""
         self._error: ProtocolError | None = None
+        """What the engine said of the last answer as a whole."""
 
     # -- making answers ----------------------------------------------------------------------------
 
@@ -59,7 +71,7 @@ class AnswerBench(LossBench):
             return None
         link = self._dice.choice(owed)[0]
         request = next(request for each, request in owed if each is link)
-        if self._kind == 4:
+        if self._kind == "acks=0":
             return self._written(link, request)
         self._parts.requests.answered(link.link_id, request.token, self._now)
         return self._compare_answer(link, request)
@@ -68,7 +80,7 @@ class AnswerBench(LossBench):
         """Return what a leader says of a batch."""
         dice = self._dice
         name = next(name for name, (_, each) in request.entries.items() if each is batch)
-        topic_id = IDS[name[0]] if request.version > 12 else None
+        topic_id = IDS[name[0]] if request.version > _BY_NAME else None
         codes = [0, 0, 0, *_AGAIN]
         if not batch.in_doubt:
             codes += _FOR_GOOD if dice.random() < 0.4 else ()
@@ -82,9 +94,9 @@ class AnswerBench(LossBench):
             unresolved = row.state.batches.unresolved
             below = unresolved[: unresolved.index(batch)] if batch in unresolved else []
             if any(not each.in_doubt for each in below):
-                code = 45  # a leader takes no batch before those that precede it
+                code = _OUT_OF_ORDER  # a leader takes no batch before those that precede it
         self._offset += 100
-        stored = self._offset if not code or (code == 6 and dice.random() < 0.5) else -1
+        stored = self._offset if not code or (code == _NOT_LEADER and dice.random() < 0.5) else -1
         leader, epoch = dice.choice(((-1, -1), (0, 50), (1, 50), (2, 60), (5, 70)))
         errors = ((0, "bad"),) if code == 87 else ()
         return PartitionAnswer(
@@ -100,6 +112,7 @@ class AnswerBench(LossBench):
         )
 
     def _compare_answer(self, link: Link, request: Outstanding) -> str | None:
+        """Make an answer, which may leave batches out or name others, and judge its effects."""
         dice = self._dice
         rows = {row.state: row for row in self._rows}
         parts: list[PartitionAnswer] = []
@@ -116,7 +129,7 @@ class AnswerBench(LossBench):
         while parts and dice.random() < 0.1:
             odd += 1
             other = parts[0]._replace(partition=9)
-            strange = parts[0]._replace(topic=None, topic_id=_STRANGE)
+            strange = parts[0]._replace(topic=None, topic_id=_STRANGE_ID)
             parts.append(dice.choice((parts[0], other, strange)))
         leaders = tuple(LeaderNode(n, f"b{n}", 9092) for n in dice.sample((2, 5, 6), 2))
         answer = ProduceAnswer(tuple(parts), dice.choice((0, 0, 500)), dice.choice(((), leaders)))
@@ -130,10 +143,16 @@ class AnswerBench(LossBench):
         told: list[_Told],
         left: list[Batch],
     ) -> str | None:
-        """Handle an answer, and compare all that it changes but its fitness."""
-        parts, discovery = self._parts, link.discovery
-        spoke, retries_in_v13 = discovery.speaks, request.version >= _WITH_WINDOW
-        refuses = any(part.error_code == _UNSUPPORTED for part in answer.partitions)
+        """Handle an answer, and compare all that it changes.
+
+        Args:
+            link: the connection on which the answer comes.
+            request: the request.
+            answer: the answer.
+            told: what the answer says of the request's batches.
+            left: the batches that it leaves out.
+        """
+        parts = self._parts
         ended = {batch for _, batch, _ in told if batch.settled} | {b for b in left if b.settled}
         doubted = {batch for _, batch, _ in told if batch.in_doubt}
         named = {part.leader_id for part in answer.partitions}
@@ -141,35 +160,56 @@ class AnswerBench(LossBench):
             each.node_id for each in answer.leaders if each.node_id in named
         }
         due = [self._expect(link, request, each, known, ended, doubted) for each in told]
-        until = max(link.throttled_until, self._now + answer.throttle_ms / 1000.0)
-        paused = until if answer.throttle_ms else link.throttled_until
-        if answer.throttle_ms:
-            self._throttles.setdefault(link.node_id, []).append(answer.throttle_ms / 1000.0)
+        whole = self._expect_whole(link, request, answer, told, left)
         parts.metadata.wanted = self._part.refused = False
         before = parts.identity.current
         self._error = self._part.on_answer(link, request, answer, self._now)
         states = [(state_of(b), self._leader(row) if row else None) for row, b, _ in told]
         fenced = any(part.error_code == _FENCED for _, _, part in told) and self._idempotent
         if not fenced and states != due:
-            return f"{states} by {answer}, not {due}"
-        if any(state_of(b) != "in doubt" for b in left if b not in ended) and not fenced:
-            return "a batch that the answer leaves out is not in doubt"
-        refused = bool(left) or any(part.error_code for _, _, part in told)
-        stale = bool(left) or any(part.error_code == 6 for _, _, part in told)
-        facts: dict[str, tuple[object, object]] = {
-            "refused": (self._part.refused, refused),
-            "metadata": (parts.metadata.wanted, stale),
-            "pause": (link.throttled_until, paused),
-            "brokers": (set(parts.cluster.brokers), known),
-            "nodes": (known <= set(parts.connections.nodes), True),
+            return f"batches and leaders are {states} after {answer}, not {due}"
+        omitted = [state_of(batch) for batch in left if batch not in ended]
+        if any(each != "in doubt" for each in omitted) and not fenced:
+            return f"batches that the answer leaves out are {omitted}, not in doubt"
+        facts = {
+            "a batch was refused": self._part.refused,
+            "metadata is wanted": parts.metadata.wanted,
+            "throttled until": link.throttled_until,
+            "brokers": set(parts.cluster.brokers),
+            "brokers without a node": known - set(parts.connections.nodes),
+            "state of v14": link.discovery.state.name,
         }
-        if retries_in_v13 and spoke:
-            facts["v14"] = discovery.state.name, "HELD_BACK" if refuses else "HEARD"
-        for name, (is_told, is_due) in facts.items():
-            if is_told != is_due:
-                return f"{name}: {is_told}, not {is_due}"
+        expected = {"brokers": known, "brokers without a node": set[int](), **whole}
+        wrong = unequal({name: (facts[name], is_due) for name, is_due in expected.items()})
+        if wrong is not None:
+            return f"{wrong} after {answer}"
         shared = [b for _, b, part in told if part.error_code == _FENCED and b not in ended]
         return self._wrong_id(before, shared if self._idempotent else [])
+
+    def _expect_whole(
+        self,
+        link: Link,
+        request: Outstanding,
+        answer: ProduceAnswer,
+        told: list[_Told],
+        left: list[Batch],
+    ) -> dict[str, object]:
+        """Return what follows from an answer besides what becomes of its batches."""
+        codes = {part.error_code for _, _, part in told}
+        until = link.throttled_until
+        if answer.throttle_ms:
+            seconds = answer.throttle_ms / 1000.0
+            until = max(until, self._now + seconds)
+            self._throttles.setdefault(link.node_id, []).append(seconds)
+        due: dict[str, object] = {
+            "a batch was refused": bool(left) or any(codes),
+            "metadata is wanted": bool(left) or _NOT_LEADER in codes,
+            "throttled until": until,
+        }
+        if link.discovery.speaks and request.version >= _WITH_WINDOW:
+            refuses = any(part.error_code == _UNSUPPORTED for part in answer.partitions)
+            due["state of v14"] = "HELD_BACK" if refuses else "HEARD"
+        return due
 
     def _wrong_id(self, before: ProducerIdentity | None, shared: list[Batch]) -> str | None:
         """Check that a producer id is given up, and that it is told, if another client uses it.
@@ -183,10 +223,13 @@ class AnswerBench(LossBench):
             for batch in shared
         )
         events = [event.line for event in self._parts.outcomes.take_events()]
-        if (LogLine.PRODUCER_ID_SHARED in events) is not gone:
-            return "an operator is told of a shared producer id, or not"
         now = self._parts.identity.current
-        return None if (now is None) is (gone or before is None) else "a shared producer id is kept"
+        pairs: dict[str, tuple[object, object]] = {
+            "an operator is told of a shared id": (LogLine.PRODUCER_ID_SHARED in events, gone),
+            "there is no producer id": (now is None, gone or before is None),
+        }
+        wrong = unequal(pairs)
+        return None if wrong is None else f"{wrong}; of {before}, {len(shared)} batches were fenced"
 
     def _expect(
         self,
@@ -225,13 +268,17 @@ class AnswerBench(LossBench):
         if batch in ended:
             return state_of(batch), leads
         again = code in _AGAIN or (code == _UNSUPPORTED and request.version >= _WITH_WINDOW)
-        again |= code in (45, _FENCED) and self._idempotent
-        stored = code == 7 or (code == 6 and (part.base_offset >= 0 or self._kind == 2))
+        again |= code in (_OUT_OF_ORDER, _FENCED) and self._idempotent
+        # An offset with NOT_LEADER_OR_FOLLOWER says that the batch was appended; without trust in
+        # offsets it always may have been.
+        distrusts = self._kind == "no offsets trusted"
+        stored = code == _TIMED_OUT
+        stored |= code == _NOT_LEADER and (part.base_offset >= 0 or distrusts)
         if not code:
             return "acked", leads
         if again:
             return "in doubt" if stored or batch in doubted else "waits", leads
-        # DUPLICATE is sent for a batch that is stored, also to a producer without numbers.
+        # DUPLICATE_SEQUENCE_NUMBER says that it is stored, even to a producer without numbers.
         return "unknown" if code == 46 or batch in doubted else "not written", leads
 
     def _learn_window(self, row: Row, link: Link, part: PartitionAnswer) -> None:
@@ -254,10 +301,15 @@ class AnswerBench(LossBench):
             self._ceilings[topic] = min(self._ceilings.get(topic, size), max(1, size // 2))
 
     def _end(self, link: Link, odd: int) -> str | None:
-        """Check that an answer which does not fit its request is told, and ends the connection."""
+        """Check that an answer which names other partitions is told, and ends the connection.
+
+        Args:
+            link: the connection on which the answer came.
+            odd: how many partitions the answer names that it should not, or names twice.
+        """
         text = str(self._error)
         if (self._error is None) is bool(odd) or (odd and f"names {odd} partition(s)" not in text):
-            return f"{text}, and {odd} parts do not fit"
+            return f"the answer leads to the error {text}, and names {odd} partitions too many"
         if odd:
             self._parts.lose(link, self._now, self._error)
         return None

@@ -26,11 +26,13 @@ from aioidem._records import (
 __all__ = ["Caller", "Row", "bound_of", "fills", "nbytes", "ordinals", "waiting"]
 
 _TIMEOUT: Final = 20.0
+"""Seconds after which a record expires."""
 _EMPTY: Final = 3
 """The bytes of a key, a value and headers that are all missing."""
 _LOOSE: Final = record_size_bound(None, None, ()) - _EMPTY
-"""The most bytes of a record besides key, value and headers."""
+"""The most bytes of a record besides key, value and headers, whatever batch it is in."""
 _STAMP: Final = 1_700_000_000_000
+"""The timestamp of most records, in milliseconds."""
 
 
 class Row(NamedTuple):
@@ -41,8 +43,9 @@ class Row(NamedTuple):
         ordinal: Its number among all records, in the order of the calls.
         size: The most bytes that it takes in a batch.
         group: The caller's batch that it belongs to; None if it belongs to none.
-        block: What its block has: the earliest time, the latest time, the size of the largest
-            record, and the first number. A record that is in no block is alone in one.
+        block: What is known of its block: the earliest and the latest timestamp in milliseconds,
+            the size of the largest record, and the ordinal of the first one. A record that is in
+            no block counts as a block by itself.
         single: Whether it is in no block.
         queued_at: When it was queued, in seconds.
         deadline: When it expires, in seconds.
@@ -64,7 +67,7 @@ def nbytes(rows: Iterable[Row]) -> int:
 
 
 def ordinals(records: Iterable[NewRecord]) -> list[int]:
-    """Return the numbers of some records, which the engine queued."""
+    """Return the ordinals of some records that were queued."""
     return [cast("PendingRecord", record).ordinal for record in records]
 
 
@@ -85,8 +88,8 @@ def waiting(items: Iterable[PendingRecord]) -> list[int]:
 def fills(rows: Sequence[Row], limit: int, most: int, whole_up_to: int = 0) -> range:
     """Return how many of the first rows one batch may take; nearly always there is one answer.
 
-    A batch takes the records that surely fit, and at least one. Records of a caller's batch are
-    alone, and all of them are taken if their batch is known to fit.
+    A batch takes the records that surely fit, and at least one. Records of a caller's batch share
+    a batch with no others, and all of them are taken if their batch is known to fit.
 
     Args:
         rows: The rows that wait, at least one.
@@ -101,7 +104,7 @@ def fills(rows: Sequence[Row], limit: int, most: int, whole_up_to: int = 0) -> r
     room = limit - BATCH_OVERHEAD
     singles = list(takewhile(lambda row: row.single, alike))
     if len(singles) > 1 and nbytes(singles) > room:
-        # They are measured once more, and more closely; what follows them is not.
+        # Single records are measured once more, and more closely; blocks behind them are not.
         alike = singles
     least = greatest = 1
     bounds = _bounds(alike)
@@ -123,9 +126,10 @@ def bound_of(rows: Sequence[Row]) -> int:
 def _bounds(rows: Sequence[Row]) -> Iterator[tuple[int, Callable[[int], int]]]:
     """Yield how many bytes the first, the first two ... records take at most in one batch.
 
-    In a batch each record has a length, a time after the first record's, and a number. None of
-    them takes more bytes than it does for the largest record, the widest span and the last number.
-    What is yielded is the number of records, and a function of the last number.
+    In a batch each record has a length, a timestamp delta and an offset delta. None of them takes
+    more bytes than it does for the largest record, the widest span of timestamps and the last
+    offset delta. Each time the number of records is yielded, with a function that returns the
+    bytes for a number of records in the whole batch.
     """
     first = rows[0].record.timestamp_ms
     payload = span = largest = 0
@@ -154,7 +158,7 @@ def _ends_of_blocks(rows: Sequence[Row]) -> list[int]:
 
 
 class _Nobody:
-    """Is told outcomes; in these drills no record gets one."""
+    """Stands in for the callers of a block; in these drills no record gets an outcome."""
 
     def take(self, rows: Sequence[int], outcome: Outcome, place: int, /) -> None:
         """Take the outcome of some records."""
@@ -171,12 +175,12 @@ class Caller:
     def __init__(self, dice: Random) -> None:
         self._dice = dice
         self._ordinal = 0
-        # The times of a call's records, and the sizes of their values.
+        # What the present call draws from: timestamps in milliseconds, and sizes of values.
         self._stamps: tuple[int, ...] = (_STAMP,)
         self._sizes: tuple[int, ...] = (20,)
 
     def call(self, now: float) -> list[tuple[PendingRecord, list[Row]]]:
-        """Return the items that one call queues, each with the rows of its records."""
+        """Return the records and blocks that one call queues, each with the rows of its records."""
         spread = self._dice.choice((0, 0, 0, 31, 63, 64, 8191, 8192, 1 << 21))
         apart = _STAMP + self._dice.choice((spread, -spread))
         self._stamps = self._dice.choice(((_STAMP,), (apart,), (_STAMP, apart)))

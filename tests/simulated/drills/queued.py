@@ -26,7 +26,9 @@ __all__ = ["drill_queued"]
 
 _STEPS: Final = 50
 _LINGER: Final = 1.0
+"""Seconds."""
 _ENDLESS: Final = 1 << 30
+"""More bytes, or records, than a queue ever has."""
 
 
 def drill_queued(dice: Random) -> Iterator[str]:
@@ -43,7 +45,7 @@ def drill_queued(dice: Random) -> Iterator[str]:
 
 
 class _QueueDrill:
-    """A queue, and the rows that it must have."""
+    """A queue, and the rows of the records that it must have."""
 
     def __init__(self, dice: Random) -> None:
         self._dice = dice
@@ -95,11 +97,11 @@ class _QueueDrill:
                 told = queue.ready(now, linger=linger, batch_size=batch_size)
                 lingered = now - head >= linger or self._flushing or linger == 0.0
                 due = bool(rows) and (lingered or batch_size == full)
-                pairs[f"ready at {now} with {linger} and {batch_size}"] = (told, due)
+                pairs[f"ready at {now}, linger {linger}, batch_size {batch_size}"] = (told, due)
         return unequal(pairs)
 
-    def _forget(self) -> None:
-        """Forget what was to be done with the records, if there are none any more."""
+    def _calm(self) -> None:
+        """Note that an empty queue is neither held back nor flushing."""
         if not self._rows:
             self._blocked = self._flushing = False
 
@@ -112,6 +114,7 @@ class _QueueDrill:
         return None
 
     def _mark(self) -> str | None:
+        """Flush the queue, have its first batch sent at once, or hold it back."""
         match self._dice.randrange(3):
             case 0:
                 self._queue.flush()
@@ -125,7 +128,11 @@ class _QueueDrill:
         return None
 
     def _limits(self) -> tuple[int, int, int]:
-        """Return limits for a batch, which just suffice for some records, or just do not."""
+        """Return limits for a batch that just suffice for some records, or just do not.
+
+        They are the most bytes, the most records, and the most bytes of a caller's batch that is
+        not divided.
+        """
         dice, rows = self._dice, self._rows
         some = dice.randrange(1, len(rows) + 1)
         limit = BATCH_OVERHEAD + bound_of(rows[:some]) + dice.choice((-1, 0, 1))
@@ -139,6 +146,7 @@ class _QueueDrill:
         )
 
     def _cut(self) -> str | None:
+        """Take the records of one batch, and put some of them back perhaps."""
         if not self._rows or self._drafted:
             return None
         limits = self._limits()
@@ -148,7 +156,7 @@ class _QueueDrill:
         if wrong is not None:
             return wrong
         rows, self._rows = self._rows[: len(taken)], self._rows[len(taken) :]
-        self._forget()
+        self._calm()
         if self._dice.random() < 0.5:
             keep = self._dice.randrange(len(rows))
             self._queue.put_back(taken[keep:], flushing=flushing)
@@ -161,22 +169,25 @@ class _QueueDrill:
         due = fills(self._rows, *limits)
         expected = [row.ordinal for row in self._rows[: len(taken)]]
         if len(taken) not in due:
-            return f"{len(taken)} of {len(self._rows)} are taken within {limits}, not {due}"
-        if ordinals(taken) != expected:
-            return f"{ordinals(taken)} are taken, not {expected}"
+            many = f"{len(taken)} of {len(self._rows)} records"
+            return f"{many} are taken within {limits}, not a number in {due}"
         size = taken.size if type(taken) is RecordRuns else sum(each.size for each in taken)
-        if size != nbytes(self._rows[: len(taken)]):
-            return f"{size} bytes are taken"
-        return None
+        return unequal(
+            {
+                "records taken": (ordinals(taken), expected),
+                "bytes taken": (size, nbytes(self._rows[: len(taken)])),
+            }
+        )
 
     def _head(self) -> str | None:
+        """Look at the records of the next batch, which stay in the queue."""
         if not self._rows or self._drafted:
             return None
         limits = self._limits()
         return self._taken(self._queue.head(*limits), limits)
 
     def _draft(self) -> str | None:
-        """Begin to compress the first records, or take them, or only some of them."""
+        """Begin to compress the first records, or take them, or end their draft."""
         queue = self._queue
         if not self._rows:
             return None
@@ -195,9 +206,9 @@ class _QueueDrill:
         else:
             taken = queue.cut_draft(queue.draft)
             del self._rows[: self._drafted]
-            self._forget()
+            self._calm()
         self._drafted = 0
-        return None if ordinals(taken) == due else f"{ordinals(taken)} are taken, not {due}"
+        return unequal({"records of the draft": (ordinals(taken), due)})
 
     def _expire(self) -> str | None:
         if self._rows:
@@ -205,15 +216,13 @@ class _QueueDrill:
         expired = self._queue.expire(self._now)
         due = [row.ordinal for row in self._rows if row.deadline <= self._now]
         del self._rows[: len(due)]
-        self._forget()
+        self._calm()
         if due:
             self._drafted = 0
-        told = waiting(expired)
-        return None if told == due else f"{told} expire, not {due}"
+        return unequal({f"records that expire at {self._now}": (waiting(expired), due)})
 
     def _empty(self) -> str | None:
         due = [row.ordinal for row in self._rows]
         self._rows, self._drafted = [], 0
-        self._forget()
-        told = waiting(self._queue.empty())
-        return None if told == due else f"{told} are taken out, not {due}"
+        self._calm()
+        return unequal({"records of the emptied queue": (waiting(self._queue.empty()), due)})

@@ -1,4 +1,4 @@
-"""Effects of one partition that is driven by itself: its outcomes are kept, and nothing else."""
+"""What a partition, driven by itself, tells the engine: outcomes are kept, the rest is ignored."""
 
 from __future__ import annotations
 

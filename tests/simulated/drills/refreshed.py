@@ -2,8 +2,8 @@
 
 A run asks for metadata a few times. Here requests fail, and their answers lack something, many
 times in a row. All that was wanted, sent and answered is kept as rows, from which it is derived
-when a request is due. A topic's error, its number of the last answer, and its callers that wait are
-driven beside it.
+when a request is due. Beside it a `TopicState` is driven: the topic's error, which answer described
+it last, and the callers that wait for its partitions.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.topics import TopicState
 from aioidem.errors import KafkaError
 
+from .comparing import unequal
+
 __all__ = ["drill_refreshed"]
 
 _STEPS: Final = 50
@@ -25,17 +27,25 @@ _FIRST: Final = 0.125
 _LONGEST: Final = 4.0
 """The shortest and the longest back-off, in seconds, before its variation."""
 _JUST: Final = 0.0009765625
+"""A moment, in seconds, before something is due."""
 _CODES: Final = (3, 5, 17, 29)
+"""UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, INVALID_TOPIC_EXCEPTION,
+TOPIC_AUTHORIZATION_FAILED."""
 
 _Kind = Literal["wanted", "unnamed", "sent", "out of turn", "failed", "lacking", "enough"]
 
 
 class _Row(NamedTuple):
-    """One event, and for an answer or a failure, when the back-off after it ends."""
+    """One event; times are in seconds.
+
+    "unnamed": a topic is wanted that no request has named yet. "out of turn": a request is sent
+    because of that, without waiting for the back-off. "lacking": an answer lacks something.
+    """
 
     kind: _Kind
     at: float
     until: float = 0.0
+    """For an answer or a failure: when the back-off after it ends."""
 
 
 def drill_refreshed(dice: Random) -> Iterator[str]:
@@ -72,6 +82,7 @@ class _RefresherDrill:
     # -- what the rows say -------------------------------------------------------------------------
 
     def _last(self, *kinds: _Kind) -> _Row | None:
+        """Return the last row of one of these kinds."""
         return next((row for row in reversed(self._rows) if row.kind in kinds), None)
 
     def _since_sent(self) -> set[_Kind]:
@@ -81,11 +92,12 @@ class _RefresherDrill:
 
     @property
     def _in_flight(self) -> bool:
+        """Whether a request has no answer."""
         return _sent(self._last("sent", "out of turn", "failed", "lacking", "enough"))
 
     @property
     def _at_once(self) -> bool:
-        """Whether a topic is wanted that no request has named, and requests are answered."""
+        """Whether a request need not wait: a topic was never named, and brokers have answered."""
         ended = self._last("failed", "lacking", "enough")
         answered = ended is None or ended.kind != "failed"
         return "unnamed" in self._since_sent() and answered
@@ -115,20 +127,17 @@ class _RefresherDrill:
         part, at, answered = self._part, self._due_at(), self._last("lacking", "enough")
         last = self._last("sent", "out of turn")
         pairs: dict[str, tuple[object, object]] = {
-            "due": (part.due(self._now), self._due(self._now)),
-            "due at": (part.due_at(), at),
+            "due now": (part.due(self._now), self._due(self._now)),
+            "next due at": (part.due_at(), at),
             "in flight": (part.in_flight, self._in_flight),
             "requests": (part.requests, len(list(filter(_sent, self._rows)))),
             "out of turn": (part.out_of_turn, last is not None and last.kind == "out of turn"),
             "wanted": (part.wanted, self._wanted),
-            "refreshed": (part.refreshed_at, None if answered is None else answered.at),
+            "answered at": (part.refreshed_at, None if answered is None else answered.at),
         }
         for near in () if not at else (at - _JUST, at):
             pairs[f"due at {near}"] = (part.due(near), self._due(near))
-        for name, (said, due) in pairs.items():
-            if said != due:
-                return f"{name}: {said}, not {due}"
-        return None
+        return unequal(pairs)
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -147,7 +156,11 @@ class _RefresherDrill:
             self._rows.append(row)
 
     def _end(self) -> None:
-        """Let the request fail, or be answered; the next one waits for longer each time."""
+        """Let the request fail, or be answered, and note how long the next one must wait.
+
+        Each failure in turn doubles the wait, and so does each answer that lacks something. An
+        answer to a request out of turn does not: the wait is as long as the last time.
+        """
         if not self._in_flight:
             return
         kind: _Kind = self._dice.choice(("failed", "lacking", "lacking", "enough"))
@@ -157,12 +170,15 @@ class _RefresherDrill:
             self._part.answered(self._now, enough=kind == "enough")
         before = self._setbacks()
         if kind != "failed" and _out_of_turn(self._last("sent", "out of turn")):
-            before = max(before - 1, 0)  # as long as the last time
+            before = max(before - 1, 0)
         delay = min(_FIRST * 2.0**before, _LONGEST) * (0.8 + 0.4 * self._drawn)
         self._rows.append(_Row(kind, self._now, self._now + delay))
 
     def _setbacks(self) -> int:
-        """Return how many requests in turn were in vain, or failed, since one brought all."""
+        """Return how many requests failed since one brought all, or lacked something in turn.
+
+        What a request out of turn lacks does not count.
+        """
         count = 0
         out_of_turn = False
         for row in self._rows:
@@ -211,16 +227,24 @@ class _TopicDrill:
             action = self._dice.choice(actions)
             action(number)
             topic = self._topic
-            told = (topic.error_code, topic.described_by, topic.refused, topic.waiting)
-            due = (self._code, self._told_by, self._refused, len(self._waiting))
-            if told != due or topic.unassigned or topic.sticky.switch_after != 1000:
-                yield f"topic: {told}, not {due} after {action.__name__}"
+            pairs: dict[str, tuple[object, object]] = {
+                "error code": (topic.error_code, self._code),
+                "described by answer": (topic.described_by, self._told_by),
+                "error that callers got": (topic.refused, self._refused),
+                "callers that wait": (topic.waiting, len(self._waiting)),
+                "records without a partition": (len(topic.unassigned), 0),
+                "bytes until another partition": (topic.sticky.switch_after, 1000),
+            }
+            wrong = unequal(pairs)
+            if wrong is not None:
+                yield f"topic: {wrong} after {action.__name__}"
                 return
             if action == self._refuse and self._code and not self._is_told():
-                yield f"topic: its error is {self._refused!r}"
+                yield f"topic: its error is {self._refused!r}, not of code {self._code} by name"
                 return
 
     def _is_told(self) -> bool:
+        """Return whether the error that callers get has the code, and names the topic."""
         error = self._refused
         return (
             error is not None
@@ -249,7 +273,7 @@ class _TopicDrill:
         self._waiting.append(waiter)
 
     def _leave(self, _number: int) -> None:
-        """Let a caller stop to wait, by itself or because it is cancelled."""
+        """Let a caller stop waiting, by itself or because its time is over."""
         if not self._waiting:
             return
         waiter = self._waiting.pop(self._dice.randrange(len(self._waiting)))

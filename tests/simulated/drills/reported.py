@@ -1,7 +1,7 @@
 """The drill of what partitions report: epochs, losses, verdicts, and the end of the producer.
 
-Each report is kept; what the other parts are told of it, and what an operator reads, follows from
-all reports so far.
+Partitions report to `Effects`. Each report is kept; what the other parts are told of it, and what
+an operator reads, follows from all reports so far.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from aioidem._engine.retention import Disproof
 from aioidem._engine.route import Route
 from aioidem._log import LogLine
 
+from .comparing import unequal
+
 __all__ = ["ToldTransactions", "drill_reported"]
 
 _STEPS: Final = 30
 _LAST_EPOCH: Final = 32767
 _WHERE: Final = "t-3"
+"""The partition that reports."""
 _WHY: Final = "the log is short"
+"""The reason that it gives."""
 
 
 def drill_reported(dice: Random) -> Iterator[str]:
-    """Yield what becomes of a partition's report that does not follow from it."""
+    """Yield what the other parts are told of a partition's reports that does not follow."""
     for wrong in _ReportDrill(dice).run():
         yield f"reports: {wrong}"
         return
@@ -82,12 +86,11 @@ class _ReportDrill:
         self._accusations = Accusations()
         self._outcomes = Outcomes(ByteBudget(1000), self._transactions)
         self._effects = Effects(
-            *(self._outcomes, self._metadata, self._ledger, self._transactions),
-            self._accusations,
+            self._outcomes, self._metadata, self._ledger, self._transactions, self._accusations
         )
         self._metadata.sent()
         self._now = 100.0
-        # The identities that were in use, the last one of which may be used up.
+        # The identities that were ever in use, and the present one; None if its epochs are used up.
         self._identities: list[ProducerIdentity] = []
         self._current: ProducerIdentity | None = None
         self._grant()
@@ -97,16 +100,20 @@ class _ReportDrill:
         self._losses = 0
         self._wanted = False
         self._fatal: errors.KafkaError | None = None
-        # What the transactions and the operator are to be told by the present report.
+        # What the present report must tell the transactions, and the operator: the line, its level
+        # (None for the line's own), and words in it.
         self._told: list[tuple[object, ...]] = []
         self._lines: list[tuple[LogLine, int | None, tuple[str, ...]]] = []
 
     def run(self) -> Iterator[str]:
-        """Report what happens, and yield what comes of it against that."""
+        """Report what happens, and yield what is told that does not follow."""
         actions = [self._give_up, self._give_up, self._lose, self._end_doubt, self._wait]
         actions += [self._die, self._fail, self._change_window, self._accuse, self._accuse]
         actions += [self._judge, self._refresh, self._ask]
-        yield from self._differences()
+        for wrong in self._differences():
+            if wrong is not None:
+                yield f"{wrong} at first"
+                return
         for _ in range(_STEPS):
             self._now += self._dice.choice((0.0, 1.0, 5.0))
             action = self._dice.choice(actions)
@@ -119,6 +126,7 @@ class _ReportDrill:
                     return
 
     def _grant(self) -> None:
+        """Grant the producer an id that is new, and whose epochs may soon be used up."""
         self._ledger.ask()
         producer, epoch = len(self._identities), self._dice.choice((0, 0, _LAST_EPOCH - 1))
         self._current = self._ledger.grant(producer, epoch)
@@ -147,11 +155,12 @@ class _ReportDrill:
         self._lines.append((LogLine.DATA_LOSS, None, (_WHERE, _WHY)))
         told = self._transactions.told
         if len(told) != 1 or told[0][0] != "fail":
-            return f"the transaction is told {told} of lost data"
+            return f"the transaction is told {told} of lost data, not one failure"
         self._told = told.copy()
         error = told[0][1]
         named = isinstance(error, errors.OutOfOrderSequenceNumber) and _WHERE in str(error)
-        return None if named and _WHY in str(error) else f"{error!r} for lost data"
+        due = f"an OutOfOrderSequenceNumber that names {_WHERE} and {_WHY!r}"
+        return None if named and _WHY in str(error) else f"{error!r} for lost data, not {due}"
 
     def _end_doubt(self) -> str | None:
         self._ends.append(self._dice.choice(("probe", "resend", "unknown")))
@@ -203,7 +212,7 @@ class _ReportDrill:
         text = self._verdicts[-1].text(7)
         words = (f"broker {route.leader_id}", "20 batches", f"{disproof.proved} batches", "t-3")
         missing = [each for each in (*words, "11 batches", "at most 7") if each not in text]
-        return f"{text!r} without {missing}" if missing else None
+        return f"the accusation {text!r} lacks {missing}" if missing else None
 
     def _judge(self) -> str | None:
         """Let an answer to a Metadata request come, or the producer move to another cluster."""
@@ -215,7 +224,7 @@ class _ReportDrill:
             self._verdicts.clear()
         told = self._accusations.take_due(asked_at)
         self._verdicts = [each for each in self._verdicts if each.at > asked_at]
-        return None if told == due else f"{told} are judged, not {due}"
+        return unequal({f"accusations up to {asked_at}": (told, due)})
 
     def _refresh(self) -> str | None:
         self._wanted = self._dice.random() < 0.5
@@ -229,38 +238,39 @@ class _ReportDrill:
         refusal = self._dice.choice((None, errors.KafkaError("refused")))
         self._transactions.last_refusal = refusal
         told = self._effects.not_added("t", 3), self._effects.not_added("t", 4)
-        if told != ("t-3 is not added", None) or self._effects.refusal is not refusal:
-            return f"{told} of partitions, {self._effects.refusal} of coordinators"
-        return None
+        return unequal(
+            {
+                "why t-3 and t-4 are not in the transaction": (told, ("t-3 is not added", None)),
+                "the coordinator's last refusal": (self._effects.refusal, refusal),
+            }
+        )
 
     # -- what follows
 
-    def _differences(self) -> Iterator[str]:
+    def _differences(self) -> Iterator[str | None]:
         effects, meters = self._effects, self._outcomes.meters
         pairs: dict[str, tuple[object, object]] = {
             "identity": (self._ledger.current, self._current),
-            "losses": (self._outcomes.counters.data_loss_events, self._losses),
-            "ends of doubt": (meters.doubts, Counter(self._ends)),
-            "waits": (
+            "losses counted": (self._outcomes.counters.data_loss_events, self._losses),
+            "how doubt has ended": (meters.doubts, Counter(self._ends)),
+            "waits at the gate, and their seconds": (
                 (meters.gate.count, meters.gate.total),
                 (len(self._waits), sum(self._waits)),
             ),
-            "fatal": (effects.fatal_error, self._fatal),
-            "wanted": (self._metadata.wanted, self._wanted),
-            "transactions": (self._transactions.told, self._told),
-            "parts": (
+            "what has ended the producer": (effects.fatal_error, self._fatal),
+            "metadata is wanted": (self._metadata.wanted, self._wanted),
+            "what transactions are told": (self._transactions.told, self._told),
+            "methods and meters": (
                 (effects.settle, effects.meters),
                 (self._outcomes.settle, self._outcomes.meters),
             ),
         }
-        for name, (told, due) in pairs.items():
-            if told != due:
-                yield f"{name}: {told}, not {due}"
+        yield unequal(pairs)
         events = self._outcomes.take_events()
         lines = [(event.line, event.level) for event in events]
         if lines != [(line, level) for line, level, _ in self._lines]:
-            yield f"lines: {lines}, not {self._lines}"
+            yield f"the operator is told {lines}, not {self._lines}"
             return
         for event, (_, _, words) in zip(events, self._lines, strict=True):
             if not all(word in event.text for word in words):
-                yield f"{event.text!r} without one of {words}"
+                yield f"the line {event.text!r} lacks one of {words}"

@@ -2,8 +2,9 @@
 
 A run has few batches in doubt at a time whose leader may have forgotten the producer. Here batches
 are lost and refused, leaders change and fall silent, clocks are set, and pages of logs come in any
-order. From what has happened follows which question is due on which connection, and with each page
-which batches have an outcome. `resolved_logs` judges the pages.
+order. From what has happened it follows which question is due on which connection, and which
+batches have an outcome by each page. `resolved_logs` judges the pages; `doubt_rows` has the `Lane`,
+which is a partition and its log.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aioidem._engine.suspicion import Suspicion
 from aioidem._log import LogLine
 from aioidem._protocol.producers import ProducersAnswer
 
+from .comparing import unequal
 from .doubt_bench import PATIENCE
 from .doubt_rows import Lane
 from .engine_parts import act
@@ -33,8 +35,11 @@ _STEPS: Final = 150
 _SILENCE: Final = 2.0
 """Seconds for which an old leader may be silent."""
 _JUST: Final = 0.0015
+"""A moment, in seconds: a little more than the millisecond to which timestamps are exact."""
 _PASSING: Final = (-1, 3, 6)
-"""Codes that say nothing against the question: an unknown error, and another leader."""
+"""Codes of DescribeProducers after which it may be asked again: UNKNOWN_SERVER_ERROR,
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+"""
 
 
 def drill_resolved(dice: Random) -> Iterator[str]:
@@ -43,7 +48,7 @@ def drill_resolved(dice: Random) -> Iterator[str]:
 
 
 class _DoubtDrill(LogBench):
-    """The resolution of doubt, asked at random after anything that may happen to batches."""
+    """The resolution of doubt, polled at random between anything that may happen to batches."""
 
     def run(self) -> Iterator[str]:
         """Let things happen at random, poll, and yield what is wrong."""
@@ -75,7 +80,7 @@ class _DoubtDrill(LogBench):
     # -- clocks ------------------------------------------------------------------------------------
 
     def _set_clock(self) -> None:
-        """Show the time of day: the clock is set, or not shown."""
+        """Show the time of day, which may have been set; or show none."""
         wall = self._stamp_ms + self._now * 1000.0 + self._dice.choice((0.0, 0.0, 20e3, -50e3))
         shown = self._dice.choice((None, wall, wall))
         self._part.see_clock(shown, self._now)
@@ -113,7 +118,7 @@ class _DoubtDrill(LogBench):
         return wrong
 
     def _prepare(self, lane: Lane) -> str | None:
-        """Prepare a partition, and compare what is asked with what is due."""
+        """Let the doubt of a partition be resolved as far as it can be; compare what is asked."""
         state, suspicion = lane.state, self._assessed(lane, self._now)
         rung, passes = state.recovery.rung, state.recovery.passes
         link, outstanding = self._link_of(lane), state.batches.outstanding
@@ -122,7 +127,7 @@ class _DoubtDrill(LogBench):
         keeps = any(batch.keeps_numbers for batch in state.batches.unresolved)
         moves = rung not in (Rung.CLEAR, Rung.SALVAGE) and not outstanding
         if moves and suspicion.suspect and (keeps or rung is not Rung.REFUSED) and not self._resend:
-            suspicion.refused()  # the refusal shows nothing, and no batch is exempt after it
+            suspicion.refused()  # a batch in doubt was out of order: no batch is exempt after it
         free = link is not None and self._free(link) and self._leads(lane)
         read = troubled and free and self._wants_log(lane, suspicion)
         read = read and self._now >= state.setbacks.retry_at
@@ -138,7 +143,8 @@ class _DoubtDrill(LogBench):
         after = state.recovery.rung
         if rung is Rung.REFUSED and moves and keeps and not suspicion.suspect:
             due_rung = Rung.ASKING if may_ask else Rung.PROBING
-            wrong = wrong or (None if after is due_rung else f"{after.value} after a refusal")
+            due_word = f"{after.value} after a refusal, not {due_rung.value}"
+            wrong = wrong or (None if after is due_rung else due_word)
         if state.recovery.passes > passes and lane.pass_began is not None:
             pause = max(PATIENCE, 0.0 if link is None else link.last_throttle)
             again = max(lane.pass_began + pause, self._now)
@@ -151,13 +157,20 @@ class _DoubtDrill(LogBench):
             due.append(AskProducers(link.link_id, self._token(), state.topic, lane.index))
         elif link is not None and begin is not None:
             due.append(self._read(lane, link, begin))
-        if unknown is not None and self._ended() != unknown:
-            return "other batches than those in doubt end"
+        ended = {} if unknown is None else self._ended()
+        if ended != (unknown or {}):
+            return f"{ended} end, where no log can be read, not {unknown}"
         return wrong or self._compare(made, due)
 
     def _differing_suspicion(self, told: Suspicion, due: Suspicion) -> str | None:
-        facts = [(each.suspect, each.exempt, each.due_ms, each.now_ms) for each in (told, due)]
-        return None if facts[0] == facts[1] else f"suspicion {facts[0]}, not {facts[1]}"
+        return unequal(
+            {
+                "suspect": (told.suspect, due.suspect),
+                "exempt": (told.exempt, due.exempt),
+                "suspect from (ms)": (told.due_ms, due.due_ms),
+                "time of day (ms)": (told.now_ms, due.now_ms),
+            }
+        )
 
     # -- old leaders -------------------------------------------------------------------------------
 
@@ -176,11 +189,12 @@ class _DoubtDrill(LogBench):
         return quiet_since + max(_SILENCE, 3 * (link.rtt or 0.0))
 
     def _leave_silent(self) -> str | None:
+        """Leave the connections to old leaders that are silent; compare when, and which."""
         states = [lane.state for lane in self._lanes]
         times = {lane.index: self._silent_at(lane) for lane in self._lanes}
         told = {lane.index: self._part.awaits(lane.state) for lane in self._lanes}
         if told != times:
-            return f"old leaders are left at {told}, not {times}"
+            return f"by partition, old leaders are left at {told}, not {times}"
         due = [
             self._link_of(lane)
             for lane in self._lanes
@@ -188,9 +202,12 @@ class _DoubtDrill(LogBench):
         ]
         left = list(self._part.silent_leaders(states, self._now))
         if [each.link for each in left] != due:
-            return f"{len(left)} old leaders are left, not {len(due)}"
-        if self._part.old_leaders_owe is not any(at is not None for at in times.values()):
-            return "old leaders owe answers, or not"
+            nodes = [each.link.node_id for each in left]
+            due_nodes = [None if link is None else link.node_id for link in due]
+            return f"old leaders {nodes} are left at {self._now}, not {due_nodes}"
+        owe = any(at is not None for at in times.values())
+        if self._part.old_leaders_owe is not owe:
+            return f"old leaders are said {'not ' * owe}to owe answers; times of leaving: {times}"
         for link in dict.fromkeys(each.link for each in left):
             self._lose_link(link)
         return None
@@ -198,23 +215,24 @@ class _DoubtDrill(LogBench):
     # -- turns -------------------------------------------------------------------------------------
 
     def _wrong_turn(self, lane: Lane) -> str | None:
-        """Check when the turn of a batch in doubt comes: as soon as its leader may have forgotten.
+        """Check when the turn of a batch in doubt comes: as soon as its leader is suspected.
 
-        A millisecond earlier, the leader may not have forgotten yet. If the batch is exempt until
-        then, the turn comes when it is exempt no more.
+        A moment earlier, the leader is not suspected yet. If it is suspected now, and the batch is
+        exempt, the turn comes when the batch is exempt no more.
         """
         turn, now = self._part.turns_at(lane.state, self._now), self._assessed(lane, self._now)
         if self._ahead_ms is None or not lane.state.batches.in_doubt:
-            return None if turn is None else f"a turn at {turn}, and nothing is in doubt"
+            return None if turn is None else f"a turn at {turn}, not None: nothing is in doubt"
         if now.suspect and not now.exempt:
-            return None if turn is None else f"a turn at {turn}, which has come"
+            return None if turn is None else f"a turn at {turn}, not None: it has come"
         if turn is None:
-            return "no turn comes"
+            return "a turn at None, and a batch is in doubt whose leader is not suspected yet"
         early, late = (self._assessed(lane, at) for at in (turn - _JUST, turn))
         forgotten = late.suspect and not (now.suspect and late.exempt)
         may_have = early.suspect and not early.exempt
         right = turn > self._now and forgotten and not may_have
-        return None if right else f"a turn at {turn}, {may_have} before it and {forgotten} then"
+        suspected = f"suspected a moment before: {may_have}, then: {forgotten}"
+        return None if right else f"a turn at {turn}, the leader is {suspected}; now {self._now}"
 
     # -- replies -----------------------------------------------------------------------------------
 
@@ -250,10 +268,15 @@ class _DoubtDrill(LogBench):
         self._part.on_producers(link, state, answer, self._now)
         if code:
             known = code in _PASSING
-        if link.knows_producers is not known or link.throttled_until != paused:
-            return f"the connection is asked again, or not, after {code}"
-        if asking and state.recovery.rung is not Rung.PROBING:
-            return "the answer is not taken"
+        pairs: dict[str, tuple[object, object]] = {
+            "the connection may be asked": (link.knows_producers, known),
+            "throttled until": (link.throttled_until, paused),
+        }
+        if asking:
+            pairs["rung"] = state.recovery.rung, Rung.PROBING
+        wrong = unequal(pairs)
+        if wrong is not None:
+            return f"{wrong}, after {answer}"
         identity = state.ledger.identity
         if not asking or not doubted or identity is None:
             return None
@@ -262,21 +285,23 @@ class _DoubtDrill(LogBench):
         hinted = not code and 7 in last and epoch == identity.epoch
         first = named if hinted else doubted[-1]
         probe = state.recovery.next_probe(state.batches.unresolved, self._now)
-        return None if probe is first else f"{probe} is resent first, not {first}"
+        return None if probe is first else f"{probe} is resent first, not {first}, after {answer}"
 
     # -- comparing ---------------------------------------------------------------------------------
 
     def _difference(self) -> str | None:
+        """Return how warnings, and what is read, differ from what is due."""
         events = self._parts.outcomes.take_events()
         told = sum(event.line is LogLine.STATE_EXPIRED for event in events)
         due, self._warnings = self._warnings, 0
         self._parts.outcomes.take_settled()
+        pairs: dict[str, tuple[object, object]] = {
+            "warnings that a leader may have forgotten": (told, due),
+            "a next page is to be read": (self._part.reads_on(), bool(self._pending)),
+        }
         for lane in self._lanes:
             lane.asked &= lane.state.recovery.rung is Rung.ASKING
             if lane.state.recovery.rung is not Rung.PROBING:
                 lane.pass_began = None
-            if lane.state.read_back.offset != lane.reading:
-                return f"the log is read at {lane.state.read_back.offset}, not {lane.reading}"
-        if self._part.reads_on() is not bool(self._pending):
-            return "a next page is to be read, or not"
-        return None if told == due else f"{told} warnings, not {due}"
+            pairs[f"{lane.state} is read at"] = lane.state.read_back.offset, lane.reading
+        return unequal(pairs)

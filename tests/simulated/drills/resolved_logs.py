@@ -16,6 +16,7 @@ from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import assign_offsets
 from aioidem.structs import DeliveryStatus
 
+from .comparing import unequal
 from .doubt_bench import PATIENCE, RETRY, DoubtBench
 from .doubt_rows import Lane, Stored, key_of
 
@@ -49,10 +50,14 @@ class LogBench(DoubtBench):
     def __init__(self, dice: Random) -> None:
         super().__init__(dice)
         self._ahead_ms: float | None = None
-        """By how much the clock that stamps records was ahead of the engine's, at most."""
-        self._tokens = self._warnings = 0
+        """By how many ms the clock that stamps records was ahead of the engine's, at most."""
+        self._tokens = 0
+        """How many requests were made."""
+        self._warnings = 0
+        """How many warnings are due that a leader may have forgotten: one at most."""
         self._warned = False
         self._pending: list[_Pending] = []
+        """The pages that are to be requested next."""
         self._behind = dice.random() < 0.2
         """Whether leaders do not hear that what was acknowledged is committed."""
 
@@ -70,15 +75,17 @@ class LogBench(DoubtBench):
         return max(link.throttled_until, until)
 
     def _compare(self, made: list[Step], due: list[Question]) -> str | None:
+        """Return how the requests that were made, and what is kept of them, are not those due."""
         if [(type(each), *each) for each in made] != [(type(each), *each) for each in due]:
-            return f"{made}, not {due}"
+            return f"{made} are asked, not {due}"
         for step in due:
             request = self._parts.connections.links[step.link_id].outstanding[step.token]
             asks = type(step) is AskProducers
             kind = RequestKind.DESCRIBE_PRODUCERS if asks else RequestKind.READ_BACK
             lane = next(lane for lane in self._lanes if lane.index == step.partition)
-            if (request.kind, request.subject, request.sent_at) != (kind, lane.state, self._now):
-                return f"a request is kept as {request.kind} of {request.subject}"
+            kept = request.kind, request.subject, request.sent_at
+            if kept != (kind, lane.state, self._now):
+                return f"a request is kept as {kept}, not {(kind, lane.state, self._now)}"
         return None
 
     def _ended(self) -> _Ended:
@@ -167,17 +174,27 @@ class LogBench(DoubtBench):
             lane.awaited = None
             due, retry_at = self._judge(lane, link, page, answer)
         self._part.on_read_back(link, request, answer, self._now)
-        ended = self._ended()
-        if ended != due:
-            return f"{ended} by {page}, not {due}"
-        if (state.setbacks.retry_at, link.throttled_until) != (retry_at, paused):
-            return f"what follows is asked at {state.setbacks.retry_at}, not {retry_at}"
-        if metadata.wanted is not (taken and code in _PASSING):
-            return f"metadata is wanted, or not, after {code}"
+        wrong = unequal(
+            {
+                "batches that end": (self._ended(), due),
+                "the partition is asked again from": (state.setbacks.retry_at, retry_at),
+                "the connection is throttled until": (link.throttled_until, paused),
+                "metadata is wanted": (metadata.wanted, taken and code in _PASSING),
+            }
+        )
+        if wrong is not None:
+            batches = [(each.base_offset, each.identity) for each in page]
+            return f"{wrong}, after code {code}, end {end} and (offset, identity) {batches}"
         return self._wrong_stamp(lane, suspicion, due)
 
     def _wrong_stamp(self, lane: Lane, suspicion: Suspicion, ended: _Ended) -> str | None:
-        """Check that the stamps of batches count that were found, or given up."""
+        """Check that the suspicion counts the timestamps of batches that were found, or given up.
+
+        Args:
+            lane: the partition.
+            suspicion: a copy of its suspicion from before the page.
+            ended: what became of batches by the page.
+        """
         for batch, (status, _, _) in ended.items():
             if status is DeliveryStatus.ACKED:
                 suspicion.found(batch.max_timestamp_ms)
@@ -186,7 +203,7 @@ class LogBench(DoubtBench):
         both = copy.copy(lane.state.suspicion), suspicion
         for each in both:
             each.assess(0.0, 100.0, lane.state.batches.unresolved)
-        return None if both[0].due_ms == both[1].due_ms else "the stamp of a batch does not count"
+        return unequal({"suspect from (ms), after the page": (both[0].due_ms, both[1].due_ms)})
 
     def _some_of(self, lane: Lane) -> list[Stored]:
         """Return some batches of the log, from where it is read."""
@@ -242,6 +259,7 @@ class LogBench(DoubtBench):
 
 
 def _as_stored(stored: Stored) -> bytes:
+    """Return the bytes of a batch as they are in the log."""
     appended = stored.append_time_ms if stored.append_time_ms >= 0 else None
     return assign_offsets(
         stored.data,
@@ -252,7 +270,11 @@ def _as_stored(stored: Stored) -> bytes:
 
 
 def _refused_before(lane: Lane, batch: Batch, ended: _Ended) -> _Ended:
-    """Return the end of batches before another one that can only be appended after it now."""
+    """Return the end of batches before one that has ended: they were not written.
+
+    A leader that has appended a batch appends none that precedes it any more. So those end that
+    were refused, or never sent, and have no end yet.
+    """
     unresolved = lane.state.batches.unresolved
     below = unresolved[: unresolved.index(batch)]
     refused = [b for b in below if b.due and not b.in_doubt and b not in ended]

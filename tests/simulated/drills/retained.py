@@ -2,8 +2,9 @@
 
 A broker that retains fewer batches than it says is rare, and so are the answers that convict it.
 Here retries are answered in any way, and whether a broker is convicted is derived from the rules
-(KIP-1269): a refusal counts if two later batches were recognised before it, all of them sent before
-on one connection, and it counts against what was recognised.
+(KIP-1269): the refusal of a retry counts if retries of two later batches were recognised before it,
+and if all earlier attempts at these batches were made on one connection. The distance of a batch is
+how many batches, with itself, there are up to the newest one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Final, NamedTuple
 from aioidem._engine.batch import Attempt, Batch
 from aioidem._engine.retention import BrokerMemory, Disproof, RetentionEvidence, earlier_link
 
-from .remembered import made_batch
+from .comparing import unequal
+from .made_batches import made_batch
 
 __all__ = ["drill_retained"]
 
@@ -23,10 +25,11 @@ _STEPS: Final = 40
 _BATCHES: Final = 8
 _FIRST_DOUBT: Final = 600.0
 _LONGEST_DOUBT: Final = 86_400.0
+"""Seconds for which a conviction counts: at first, and at most."""
 
 
 def drill_retained(dice: Random) -> Iterator[str]:
-    """Yield what is concluded about brokers against the answers of theirs."""
+    """Yield what is concluded about brokers that does not follow from their answers."""
     yield from _EvidenceDrill(dice).run()
     yield from _of_memory(dice)
     yield from _of_links(dice)
@@ -36,13 +39,14 @@ def drill_retained(dice: Random) -> Iterator[str]:
 
 
 class _Answer(NamedTuple):
-    """An answer to a retry, which all attempts before it were made on one connection."""
+    """An answer that counts, to a retry of a batch."""
 
     link: int
+    """The connection on which all attempts before the retry were made."""
     ordinal: int
     distance: int
     recognised: bool
-    """Or it was refused, after two later ones that were recognised."""
+    """Whether the answer was NONE; else it was OUT_OF_ORDER_SEQUENCE_NUMBER, and counts."""
 
 
 class _EvidenceDrill:
@@ -52,9 +56,10 @@ class _EvidenceDrill:
         self._dice = dice
         self._told = RetentionEvidence()
         self._batches = [made_batch(at) for at in range(_BATCHES)]
-        # The connection of all earlier attempts, and the distance, of retries without an answer.
+        # Of retries without an answer: the connection of all earlier attempts, and the distance.
         self._awaited: dict[Batch, tuple[int, int]] = {}
-        # Batches that were refused too early, and may be refused again.
+        # By ordinal of a batch whose refusal came too early to count: the connection of all
+        # earlier attempts. Its next refusal may count.
         self._early: dict[int, int] = {}
         self._answers: list[_Answer] = []
 
@@ -67,14 +72,15 @@ class _EvidenceDrill:
                 self._act()
             said = self._dice.choice((3, 5, 20))
             refused = any(not answer.recognised for answer in self._answers)
-            if self._told.none is not (not self._awaited and not refused):
-                yield f"retained: nothing is known, or not, of {self._answers}"
+            none = not self._awaited and not refused
+            if self._told.none is not none:
+                yield f"retained: nothing is awaited or refused: {self._told.none}, not {none}"
                 return
             if not self._awaited or self._dice.random() < 0.05:
                 due = self._verdict(said)
                 told = self._told.verdict(said)
                 if told != due:
-                    yield f"retained: {told}, not {due}, of {self._answers}"
+                    yield f"retained: verdict {told}, not {due}"
                     return
 
     def _probe(self) -> None:
@@ -152,6 +158,11 @@ class _EvidenceDrill:
             self._early[batch.ordinal] = link
 
     def _verdict(self, said: int) -> Disproof | None:
+        """Return what convicts a broker that has said how many batches it retains.
+
+        It has recognised a batch at some distance on a connection, and refused one that is farther
+        away on it, but within what it has said.
+        """
         refused = [each for each in self._answers if not each.recognised]
         if self._awaited or not refused:
             return None
@@ -168,10 +179,10 @@ class _EvidenceDrill:
 
 
 def _of_memory(dice: Random) -> Iterator[str]:
-    """Yield what is believed of a broker that was convicted, or not, against the rules."""
+    """Yield what is believed of a broker, before and after convictions, against the rules."""
     memory, now = BrokerMemory(lambda: 0.5), dice.choice((0.0, 1e6))
     limit: int | None = None
-    told: int | None = None
+    reported: int | None = None  # the limit that was news last
     until, wait = now, _FIRST_DOUBT
     for _ in range(15):
         now += dice.choice((0.0, 1.0, 599.0, 600.0, 40_000.0, 90_000.0))
@@ -179,20 +190,29 @@ def _of_memory(dice: Random) -> Iterator[str]:
             proved = dice.choice((3, 5, 7))
             news = memory.disprove(Disproof(20, proved, proved + 1), now)
             limit = max(5, proved)
-            if news is not (limit != told):
-                yield f"retained: a limit of {limit} after {told} is news, or not"
-            told, until, wait = limit, now + wait, min(2 * wait, _LONGEST_DOUBT)
+            if news is not (limit != reported):
+                yield f"retained: a limit of {limit} after {reported} is news: {news}"
+            reported, until, wait = limit, now + wait, min(2 * wait, _LONGEST_DOUBT)
         said = dice.choice((None, 2, 5, 6, 50))
         if now >= until:
             limit = None
         due = said if said is None or limit is None else min(said, limit)
-        if memory.believed(said, now) != due or memory.limit != limit:
-            yield f"retained: {memory.believed(said, now)}, not {due}, is believed of {said}"
+        pairs: dict[str, tuple[object, object]] = {
+            f"believed of {said} at {now}": (memory.believed(said, now), due),
+            "limit": (memory.limit, limit),
+        }
+        wrong = unequal(pairs)
+        if wrong is not None:
+            yield f"retained: {wrong}"
             return
 
 
 def _of_links(dice: Random) -> Iterator[str]:
-    """Yield which connection is taken for that of all attempts at a batch."""
+    """Yield which connection is wrongly taken for that of all attempts at a batch.
+
+    It is one if the first attempt and the last one were made on it, to the leader and in the leader
+    epoch of now.
+    """
     ways = [dice.choice(((1, 0, 3), (1, 0, 3), (2, 0, 3), (1, 1, 3), (1, 0, 4))) for _ in range(3)]
     del ways[dice.randrange(4) :]
     batch = made_batch(0)
@@ -205,4 +225,5 @@ def _of_links(dice: Random) -> Iterator[str]:
     if dice.random() < 0.1:
         batch.attempt = due = None
     if earlier_link(batch, (0, 3)) != due:
-        yield f"retained: {earlier_link(batch, (0, 3))} is the connection of {ways}"
+        told = earlier_link(batch, (0, 3))
+        yield f"retained: the connection of {ways} (link, leader, epoch) is {told}, not {due}"

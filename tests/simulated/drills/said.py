@@ -40,13 +40,14 @@ from aioidem._protocol.produce import PartitionAnswer
 from aioidem.incident import Acknowledged, Incident
 from aioidem.structs import DeliveryStatus, TopicPartition
 
-from .remembered import made_batch
+from .made_batches import made_batch
 
 __all__ = ["drill_said"]
 
 _WHERE: Final = "t-3"
 _BROKER: Final = "broker 5 (h5:9092)"
 _ELSE: Final = "The log of that broker may say more"
+"""What is advised after any other code."""
 _ABOUT_PRODUCE: Final[Mapping[str, set[int]]] = {
     "WRITE on the topic": {Code.topic_authorization_failed},
     "IDEMPOTENT_WRITE on the cluster": {Code.cluster_authorization_failed},
@@ -79,7 +80,9 @@ _ABOUT_COORDINATORS: Final[Mapping[str, set[int]]] = {
 }
 """The same, if a coordinator refuses a request."""
 _NAMES_RECORDS: Final = (Code.invalid_timestamp, Code.invalid_record)
+"""The codes after which single records are at fault."""
 _MOST_NAMED: Final = 10
+"""How many records an error names at most."""
 _CODES: Final[list[int]] = [*Code, 999]
 
 
@@ -93,21 +96,21 @@ def drill_said(dice: Random) -> Iterator[str]:
 
 
 def _lacks(error: errors.KafkaError, code: int, *words: str) -> Iterator[str]:
-    """Yield if an error is not of a code's class, or does not say something."""
+    """Yield which of some words an error lacks, and whether it is not of a code's class."""
     known = isinstance(error, errors.BrokerResponseError) and error.errno == code
     if not known or type(error) is not errors.error_for_code(code):
-        yield f"{error!r} for the code {code}"
+        yield f"{error!r} for the code {code}, not a {errors.error_for_code(code).__name__}"
     for word in words:
         if word not in str(error):
-            yield f"{str(error)!r} without {word!r}"
+            yield f"the error {str(error)!r} lacks {word!r}"
 
 
 def _advice(error: errors.KafkaError, code: int, about: Mapping[str, set[int]]) -> Iterator[str]:
-    """Yield if an error does not advise what its code asks for, or something else."""
+    """Yield what an error advises, if that is not just what its code asks for."""
     due = [advice for advice, codes in about.items() if code in codes] or [_ELSE]
     told = [advice for advice in (*about, _ELSE) if advice in str(error)]
     if told != due:
-        yield f"{told} is advised about {code!r}, not {due}"
+        yield f"{told} is advised about the code {code!r}, not {due}"
 
 
 # -- batches that are refused ----------------------------------------------------------------------
@@ -169,7 +172,7 @@ def _coordinators(dice: Random) -> Iterator[str]:
     kind = dice.choice(list(CoordinatorKey))
     about = Coordinator(kind, "orders").in_words
     if about != ("group 'orders'" if kind is CoordinatorKey.GROUP else "transactional id 'orders'"):
-        yield f"{kind!r} is called {about}"
+        yield f"the coordinator's key, a {kind!r} 'orders', is called {about}"
     for code in dice.sample(_CODES, 15):
         node = dice.choice((None, 0, 5))
         error = coordinator_error(code, f"EndTxn of {about}.", node)
@@ -189,25 +192,34 @@ def _endings(dice: Random) -> Iterator[str]:
     reason = errors.broker_error(Code.request_timed_out, *arguments)
     reason.__cause__ = cause = dice.choice((None, OSError("why")))
     status = dice.choice((DeliveryStatus.NOT_WRITTEN, DeliveryStatus.UNKNOWN))
-    incident = dice.choice((None, _ONE))
+    incident = dice.choice((None, _USUAL))
     own = outcome_error(reason, _WHERE, status, incident)
     if (own.status, own.incident, own.__cause__) != (status, incident, cause):
-        yield f"an outcome's error is {own.status}, {own.incident} from {own.__cause__!r}"
+        facts = own.status, own.incident, own.__cause__
+        yield f"an outcome's error has {facts}, not {(status, incident, cause)}"
     if type(own) is not type(reason) or (reason.args, reason.status) != (arguments, None):
-        yield "an outcome's error is of another class, or its reason is another one now"
+        yield f"an outcome's error is {own!r}; its reason is now {reason!r} with {reason.status}"
     if arguments[:1] == (5,):
         if own.args != arguments:
-            yield f"an error with {arguments} has {own.args} as an outcome"
+            yield f"as an outcome, an error has the arguments {own.args}, not {arguments}"
         return
     said = str(own.args[0])
-    if own.args[1:] != arguments[1:] or said.count(_WHERE) != 1 or not said.startswith(_WHERE):
-        yield f"{own.args} does not name the partition once"
+    if said.count(_WHERE) != 1 or not said.startswith(_WHERE):
+        yield f"the error {said!r} does not begin with {_WHERE}, or names it twice"
+    if own.args[1:] != arguments[1:]:
+        yield f"the other arguments of an outcome's error are {own.args[1:]}, not {arguments[1:]}"
     if arguments and text and "the broker is down" not in said:
-        yield f"{said!r} without its reason"
-    doubts = "The records may be written" in said, "resolve" in said, "Without idempotence" in said
+        yield f"the error {said!r} lacks its reason, {text!r}"
     unknown = status is DeliveryStatus.UNKNOWN
-    if doubts != (unknown, unknown and incident is not None, unknown and incident is None):
-        yield f"{said!r} for {status} with {incident}"
+    advice = {
+        "The records may be written": unknown,
+        "resolve": unknown and incident is not None,
+        "Without idempotence": unknown and incident is None,
+    }
+    due = [words for words, is_due in advice.items() if is_due]
+    told = [words for words in advice if words in said]
+    if told != due:
+        yield f"of {list(advice)}, {said!r} has {told}, not {due}, for {status} with {incident}"
 
 
 # -- windows ---------------------------------------------------------------------------------------
@@ -219,7 +231,7 @@ def _config(**options: Any) -> ProducerConfig:
 
 
 def _windows(dice: Random) -> Iterator[str]:
-    """Yield whether the reason for a window is not the first one that applies."""
+    """Yield which reason for a window is told, if it is not the one that applies."""
     in_flight = dice.choice((1, 4, 5, 6, 12, 13, 100))
     others: list[dict[str, Any]] = [{"enable_idempotence": False}, {"broker_dedup": "range"}]
     options = dice.choice([{}, {}, {}, *others])
@@ -248,7 +260,8 @@ def _windows(dice: Random) -> Iterator[str]:
     elif not connected:
         due = ["leader is not connected"]
     else:
-        due = [f"({in_flight}); "] if in_flight < (limit or 5) else []
+        due = [f"max_in_flight_requests_per_connection ({in_flight}); "]
+        due *= in_flight < (limit or 5)
         if offered < 14 or not answers:
             due.append(link.discovery.reason)
         elif limit is None:
@@ -257,9 +270,10 @@ def _windows(dice: Random) -> Iterator[str]:
             due.append("broker 5 says that it retains more batches than 12,")
         else:
             due.append(f"broker 5 retains {limit} batches")
-    limited = "max_in_flight_requests_per_connection" in told
-    if not all(word in told for word in due) or limited is not (due[0][0] == "("):
-        yield f"the reason is {told!r}, not {due}"
+    by_option = "max_in_flight_requests_per_connection"
+    right = all(word in told for word in due) and (by_option in told) is (by_option in due[0])
+    if not right:
+        yield f"the reason is {told!r}, not one with {due}"
 
 
 # -- incidents -------------------------------------------------------------------------------------
@@ -268,8 +282,8 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """Of a batch: base offset, length, leader epoch, magic 2, CRC, attributes, and seven others."""
 
 
-_AFTER: Final = Acknowledged(offset=40, producer_id=6, producer_epoch=2, last_sequence=3)
-_ONE: Final = Incident(
+_AFTER_SOME: Final = Acknowledged(offset=40, producer_id=6, producer_epoch=2, last_sequence=3)
+_USUAL: Final = Incident(
     topic="t",
     partition=3,
     producer_id=7,
@@ -281,7 +295,7 @@ _ONE: Final = Incident(
 
 
 def _incidents(dice: Random) -> Iterator[str]:
-    """Yield what an incident does not say of its batch, or says of another one."""
+    """Yield an incident that does not say of its batch what it should."""
     crc, codec, identity = dice.randrange(2**32), dice.randrange(5), ProducerIdentity(7, 1)
     batch = made_batch(0, 2, stamp_ms=77, base=2**31 - 1 + dice.choice((0, 1, 5)))
     batch.data = _HEADER.pack(0, 49, -1, 2, crc, codec, 1, 0, 77, 7, 1, 0, 2)
@@ -294,11 +308,11 @@ def _incidents(dice: Random) -> Iterator[str]:
         batch.send(Attempt(1, 5, 0, 0.0, knows_us=True, after=after))
     topic_id = dice.choice((None, UUID(int=9)))
     told = incident_of(batch, TopicPartition("t", 3), topic_id)
-    behind = _AFTER if sent and after is not None and after[1] is not None else None
-    due = replace(_ONE, base_sequence=batch.base % 2**31, topic_id=topic_id, after=behind)
+    behind = _AFTER_SOME if sent and after is not None and after[1] is not None else None
+    due = replace(_USUAL, base_sequence=batch.base % 2**31, topic_id=topic_id, after=behind)
     due = replace(due, crc=crc, codec=codec, renumbered=batch.renamed)
     if told != (None if batch.identity is None else due):
-        yield f"{told} of {batch}, not {due}"
+        yield f"the incident of {batch} is {told}, not {due}"
     if SendProduce(1, 2, 13, -1, 1000, None, []).records != 0:
         yield "a Produce request without a batch has records"
     if ReadBack(1, 2, "t", None, 3, 40).leader_epoch != -1:

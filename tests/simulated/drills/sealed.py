@@ -36,19 +36,20 @@ class _SealerDrill(SealerBench):
     def __init__(self, dice: Random) -> None:
         super().__init__(dice)
         usual = [self._append, self._append, self._seal, self._seal, self._seal, self._compressed]
-        self.actions = [
-            *(usual * 2),
-            *(self._prepare, self._split, self._end, self._learn, self._learn, self._mark),
-            *(self._learn, self._empty),
-        ]
+        rare = [self._prepare, self._split, self._end, self._learn, self._learn, self._mark]
+        self.actions = [*(usual * 2), *rare, self._learn, self._empty]
 
     # -- new batches
 
     def _most_records(self) -> int:
-        """Return the most records of a batch: an old broker knows so many sequences only."""
+        """Return the most records of a batch: a KIP-758 broker knows so many sequences only."""
         return max(1, self._cap - sum(batch.count for batch in self._open))
 
     def _seal(self) -> str | None:
+        """Seal the next batch for a request with some room left, and judge it.
+
+        If it is to be compressed elsewhere, a draft begins; once that is compressed, it is sealed.
+        """
         if not self._rows:
             return None
         dice = self._dice
@@ -56,40 +57,53 @@ class _SealerDrill(SealerBench):
         size = self._encoded(self._rows[: dice.randrange(1, 9)]).batch_size
         room = dice.choice((ENDLESS, ENDLESS, size - 1, size, 300))
         most = self._limits.most(self._now)
-        pairs = (self._sealer.most(self._topic, self._link, self._now), most)
-        if pairs[0] != pairs[1]:
-            return f"the leader accepts {pairs[0]} bytes, not {pairs[1]}"
-        blocked = self._blocked
-        limit = self._limits.limit(most, nbytes(self._rows), blocked=blocked)
-        told = self._sealer.limit(self._state, self._link, most)
-        if told != limit:
-            return f"a batch may have {told} bytes, not {limit}"
+        limit = self._limits.limit(most, nbytes(self._rows), blocked=self._blocked)
+        told_most = self._sealer.most(self._topic, self._link, self._now)
+        told_limit = self._sealer.limit(self._state, self._link, most)
+        wrong = unequal(
+            {
+                "bytes that the leader accepts": (told_most, most),
+                "bytes that a batch may have": (told_limit, limit),
+            }
+        )
+        if wrong is not None:
+            return wrong
         batch = self._sealer.seal(
             self._state, self._topic, self._link, self._now, room, alone=alone
         )
         if self._drafted:
             return self._sealed_draft(batch, most, room, alone=alone)
         if self._is_slow(limit):
-            return self._began(limit) if batch is None else "a large batch is no draft"
+            return self._began(limit) if batch is None else f"{batch} is sealed without a draft"
         return self._sealed(batch, limit, most, room, alone=alone)
 
     def _sealed(
         self, batch: Batch | None, limit: int, most: int, room: int, *, alone: bool
     ) -> str | None:
-        """Return what is wrong with a batch, or with the lack of one."""
+        """Return what is wrong with a batch that was sealed at once, or with the lack of one.
+
+        Args:
+            batch: the batch.
+            limit: the most bytes that it may have.
+            most: the most bytes that the leader accepts.
+            room: the bytes that are left in the request.
+            alone: whether it is the first of its request, and may exceed that room.
+        """
         plain = min(limit, room)
         if self._compresses:
             plain = int(plain / self._share.ratio)
         counts = fills(self._rows, plain, self._most_records(), limit)
         tries = [self._tries(count, most, min(most, room)) for count in counts]
         made = [each for each in tries if batch is not None and each[-1].count == batch.count]
+        # The estimate of the compression is learned from each body that was made.
         bodies = (made or tries)[0]
         for body in bodies:
             self._share.observe(body)
         first, last = bodies[0], bodies[-1]
         fits = last.batch_size <= room or alone
         if fits is not (batch is not None):
-            return f"{batch} of {last.count} records, {last.batch_size} bytes, {room} left"
+            size = f"{last.count} records, {last.batch_size} bytes; room {room}, alone: {alone}"
+            return f"{batch} is sealed, not {'one of' if fits else 'None, for'} {size}"
         if first.count == len(self._rows):
             self._blocked = False
             self._flushing = self._flushing and (len(bodies) > 1 or not fits)
@@ -119,9 +133,12 @@ class _SealerDrill(SealerBench):
             "count": (batch.count, len(rows)),
             "ordinal": (batch.ordinal, self._ordinal),
             "identity": (batch.identity, self._identity),
-            "base": (batch.base, base),
+            "base sequence": (batch.base, base),
             "deadline": (batch.deadline, rows[0].deadline),
-            "latest": (batch.max_timestamp_ms, max(row.record.timestamp_ms for row in rows)),
+            "largest timestamp": (
+                batch.max_timestamp_ms,
+                max(row.record.timestamp_ms for row in rows),
+            ),
             "data": (batch.data, stamped(body, self._identity, base, self._config)),
             "compression": (batch.compression, body.compression if self._compresses else 1.0),
         }
@@ -156,6 +173,7 @@ class _SealerDrill(SealerBench):
         return self._compresses and max(plain, self._rows[0].size) > self._drafts.quick
 
     def _prepare(self) -> str | None:
+        """Let the compression of the next batch begin before the batch is due."""
         if not self._rows or self._drafted or not self._compresses:
             return None
         most = self._limits.most(self._now)
@@ -174,14 +192,21 @@ class _SealerDrill(SealerBench):
         """Return what is wrong with a new draft, of one of these numbers of records."""
         steps = self._drafts.take_steps()
         if len(steps) != 1:
-            return f"{len(steps)} compressions begin"
+            return f"{len(steps)} compressions begin, not 1, of a number of records in {counts}"
         (step,) = steps
         self._under_way.append(step)
         self._drafted, self._token, self._body = len(step.records), step.token, None
+        if self._drafted not in counts:
+            return f"a draft of {self._drafted} records begins, not of a number in {counts}"
         pairs: dict[str, tuple[object, object]] = {
-            "count": (self._drafted in counts, True),
-            "draft": (ordinals(step.records), [row.ordinal for row in self._rows[: self._drafted]]),
-            "codec": ((step.codec, step.level), (self._codec, self._config.compression_level)),
+            "records of the draft": (
+                ordinals(step.records),
+                [row.ordinal for row in self._rows[: self._drafted]],
+            ),
+            "codec and level": (
+                (step.codec, step.level),
+                (self._codec, self._config.compression_level),
+            ),
         }
         return unequal(pairs)
 
@@ -192,11 +217,14 @@ class _SealerDrill(SealerBench):
         step = self._under_way.pop(self._dice.randrange(len(self._under_way)))
         ended = self._drafts.end(step.token)
         awaited = self._drafted > 0 and step.token == self._token
-        if ended is None or not awaited:
-            return "a draft is lost" if awaited else None if ended is None else "a draft comes back"
+        if (ended is not None) is not awaited:
+            known = "unknown" if awaited else "known"
+            return f"the draft of step {step.token} is {known}; awaited is step {self._token}"
+        if ended is None:
+            return None
         state, owner, draft = ended
         if state is not self._state or owner is not state.queue or owner.draft is not draft:
-            return "a draft belongs to another owner"
+            return f"the draft of step {step.token} belongs to {state}, {owner}, or is another one"
         draft.body = self._encode(step.records, step.codec, step.level)
         self._body = self._encoded(self._rows[: self._drafted])
         self._learn_share(self._body)
@@ -205,19 +233,26 @@ class _SealerDrill(SealerBench):
     def _sealed_draft(
         self, batch: Batch | None, most: int, room: int, *, alone: bool
     ) -> str | None:
-        """Return what is wrong with the batch of a draft, or with the lack of one."""
+        """Return what is wrong with the batch of a draft, or with the lack of one.
+
+        A draft that has become too large begins anew with fewer records.
+        """
         body, records = self._body, self._most_records()
         if body is None or self._shrinks(body, most, records):
             if batch is not None:
-                return "a draft is sent too early, or too large"
+                size = None if body is None else (body.count, body.batch_size)
+                return (
+                    f"{batch} is sealed of a draft with {size}, not one of {records}, {most} bytes"
+                )
             if body is None:
                 return None
             keep = max(1, min(body.count * most // body.batch_size, body.count - 1, records))
             return self._begun(range(keep, keep + 1))
         if body.batch_size > room and not alone:
-            return None if batch is None else "a draft does not fit and is sent"
+            sealed = f"{batch}, {body.batch_size} bytes, is sealed for {room} bytes"
+            return None if batch is None else sealed
         if batch is None:
-            return "a draft is not sent"
+            return f"no batch is sealed of a draft with {body.batch_size} bytes for {room} bytes"
         self._drafted = 0
         if body.count == len(self._rows):
             self._blocked = self._flushing = False

@@ -1,7 +1,7 @@
-"""A sealer with one partition, its leader, and its records as rows.
+"""The bench of the sealer: one partition, its leader, and its records as rows.
 
-The compression is made up: it leaves a share of the bytes that changes as the dice say. So the
-sealer's estimate of that share is wrong again and again, as with real records of changing kinds.
+The compression is made up: the share of the bytes that it leaves is drawn again and again. So the
+sealer's estimate of that share is often wrong, as with real records of changing kinds.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ __all__ = ["ENDLESS", "SealerBench", "link_to_leader"]
 
 _IDENTITY: Final = ProducerIdentity(77, 3)
 ENDLESS: Final = 1 << 30
+"""More bytes, or records, than there ever are."""
 
 
 @cache
 def _config(
-    batch_size: int, most: int, codec: CompressionType, transactional_id: str | None, *, grows: bool
+    batch_size: int, most: int, codec: CompressionType, transactional_id: str | None, *, late: bool
 ) -> ProducerConfig:
     return ProducerConfig.build(
         "b:1",
@@ -44,7 +45,7 @@ def _config(
         max_request_size=most,
         compression_type=codec,
         transactional_id=transactional_id,
-        late_sealing=grows,
+        late_sealing=late,
         request_timeout=20.0,
     )
 
@@ -64,7 +65,7 @@ class SealerBench:
             dice.choice((2000, 100_000)),
             dice.choice(("none", "gzip", "gzip")),
             dice.choice((None, None, "x")),
-            grows=dice.random() < 0.8,
+            late=dice.random() < 0.8,
         )
         self._codec = Codec.from_name(self._config.compression_type)
         self._compresses = self._codec is not Codec.NONE
@@ -81,11 +82,12 @@ class SealerBench:
             "t", 0, None, idempotent=True, retry=Backoff(0.1, 1.0, dice.random), pause=30.0
         )
         self._identity = dice.choice((None, _IDENTITY, _IDENTITY))
-        self._next = 0
+        self._next = 0  # the next sequence
         if self._identity is not None:
             self._state.ledger.adopt(self._identity)
             self._next = dice.choice((0, (1 << 31) - 7))
             self._state.ledger.take(self._next)
+        # How many sequences batches without an outcome may span (KIP-758).
         self._cap = dice.choice((ENDLESS, ENDLESS, 12)) if self._identity else ENDLESS
         if self._cap < ENDLESS:
             self._state.window.limit_records(self._cap)
@@ -94,14 +96,14 @@ class SealerBench:
             self._limits.learn(dice, 5.0)
         self._share = Share()
         self._see_good_compression()
-        self._leaves = dice.choice((0.5, 0.9))
+        self._leaves = dice.choice((0.5, 0.9))  # the share that compression leaves
         self._now = 5.0
         self._rows: list[Row] = []
         self._blocked = self._flushing = False
         self._ordinal = 0
         self._open: list[Batch] = []  # the batches without an outcome
         self._under_way: list[Compress] = []
-        # How many of the first records are being compressed, in which step, and the result.
+        # How many of the first records have a draft, which step compresses it, and the result.
         self._drafted = self._token = 0
         self._body: BatchBody | None = None
 
@@ -117,6 +119,7 @@ class SealerBench:
         return body
 
     def _encoded(self, rows: Sequence[Row]) -> BatchBody:
+        """Return the body of a batch with the records of some rows."""
         return self._encode([row.record for row in rows], self._codec, None)
 
     def difference(self) -> str | None:
@@ -130,7 +133,10 @@ class SealerBench:
             "has a draft": (queue.draft is not None, self._drafted > 0),
             "next sequence": (self._state.ledger.next, self._next),
             "next batch": (self._state.batches.next_ordinal, self._ordinal),
-            "full": (self._drafts.full, len(self._under_way) >= self._drafts.at_once),
+            "all compressions are under way": (
+                self._drafts.full,
+                len(self._under_way) >= self._drafts.at_once,
+            ),
         }
         return unequal(pairs)
 
@@ -143,6 +149,7 @@ class SealerBench:
         return None
 
     def _mark(self) -> str | None:
+        """Flush the queue, and hold it back perhaps."""
         if self._rows and self._dice.random() < 0.3:
             self._state.queue.hold_back()
             self._blocked = True
@@ -165,7 +172,7 @@ class SealerBench:
         return None
 
     def _see_good_compression(self) -> None:
-        """Learn from some batches that nearly nothing is left of them."""
+        """Learn from some batches that compression leaves nearly nothing."""
         for _ in range(self._dice.choice((0, 60, 160, 160))):
             self._learn_share(BatchBody(b"", self._codec, 9, 0, 0, 20_000))
 
@@ -175,6 +182,7 @@ class SealerBench:
         self._share.observe(body)
 
     def _empty(self) -> str | None:
+        """Take all records out of the queue, perhaps."""
         if self._dice.random() < 0.5:
             self._state.queue.empty()
             self._rows = []

@@ -15,12 +15,13 @@ from aioidem._records import BATCH_OVERHEAD, BatchBody
 __all__ = ["Limits", "Share", "division"]
 
 _HOUR: Final = 3600.0
+"""Seconds for which a refusal counts."""
 _WINDOW: Final = 5
-"""The batches that may be in flight: so many are remembered by every broker."""
+"""The number of batches that every broker retains: if more wait, batches may grow."""
 _TRANSFER: Final = 0.25
 """The share of the request timeout in which all bytes in flight are to be transferred."""
 _ENLARGED: Final = 6 / 7
-"""A codec makes 7 bytes of 6 at worst."""
+"""The share of a limit that records may have before compression: at worst it makes 7 bytes of 6."""
 
 
 class Limits:
@@ -30,6 +31,8 @@ class Limits:
         self._config = config
         self._topic = topic
         self._link = link
+        # The most bytes of a batch by the topic's config, the largest batch that was acknowledged,
+        # and the bytes per second that the connection moves.
         self._told: int | None = None
         self._acknowledged = 0
         self._rate: int | None = None
@@ -83,7 +86,13 @@ class Limits:
         return known if explained else min(known, size // 2)
 
     def limit(self, most: int, waiting: int, *, blocked: bool) -> int:
-        """Return the most bytes of the next batch: it may grow if others would wait behind it."""
+        """Return the most bytes of the next batch, which may grow if others would wait behind it.
+
+        Args:
+            most: the most bytes that the leader accepts.
+            waiting: the bytes of records that wait.
+            blocked: whether the partition was held back.
+        """
         config = self._config
         usual = min(config.batch_size, most)
         grows = blocked or waiting > _WINDOW * config.batch_size
@@ -94,7 +103,7 @@ class Limits:
 
 
 class Share:
-    """The share of its bytes that compression is believed to leave of a batch (KIP-126)."""
+    """The share of a batch's bytes that compression is believed to leave (KIP-126)."""
 
     def __init__(self, now: float = 1.0) -> None:
         self.now = now
@@ -105,7 +114,7 @@ class Share:
         return self.now * 1.05
 
     def observe(self, body: BatchBody) -> None:
-        """Believe it slowly if compression is better than before, and at once if it is worse."""
+        """Learn from a batch: slowly if it was compressed better than believed, else at once."""
         left = body.batch_size / body.uncompressed_size
         if left > self.now:
             self.now = max(left, self.now + 0.05)

@@ -2,8 +2,8 @@
 
 A run brings few partitions into the states in which that is hard to say. Here batches are refused,
 lost and renumbered, leaders change, and the parts of the partition are set as they are after rare
-answers. Then what it tells must follow from its parts (`may_be_sent`), and each of its own steps
-must change those parts in the way that its docstring says.
+answers (`partition_events`). Then what it tells must follow from its parts (`may_be_sent`), and
+each of its own steps must change those parts (`partition_facts`) as its docstring says.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from aioidem._engine.partition import PartitionState
 from aioidem._engine.recovery import Rung
 from aioidem._engine.route import Route
 
-from .comparing import raises_internal
+from .comparing import raises_internal, unequal
+from .made_batches import made_batch
 from .may_be_sent import may_be_new, may_be_resent, room_for_records
 from .partition_events import OLD, YOUNG, PartitionEvents
 from .partition_facts import PartitionFacts, facts_of
-from .remembered import made_batch
 
 __all__ = ["drill_sending"]
 
 _STEPS: Final = 90
-_HALF: Final = 50_000
-"""Milliseconds after which a leader may have forgotten a record: half of the expiration."""
 _EXPIRATION: Final = 100.0
+"""Seconds for which a leader remembers a producer."""
+_HALF_MS: Final = 50_000
+"""Half of that, in milliseconds: a leader is suspected if its last record is older."""
 _FRESH: Final = 1.0
 """For so many seconds a success shows that a suspected leader knows the producer."""
-_SIZE: Final = 40
+_BATCH_SIZE: Final = 40
+"""Bytes."""
 
 
 def drill_sending(dice: Random) -> Iterator[str]:
-    """Yield what a partition sends, or tells, against the rules."""
+    """Yield what a partition sends, or tells, that is against the rules."""
     for wrong in _SendingDrill(dice).run():
         yield f"sending: {wrong}"
         return
 
 
 class _SendingDrill:
-    """A partition, and what was done to it as far as it counts."""
+    """A partition, and what has happened to it, as far as it counts now."""
 
     def __init__(self, dice: Random) -> None:
         self._dice = dice
@@ -64,7 +66,7 @@ class _SendingDrill:
             transactional=self._transactional,
         )
         self._events = PartitionEvents(dice, self._state)
-        self._links = self._number = 0
+        self._links = self._transactions = 0  # how many there were so far
         # The routes of the attempts at each batch under its present identity.
         self._routes: dict[Batch, list[Route]] = {}
 
@@ -72,7 +74,7 @@ class _SendingDrill:
         """Send batches and let things happen, and yield what is wrong."""
         now = 100.0
         if not raises_internal(lambda: self._state.send(made_batch(0), now)):
-            yield "a batch is sent without a route"
+            yield "a batch is sent without a route, and no InternalError is raised"
         for wrong in (self._follow(), self._adopt()):
             if wrong is not None:
                 yield wrong
@@ -104,11 +106,10 @@ class _SendingDrill:
         return None
 
     def _changed(self, due: PartitionFacts, what: str) -> str | None:
-        """Return how the facts differ from what is due; None if they do not."""
-        for name, told, should in zip(due._fields, facts_of(self._state), due, strict=True):
-            if told != should:
-                return f"{what}: {name} is {told}, not {should}"
-        return None
+        """Return how the facts differ from what is due after something; None if they do not."""
+        pairs = zip(facts_of(self._state), due, strict=True)
+        wrong = unequal(dict(zip(due._fields, pairs, strict=True)))
+        return None if wrong is None else f"{what}: {wrong}"
 
     # -- its own steps
 
@@ -133,27 +134,23 @@ class _SendingDrill:
             due = due._replace(opened_for=None)
         probes = before.rung is Rung.PROBING
         shown = due.opened_for == (before.identity, route) or (probes and not before.questioned)
-        attempt = batch.attempt
-        told = attempt and [getattr(attempt, name) for name in sorted(attempt.__slots__)]
-        knows = self._idempotent and not before.suspect and shown
-        if told != self._attempt(route, now, earlier, knows=knows):
-            return f"{batch} was sent with {told}, not known: {knows}, earlier: {earlier}"
-        if probes and state.recovery.pauses:
-            return "a pass does not begin with its probe"
-        if earlier is not None and state.leadership.evidence.none:
-            return f"{batch} was sent again, and its answer will show nothing"
-        return self._changed(due, f"{batch} was sent")
-
-    def _attempt(self, route: Route, now: float, earlier: int | None, *, knows: bool) -> object:
-        told: dict[str, object] = {
+        expected: dict[str, object] = {
             **route._asdict(),
             "sent_at": now,
-            "knows_us": knows,
+            "knows_us": self._idempotent and not before.suspect and shown,
             "earlier_link": earlier,
-            "after": self._state.log.end,
-            "sent_ms": self._state.suspicion.now_ms,
+            "after": state.log.end,
+            "sent_ms": state.suspicion.now_ms,
         }
-        return [told[name] for name in sorted(told)]
+        attempt = batch.attempt
+        told = attempt and {name: getattr(attempt, name) for name in attempt.__slots__}
+        if told != expected:
+            return f"{batch} was sent with {told}, not {expected}"
+        if probes and state.recovery.pauses:
+            return f"{batch} was sent as a probe, and the pause between two passes goes on"
+        if earlier is not None and state.leadership.evidence.none:
+            return f"{batch} was sent again, and nothing is kept to judge its answer by"
+        return self._changed(due, f"{batch} was sent")
 
     def _follow(self) -> str | None:
         """Follow the leader, perhaps to another connection, leader or epoch."""
@@ -167,7 +164,8 @@ class _SendingDrill:
         pauses = state.recovery.pauses
         followed = state.follow(route)
         if followed is not (route == known or not before.outstanding):
-            return f"{route} is followed, or not, after {known} with {before.outstanding} owed"
+            what = f"{route} after {known}, with {before.outstanding} batches outstanding"
+            return f"{what}: followed: {followed}, not {not followed}"
         if stays:
             return self._changed(before, f"{known} stays")
         same = known is not None and known[1:] == route[1:]
@@ -198,20 +196,33 @@ class _SendingDrill:
         state.adopt(identity)
         if stuck or identity == before.identity:
             numbers = [(each.data, each.base, each.ordinal) for each in batches]
-            return self._changed(before, "no adoption") if numbers == had else "numbers change"
+            if numbers != had:
+                return f"{identity} is not adopted, and batches had {had}, and now have {numbers}"
+            return self._changed(before, f"{identity} is not adopted")
         self._events.acked, self._events.carried = None, False
         self._routes.clear()
         base = 0
         for ordinal, batch in enumerate(batches):
             epoch, count = identity.epoch, batch.count
             data = idempotent_batch(base, count, producer_id=7, epoch=epoch) if batch.data else b""
-            told = batch.ordinal, batch.base, batch.identity, batch.data
-            if told != (ordinal, base, identity, data):
-                return f"{batch} under {identity} does not begin at {base}, or has other bytes"
+            pairs: dict[str, tuple[object, object]] = {
+                "ordinal": (batch.ordinal, ordinal),
+                "base sequence": (batch.base, base),
+                "identity": (batch.identity, identity),
+                "bytes": (batch.data, data),
+            }
+            wrong = unequal(pairs)
+            if wrong is not None:
+                return f"{batch} is renumbered under {identity}: {wrong}"
             base += count
-        numbers_after = state.ledger.next, state.batches.next_ordinal, state.ledger.bump_wanted
-        if numbers_after != (base, len(batches), False):
-            return f"{numbers_after} follow {batches}"
+        pairs = {
+            "next sequence": (state.ledger.next, base),
+            "next ordinal": (state.batches.next_ordinal, len(batches)),
+            "another epoch is wanted": (state.ledger.bump_wanted, False),
+        }
+        wrong = unequal(pairs)
+        if wrong is not None:
+            return f"{identity} is adopted: {wrong}"
         due = before._replace(
             identity=identity,
             rung=Rung.CLEAR,
@@ -224,11 +235,11 @@ class _SendingDrill:
 
     def _begin_transaction(self) -> str | None:
         before = facts_of(self._state)
-        number, gated = self._number + self._dice.randrange(2), self._dice.random() < 0.5
+        number, gated = self._transactions + self._dice.randrange(2), self._dice.random() < 0.5
         self._state.begin_transaction(number, gated=gated)
-        if number == self._number:
+        if number == self._transactions:
             return self._changed(before, "the same transaction")
-        self._number = number
+        self._transactions = number
         ranged = self._state.window.sequence_cap is not None
         applies = self._idempotent and (gated or ranged)
         return self._changed(before._replace(applies=applies, opened_for=None), "a transaction")
@@ -238,19 +249,19 @@ class _SendingDrill:
         if self._dice.random() < 0.3:
             self._events.acknowledge(OLD)
         state, before = self._state, facts_of(self._state)
-        wall = self._dice.choice((OLD + _HALF, OLD + _HALF + 1, YOUNG + 1))
+        wall = self._dice.choice((OLD + _HALF_MS, OLD + _HALF_MS + 1, YOUNG + 1))
         state.assess_memory(float(wall), _EXPIRATION)
         if not self._idempotent or self._transactional:
-            return self._changed(before, "a memory that does not count")
+            return self._changed(before, "assessed, with a memory that does not count")
         batches = state.batches.unresolved
         stamps = [batch.max_timestamp_ms for batch in batches]
         stamps += [] if self._events.acked is None else [self._events.acked]
-        suspect = self._events.carried or any(wall - stamp > _HALF for stamp in stamps)
+        suspect = self._events.carried or any(wall - stamp > _HALF_MS for stamp in stamps)
         due = before._replace(suspect=suspect)
         if suspect:
             first = batches[0].first_attempt if len(batches) == 1 else None
             sent = None if first is None else first.sent_ms
-            young = sent is not None and wall - min(sent, batches[0].max_timestamp_ms) <= _HALF
+            young = sent is not None and wall - min(sent, batches[0].max_timestamp_ms) <= _HALF_MS
             newest = bool(batches) and batches[0].ordinal > state.log.ordinal
             due = due._replace(exempt=young and newest and not self._events.carried)
         return self._changed(due, f"assessed at {wall}, of {stamps}")
@@ -266,7 +277,7 @@ class _SendingDrill:
     # -- what it tells
 
     def _differences(self, now: float) -> Iterator[str]:
-        """Yield what it tells against the rules."""
+        """Yield what it tells that is against the rules."""
         state, queued = self._state, self._events.queued
         batches = state.batches.unresolved
         records = [record for batch in batches for record in batch.records] + queued
@@ -274,12 +285,12 @@ class _SendingDrill:
         calm = state.recovery.rung is Rung.CLEAR and not state.suspicion.suspect
         names = state.where, state.topic, state.partition, state.topic_id
         size = sum(record.size for record in queued)
-        grows = size > _SIZE * state.window.limit or state.queue.blocked
-        pairs = {
-            "resent": (state.next_resend(now), resent),
-            "new": (state.may_send_new(), may_be_new(state)),
-            "room": (state.sequence_room(), room_for_records(state)),
-            "may outgrow": (state.may_outgrow(_SIZE), grows),
+        grows = size > _BATCH_SIZE * state.window.limit or state.queue.blocked
+        pairs: dict[str, tuple[object, object]] = {
+            "batch to resend": (state.next_resend(now), resent),
+            "may send a new batch": (state.may_send_new(), may_be_new(state)),
+            "room for records": (state.sequence_room(), room_for_records(state)),
+            "may outgrow": (state.may_outgrow(_BATCH_SIZE), grows),
             "active": (state.active, bool(records or state.batches.outstanding)),
             "unsettled": (state.unsettled, len(records)),
             "oldest": (state.oldest, records[0].queued_at if records else math.inf),
@@ -287,18 +298,19 @@ class _SendingDrill:
             "waits": (state.waits(), bool(queued) or any(batch.due for batch in batches)),
             "untroubled": (state.untroubled(), calm and state.ledger.disowned is None),
         }
-        for name, (told, due) in pairs.items():
-            if told != due:
-                yield f"{name}: {told}, not {due}, of {batches} at {now}"
+        wrong = unequal(pairs)
+        if wrong is not None:
+            yield f"{wrong}, with {batches} at {now}"
         if batches and self._dice.random() < 0.3:
             yield from self._of_many_sequences()
 
     def _of_many_sequences(self) -> Iterator[str]:
-        """Yield whether a batch may be sent while very many records have no outcome."""
+        """Yield if a new batch may be sent, or not, while very many sequences have no outcome."""
         state, ledger = self._state, self._state.ledger
         taken, base = ledger.next, state.batches.unresolved[0].base
         for many in (2**29 - 1, 2**29, state.window.sequence_cap or 0):
             ledger.next = base + many
-            if state.may_send_new() is not may_be_new(state):
-                yield f"new: {state.may_send_new()} after {many} records"
+            may = state.may_send_new()
+            if may is not may_be_new(state):
+                yield f"may send a new batch: {may}, not {not may}, after {many} sequences"
         ledger.next = taken

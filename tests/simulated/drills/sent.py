@@ -1,8 +1,9 @@
 """The drill of the Sender: turns of its loop, and what connections bring between them.
 
-What it writes, tells the engine and delivers is compared with what follows from the steps that the
-engine gave, and from what happened on the connections. Here each of its methods is called by
-itself, with a clock that only moves while the user's callbacks run; `sent_loop` runs its tasks.
+What it writes, tells the engine and delivers is noted in the rows of one list, and compared with
+the rows that follow from the steps that the engine gave, and from what happened on the connections.
+Here each of its methods is called by itself, with a clock that only moves while the user's
+callbacks run; `sent_loop` runs its tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _STEPS: Final = 40
 
 
 def drill_sent(dice: Random) -> Iterator[str]:
-    """Yield what the Sender does that does not follow from the engine's steps, or leaves out."""
+    """Yield what the Sender does although it does not follow, or does not do although it does."""
     drill = _Drill(dice)
     with drill.bench.listening():
         wrong = next(drill.run(), None)
@@ -45,7 +46,8 @@ class _Drill(Delivering):
         """Let things happen, and yield what is wrong."""
         threads = CompressionThreads().count
         if not self._started or self.bench.drafts_at_once != 2 * threads:
-            yield f"{self.bench.drafts_at_once} batches are compressed by {threads} threads"
+            drafts = f"{self.bench.drafts_at_once} batches at once, not {2 * threads}"
+            yield f"compression of {drafts}; the clock and the wish for a report: {self._started}"
         ops: list[Callable[[], None]] = [
             *[self._turn] * 10,
             *[self._answer] * 10,
@@ -63,7 +65,7 @@ class _Drill(Delivering):
             op()
             yield from self._compare(op.__name__)
 
-    def _wire(self) -> Wire | None:
+    def _some_wire(self) -> Wire | None:
         wires = list(self.bench.wires.values())
         return self._dice.choice(wires) if wires else None
 
@@ -100,11 +102,12 @@ class _Drill(Delivering):
             self._due += bench.foresee_progress(wire, now)
         if now >= bench.watch.due_at:
             self._due.append(("watch.look", now))
-            self._due += [] if bench.flight is None else [("engine.attend",)]
+            self._due += [] if bench.recorder is None else [("engine.attend",)]
         self._deliver()
         self._due.append(("turn", now, self._now))
 
     def _step(self) -> Any:
+        """Return a step of any kind, on some connection, which may not be there."""
         dice = self._dice
         link_id = dice.choice((*self.bench.wires, *self.bench.wires, self._links + 5))
         self._tokens += 1
@@ -124,7 +127,12 @@ class _Drill(Delivering):
                 return a_produce(dice, link_id, self._tokens, old=old, acks=acks)
 
     def _foresee(self, step: Any, direct: dict[Wire, None]) -> None:
-        """Note what follows from a step; `direct` gets connections with acks=0 that took it."""
+        """Note what follows from a step.
+
+        Args:
+            step: the step.
+            direct: gets the connections that took a request without an answer (acks=0) whole.
+        """
         bench, begun = self.bench, self._tasks is not None
         if isinstance(step, steps.OpenLink):
             self._due += [("tasks.start_soon", self._sender._serve, step)] if begun else []
@@ -145,6 +153,7 @@ class _Drill(Delivering):
     # -- what connections bring
 
     def _open(self) -> None:
+        """Have a connection that is open."""
         self._links += 1
         wire: Any = Wire(self.bench.log, self._links, self._dice)
         self.bench.wires[self._links] = wire
@@ -168,14 +177,14 @@ class _Drill(Delivering):
             self._refuse(wire, asked)
             return
         size = dice.choice((None, LONG_ANSWER, LONG_ANSWER + 1))
-        frame, heart = answer_to(asked.step, asked.version, asked.number, size)
+        frame, gist = answer_to(asked.step, asked.version, asked.number, size)
         if len(frame) > LONG_ANSWER and self._tasks is not None:
             self._due.append(("later",))
         else:
-            self._due.append(("engine.on_answer", asked.step, heart, self._now, None))
+            self._due.append(("engine.on_answer", asked.step, gist, self._now, None))
             if dice.random() < 0.1:
-                bench.odd = errors.ProtocolError("it does not fit")
-                self._due.append(("raised", bench.odd))
+                bench.misfit = errors.ProtocolError("it does not fit")
+                self._due.append(("raised", bench.misfit))
             else:
                 self._settle()
                 self._deliver()
@@ -191,6 +200,7 @@ class _Drill(Delivering):
         self._bring(wire, asked.number, asked.number.to_bytes(4))
 
     def _bring(self, wire: Wire, number: int, frame: bytes) -> None:
+        """Give the Sender a frame, and note whether it raises, or reads the frame later."""
         log = self.bench.log
         try:
             rest: Any = self._sender._on_frame(self._sender._channels[wire.link_id], number, frame)
@@ -203,7 +213,7 @@ class _Drill(Delivering):
 
     def _move(self) -> None:
         """Let bytes move on a connection."""
-        wire, dice = self._wire(), self._dice
+        wire, dice = self._some_wire(), self._dice
         if wire is None or any(each.refused and not each.answered for each in wire.asked):
             return
         del wire.queued[: dice.choice((0, 1, 1, 2, 9))]
@@ -214,8 +224,8 @@ class _Drill(Delivering):
         self._sender._on_progress(self._sender._channels[wire.link_id], *moved)
 
     def _end_one(self) -> None:
-        """Let a connection end; what comes before the Sender knows it is refused."""
-        wire = self._wire()
+        """Let a connection end; the Sender is told of it later, and requests until then fail."""
+        wire = self._some_wire()
         if wire is None or not wire.ended:
             if wire is not None:
                 wire.ended = True
@@ -228,15 +238,17 @@ class _Drill(Delivering):
         self._sender._lost(wire.link_id, cause, channel.unwritten())
 
     def _lose_unopened(self) -> None:
+        """Let a connection fail that was never open."""
         self._links += 1
         error = errors.KafkaConnectionError("nobody listens")
         self._due += self.bench.foresee_loss(self._links, error, self._now, [])
         self._sender._lost(self._links, error, ())
 
     def _compressed(self) -> None:
+        """Let the compression of a batch end."""
         self._prepare()
         self._settle()
-        self.bench.bring()
+        self.bench.settle_now()
         result: Any = object()
         self._tokens += 1
         self._due.append(("engine.on_compressed", self._tokens, result))
@@ -245,6 +257,7 @@ class _Drill(Delivering):
         self._sender._on_compressed(steps.Compress(self._tokens, [], Codec.NONE, None), result)
 
     def _renew(self) -> None:
+        """Let the user give new credentials."""
         self._due.append(("engine.on_new_credentials",))
         self._sender.on_new_credentials()
 

@@ -1,7 +1,7 @@
-"""The bench of the Sender: a Sender, an engine that does what it is told, and what is due of both.
+"""The bench of the Sender: a Sender, and an engine that does what the drill says.
 
-`Bench.foresee` and the methods below it say what follows from a request on a connection, and from
-the end of one.
+`Bench.foresee` and the methods below it return the rows that follow from a request on a connection,
+and from the end of one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from aioidem._protocol.produce import encode_produce_request
 from aioidem._protocol.versions import SPOKEN, ApiKey
 from aioidem.structs import DeliveryStatus
 
-from .sent_parts import Asked, Heard, Noting, Row, Told, Wire
-from .sent_words import heart_of, span_of
+from .sent_parts import Asked, Heard, Noting, Row, UserRecord, Wire
+from .sent_words import gist_of, span_of
 
 __all__ = ["CLIENT", "MOST_BYTES", "SETUP_SECONDS", "Bench"]
 
 CLIENT: Final = "me"
 SETUP_SECONDS: Final = 3.0
 MOST_BYTES: Final = 1 << 20
+"""The most bytes of an answer (`max_frame_bytes`)."""
 
 
 @cache
@@ -58,21 +59,37 @@ def _config(sasl: bool) -> ProducerConfig:
 
 
 class Bench:
-    """A Sender, all that stands in for its surroundings, and all that happens there."""
+    """A Sender, what stands in for its surroundings, and the rows of all that happens there.
+
+    Attributes:
+        log: the rows.
+        now, wall: the Sender's clock and the time of day, in seconds.
+        wires: the connections that are open, by id.
+        steps: what the next poll of the engine returns.
+        to_settle: the outcomes that the engine has with its next poll or answer.
+        poll_error: what the next poll raises.
+        misfit: what the engine says of the next answer: it does not fit the request.
+        merge: what the engine merges the next Metadata answer with.
+        expected: when the watch expects the loop to run.
+        dispatched: the batches that an observer is to be told of.
+        lines: what the watch has to tell the operator.
+        wakes: whether the Sender's loop must be woken by what has happened.
+        on_time, on_poll: called when time passes in a callback, and in each poll.
+        recorder: the flight recorder in front of the engine; None if there is none.
+    """
 
     def __init__(self, dice: Random) -> None:
         _produce_reader.cache_clear()  # as in a new process
         self.dice, self.log = dice, list[Row]()
         self.now, self.wall = 100.0, 1000.5
-        self.jump: Callable[[float], None] | None = None
+        self.on_time: Callable[[float], None] | None = None
         self.wires: dict[int, Wire] = {}
-        # What the next poll or answer leads to, and what is settled and not delivered.
         self.steps: list[steps.Step] = []
-        self.settles: list[Settlement] = []
+        self.to_settle: list[Settlement] = []
         self._settled: list[Settlement] = []
-        self.crash: BaseException | None = None
-        self.polled: Callable[[], None] | None = None
-        self.odd: errors.ProtocolError | None = None
+        self.poll_error: BaseException | None = None
+        self.on_poll: Callable[[], None] | None = None
+        self.misfit: errors.ProtocolError | None = None
         self.merge: object = None
         self.expected: float | None = None
         self.dispatched: list[object] = []
@@ -81,9 +98,9 @@ class Bench:
         self.sasl, self.observed = dice.random() < 0.3, dice.random() < 0.5
         self.connector: Any = object()
         self.unseen: Any = Noting("unseen", self.log, due_at=None)
-        self._make(flying=dice.random() < 0.5)
+        self._make(recorded=dice.random() < 0.5)
 
-    def _make(self, *, flying: bool) -> None:
+    def _make(self, *, recorded: bool) -> None:
         log = self.log
         self.watch: Any = Noting("watch", log, due_at=math.inf, wakes_at=None, take=self._take)
         self.watch.__dict__["expected_at"] = lambda: self.expected
@@ -95,24 +112,24 @@ class Bench:
         engine: Any = Noting("engine", log, poll=self._poll, close=self._close)
         engine.on_link_lost = self._on_link_lost
         engine.on_answer, engine.take_dispatched = self._on_answer, self._take_dispatched
-        # If there is a recorder in front of the engine, everything must go by it.
+        # If there is a flight recorder in front of the engine, it must be told everything.
         bypassed: Any = Noting("bypassed", log)
-        self.core: Any = bypassed if flying else engine
+        self.core: Any = bypassed if recorded else engine
         self.core.__dict__.update(
             outcomes=self.outcomes,
             accumulator=SimpleNamespace(drafts=drafts, assigning=False),
             watch=self.watch,
             meters=self.meters,
             connections=SimpleNamespace(links={}),
-            produce=self.core if flying else engine,
+            produce=self.core if recorded else engine,
             merge_of=lambda step, _: self.merge if type(step) is steps.FetchMetadata else None,
             wake_at=None,
         )
-        self.flight: Any = engine if flying else None
+        self.recorder: Any = engine if recorded else None
         self.config = _config(self.sasl)
         observer: Any = Noting("observer", log) if self.observed else None
         self.sender = Sender(
-            self.core, self.config, self.connector, lambda: self.wall, observer, self.flight
+            self.core, self.config, self.connector, lambda: self.wall, observer, self.recorder
         )
         self.drafts_at_once = drafts.at_once
 
@@ -120,10 +137,10 @@ class Bench:
 
     def _poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
         self.log.append(("engine.poll", now, wall_ms))
-        if self.crash is not None:
-            raise self.crash
-        if self.polled is not None:
-            self.polled()
+        if self.poll_error is not None:
+            raise self.poll_error
+        if self.on_poll is not None:
+            self.on_poll()
         return self._take_steps()
 
     def _close(self, now: float) -> list[steps.Step]:
@@ -132,20 +149,21 @@ class Bench:
 
     def _take_steps(self) -> list[steps.Step]:
         taken, self.steps = self.steps, []
-        self.bring()
+        self.settle_now()
         return taken
 
-    def bring(self) -> None:
-        self._settled += self.settles
-        self.settles.clear()
+    def settle_now(self) -> None:
+        """Let the engine have the outcomes that it should have by now."""
+        self._settled += self.to_settle
+        self.to_settle.clear()
 
     def _on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: Any = None
     ) -> errors.ProtocolError | None:
-        self.log.append(("engine.on_answer", step, heart_of(answer), now, merge))
-        self.bring()
-        odd, self.odd = self.odd, None
-        return odd
+        self.log.append(("engine.on_answer", step, gist_of(answer), now, merge))
+        self.settle_now()
+        misfit, self.misfit = self.misfit, None
+        return misfit
 
     def _on_link_lost(self, *facts: Any) -> None:
         self.log.append(("engine.on_link_lost", *facts[:-1], sorted(facts[-1])))
@@ -168,8 +186,8 @@ class Bench:
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in which nothing else runs."""
-        if self.jump is not None:
-            self.jump(seconds)
+        if self.on_time is not None:
+            self.on_time(seconds)
         self.now += seconds
 
     def deliver(self) -> None:
@@ -178,7 +196,7 @@ class Bench:
 
     def settlement(self, names: list[str]) -> Settlement:
         """Return an outcome of some records."""
-        records: Any = [Told(self, name) for name in names]
+        records: Any = [UserRecord(self, name) for name in names]
         return Settlement(Outcome("t", 3, DeliveryStatus.ACKED), records)
 
     @contextmanager
@@ -199,7 +217,7 @@ class Bench:
     # -- what a request leads to
 
     def foresee(self, step: Any, now: float) -> list[Row]:
-        """Return what follows from a request: it is written or withdrawn, or it comes too late."""
+        """Return the rows of a request: it is written or withdrawn; none if it comes too late."""
         wire = self.wires.get(step.link_id)
         if wire is None:
             return []
@@ -231,7 +249,7 @@ class Bench:
         return [("write", wire.link_id, frame, step.acks != 0, limit)]
 
     def foresee_progress(self, wire: Wire, now: float, *, read: bool = False) -> list[Row]:
-        """Return what the engine is told when bytes have moved on a connection."""
+        """Return the rows of bytes that have moved on a connection, of which some may be read."""
         rows: list[Row] = []
         if read or wire.sends_oldest:
             rows.append(("engine.on_progress", wire.link_id, now))
@@ -244,7 +262,7 @@ class Bench:
         return rows
 
     def foresee_loss(self, link_id: int, error: Any, now: float, unwritten: list[int]) -> list[Row]:
-        """Return what follows from the end of a connection, or from one that did not open."""
+        """Return the rows of the end of a connection, or of one that did not open."""
         self.wakes = True
         rows: list[Row] = []
         if error is not None:

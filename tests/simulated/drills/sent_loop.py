@@ -30,11 +30,13 @@ from .sent_words import answer_to
 __all__ = ["drill_loop"]
 
 _OPS: Final = 12
-_SLICES: Final = 5
+_PIECES: Final = 5
+"""In how many pieces a long Metadata answer is merged."""
 
 
 def drill_loop(dice: Random) -> Iterator[str]:
     """Yield what the Sender's tasks do that does not follow from what has happened."""
+    # trio draws the order of tasks: from here on the seed of the drill decides it.
     scheduler: Any = trio._core._run
     scheduler._r.seed(dice.random())
     clock = MockClock(autojump_threshold=0)
@@ -86,17 +88,17 @@ class _Loop(Scene):
         wire.asked.remove(asked)
         produce = isinstance(asked.step, steps.SendProduce)
         size = LONG_ANSWER + 1 if long and not produce else None
-        frame, heart = answer_to(asked.step, asked.version, asked.number, size)
+        frame, gist = answer_to(asked.step, asked.version, asked.number, size)
         garbage = dice.random() < 0.2 or (long and produce)
         frame += bytes(LONG_ANSWER if long else 1) if garbage else b""
         wire.post[0].send_nowait((0, asked.number, frame))
         self._reading.seconds = seconds = dice.choice((0.0, 0.5))
-        self._reading.lacking = lacking = dice.random() < 0.2
+        self._reading.none_left = none_left = dice.random() < 0.2
         whole = isinstance(asked.step, steps.FetchMetadata) and dice.random() < 0.7
         bench.merge = _Merge(bench.log, self._tasks) if long and whole else None
         if long:
             self._due.append(("reading.run",))
-            await anyio.sleep(0.0 if lacking else seconds)  # virtual time
+            await anyio.sleep(0.0 if none_left else seconds)  # virtual time
         await wait_all_tasks_blocked()
         now = anyio.current_time()
         if garbage:
@@ -106,8 +108,8 @@ class _Loop(Scene):
         else:
             merge = bench.merge
             if merge is not None:
-                self._due += [*[("slice",)] * _SLICES, ("others run", True)]
-            self._due.append(("engine.on_answer", asked.step, heart, now, merge))
+                self._due += [*[("piece",)] * _PIECES, ("others run", True)]
+            self._due.append(("engine.on_answer", asked.step, gist, now, merge))
             self._due.append(self._poll())
         bench.merge = None
 
@@ -123,7 +125,11 @@ class _Loop(Scene):
     # -- time
 
     async def _sleep(self) -> None:
-        """Let time pass: the loop is woken at the earliest time that was set, and not later."""
+        """Let time pass: the loop takes a turn at the earliest time that was set, and not later.
+
+        `_plan` has, for each poll, in how many seconds the engine, the watch and the report of
+        unseen errors are due. Besides, the loop is woken at some fixed times.
+        """
         dice, now = self._dice, anyio.current_time()
         others = None, None, 0.5, 1.5, 3.0
         self._plan = [
@@ -156,7 +162,7 @@ class _Loop(Scene):
         late = self._dice.choice((0.5, 1.0, 1.25, 4.0))
         wire, asked = await self._owing()
         wire.asked.remove(asked)
-        frame, heart = answer_to(asked.step, asked.version, asked.number)
+        frame, gist = answer_to(asked.step, asked.version, asked.number)
         self._plan = [(1.0, None, None)]
         await self._wake()
         await wait_all_tasks_blocked()
@@ -166,7 +172,7 @@ class _Loop(Scene):
         self._clock.jump(1.0 + late)
         now = anyio.current_time()
         self._due += [("outcomes.event", LogLine.LOOP_BLOCKED, str)] if late > 1.0 else []
-        self._due += [("engine.on_answer", asked.step, heart, now, None), self._poll()]
+        self._due += [("engine.on_answer", asked.step, gist, now, None), self._poll()]
 
     async def _owing(self) -> tuple[Wire, Asked]:
         """Return a connection that owes an answer, and to what; ask something if there is none."""
@@ -179,16 +185,16 @@ class _Loop(Scene):
                 await wait_all_tasks_blocked()
 
     async def _be_slow(self) -> None:
-        """Have outcomes left for several turns, each with a slow callback: the loop is not late."""
+        """Have outcomes left over for several turns, with slow callbacks: the loop is not late."""
         bench, now = self.bench, anyio.current_time()
         settlement = bench.settlement(["slow 1", "slow 2", "slow 3"])
         records: Any = settlement.records
         for record in records:
             record.seconds = 2.0
-        bench.settles.append(settlement)
+        bench.to_settle.append(settlement)
         self._sender.settled.at_once = 1
         self._plan = [(0.5, None, None)]
-        self._tasks.start_soon(self._call, lambda: not bench.settles)
+        self._tasks.start_soon(self._call, lambda: not bench.to_settle)
         await wait_all_tasks_blocked()
         await self._wake()
         self._due += [("observer.on_settled", settlement, now)] if bench.observed else []
@@ -211,9 +217,9 @@ class _Loop(Scene):
                 self._tasks.start_soon(self._call, lambda: True)
                 self._due.append(("until",))
             case 1:
-                bench.settles.append(bench.settlement(["untold"]))
-                settlement = bench.settles[0]
-                bench.bring()
+                bench.to_settle.append(bench.settlement(["untold"]))
+                settlement = bench.to_settle[0]
+                bench.settle_now()
                 self._tasks.start_soon(self._call, lambda: True)
                 self._due += [("observer.on_settled", settlement, now)] if bench.observed else []
                 self._due += [("outcome", "untold", 0), self._poll(), ("until",)]
@@ -232,41 +238,42 @@ class _Loop(Scene):
     # -- the end
 
     async def _end(self) -> None:
-        """End the Sender: its task is cancelled, or something in it fails."""
+        """End the Sender: its task is cancelled, or a connection, engine or callback fails."""
         bench, dice, now, sender = self.bench, self._dice, anyio.current_time(), self._sender
         settlement = bench.settlement(["last"])
         self._tasks.start_soon(self._call, lambda: sender.ended)
         await wait_all_tasks_blocked()
         ended: Row = ("ended", RuntimeError)
         wires = list(bench.wires.values())
-        how = dice.choice((0, 1, 2, 3) if wires else (0, 2, 3))
-        bench.settles += [] if how == 1 else [settlement]
-        if how == 0:
+        causes = "cancelled", "connection", "engine", "callback"
+        cause = dice.choice(causes if wires else (causes[0], *causes[2:]))
+        bench.to_settle += [] if cause == "connection" else [settlement]
+        if cause == "cancelled":
             bench.steps = [steps.Compress(7, [], Codec.NONE, None)]
             self._scope.cancel()
             ended = "ended", True
-        elif how == 1:
+        elif cause == "connection":
             wires[0].post[0].send_nowait(RuntimeError("broken"))
         else:
-            if how == 2:
-                bench.crash = RuntimeError("broken")
+            if cause == "engine":
+                bench.poll_error = RuntimeError("broken")
             else:
                 records: Any = settlement.records
                 records[0].raises = KeyboardInterrupt("broken")
                 ended = "ended", KeyboardInterrupt
             await self._wake()
         outcome: list[Row] = [("outcome", "last", 0)]
-        if how == 1:
+        if cause == "connection":
             outcome.clear()
         elif bench.observed:
             outcome.insert(0, ("observer.on_settled", settlement, now))
-        self._due += outcome if how == 3 else []
+        self._due += outcome if cause == "callback" else []
         for wire in wires:
             self._due += self._loss(wire, None)[:-1]
         self._due += [] if ended[1] is True else [("engine.fatal", errors.InternalError)]
         self._due += [("threads.end",), ("reading.end",), ("watch.close", now)]
         self._due.append(("engine.close", now))
-        self._due += [] if how == 3 else outcome
+        self._due += [] if cause == "callback" else outcome
         self._due += [("unseen.report_the_rest",), ended, ("until",)]
         await wait_all_tasks_blocked()
         # The loop may take another turn before it is cancelled.
@@ -274,10 +281,11 @@ class _Loop(Scene):
             rows[:] = [row for row in rows if row[0] != "engine.poll"]
         fatal = [str(row[1]) for row in bench.log if row[0] == "engine.fatal"]
         if any("broken" not in text for text in fatal):
-            self.wrong.append(f"the producer ended: {fatal}")
+            self.wrong.append(f"the producer ended with {fatal}, not with what was broken")
         self._compare("the end")
         if (sender.now(), sender.ended) != (bench.meters.now, True):
-            self.wrong.append(f"it has ended: {sender.ended}, at {sender.now()}")
+            told = f"ended: {sender.ended}, its clock: {sender.now()}"
+            self.wrong.append(f"after the end, {told}, not True and {bench.meters.now}")
 
 
 class _Merge:
@@ -288,14 +296,14 @@ class _Merge:
         self._passes = 0
 
     def slices(self) -> Iterator[int]:
-        """Merge a piece after the other."""
+        """Merge one piece after the other."""
         self._tasks.start_soon(self._run)
-        for _ in range(_SLICES):
-            self._log.append(("slice",))
+        for _ in range(_PIECES):
+            self._log.append(("piece",))
             yield 1
-        self._log.append(("others run", self._passes >= _SLICES - 2))
+        self._log.append(("others run", self._passes >= _PIECES - 2))
 
     async def _run(self) -> None:
-        for _ in range(3 * _SLICES):
+        for _ in range(3 * _PIECES):
             self._passes += 1
             await anyio.lowlevel.checkpoint()

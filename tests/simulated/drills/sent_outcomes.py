@@ -1,7 +1,7 @@
-"""The drill of the Sender, what it has in common: outcomes, lines and calls that wait.
+"""What all parts of the Sender's drill share: outcomes, lines of the log, and calls that wait.
 
 Outcomes are delivered in the order in which they came, up to a limit for each turn of the loop.
-Only after the last one the other things are told, and the calls that wait are woken.
+Only after the last one are the other things told, and the calls that wait woken.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from aioidem._engine.incidents import Event
 from aioidem._engine.settlement import Settlement
 from aioidem._log import LogLine, Phase
 
+from .comparing import unequal
 from .sent_bench import CLIENT, Bench
-from .sent_parts import Noting, Row, Told, unlike
+from .sent_parts import Noting, Row, UserRecord, first_difference
 
 __all__ = ["Delivering"]
 
@@ -25,7 +26,7 @@ _WAITS: Final = (None, 0.0, 0.5, 3.0)
 
 
 class Delivering:
-    """A Sender without its tasks, and what is due of it."""
+    """A Sender without its tasks, and the rows that are due of it."""
 
     def __init__(self, dice: Random) -> None:
         self.bench = bench = Bench(dice)
@@ -34,8 +35,9 @@ class Delivering:
         self._due: list[Row] = [("engine.observe",)] if bench.observed else []
         # The records whose outcome is not delivered, with their places; those of one poll or
         # answer come when it has returned.
-        self._waiting: list[tuple[Settlement, Told, int]] = []
-        self._left = 2_000
+        self._waiting: list[tuple[Settlement, UserRecord, int]] = []
+        self._left = 2_000  # how many outcomes may still be delivered in this turn
+        # Whether all outcomes are to be delivered, the Sender has ended, and it ended without loop.
         self._all = self._ended = self._abandoned = False
         self._dispatched: list[object] = []
         self._lines: list[Event] = []
@@ -45,6 +47,7 @@ class Delivering:
         # The calls that wait, and whether what each waits for holds.
         self._waiters: list[str] = []
         self._holds: dict[str, bool] = {}
+        # The times at which the loop is to be woken.
         self._asks: list[float | None] = []
         sender.settled.at_once = dice.choice((1, 2, 5))
         self._started = sender.unseen.wanted and sender.now() == bench.meters.now
@@ -57,19 +60,22 @@ class Delivering:
         sender._tasks = self._tasks
 
     def _compare(self, what: str) -> Iterator[str]:
+        """Yield what has happened after something that differs from what is due; begin anew."""
         bench, log = self.bench, self.bench.log
         told = [row for row in log if row[0] != "alarm.set"]
-        wrong = unlike(told, self._due)
+        wrong = first_difference(told, self._due)
         if wrong is not None:
             yield f"{what}: {wrong}"
         asks: list[Any] = [row[1] for row in log if row[0] == "alarm.set" and row[1] is not None]
         due_at = min((at for at in self._asks if at is not None), default=None)
-        if min(asks, default=None) != due_at:
-            yield f"{what}: it asks to be woken at {asks}, not at {self._asks}"
-        if self._sender.wakeup.raised is not bench.wakes:
-            yield f"{what}: it is woken again, or not: {bench.wakes} after {told}"
-        if bench.now != self._now:
-            yield f"{what}: it is {bench.now}, not {self._now}"
+        pairs: dict[str, tuple[object, object]] = {
+            "the loop asks to be woken at": (min(asks, default=None), due_at),
+            f"the loop is woken after {told}": (self._sender.wakeup.raised, bench.wakes),
+            "time": (bench.now, self._now),
+        }
+        wrong = unequal(pairs)
+        if wrong is not None:
+            yield f"{what}: {wrong}"
         yield from self._compare_times(what)
         log.clear()
         self._due.clear()
@@ -77,14 +83,17 @@ class Delivering:
         self._sender.wakeup.raised = bench.wakes = False
 
     def _compare_times(self, what: str) -> Iterator[str]:
+        """Yield if metrics are of another time, or the loop finds itself late by another one."""
         runs = self._tasks is not None and not self._ended
-        if self._sender.now() != (self._now if runs else self.bench.meters.now):
-            yield f"{what}: metrics are of {self._sender.now()}"
+        metrics_at = self._now if runs else self.bench.meters.now
+        if self._sender.now() != metrics_at:
+            yield f"{what}: metrics are of {self._sender.now()}, not {metrics_at}"
         wake_at = self.bench.core.wake_at = self._some_time()
         expected = self.bench.expected = self._some_time()
         due = min((at for at in (wake_at, expected) if at is not None), default=math.inf)
-        if self._sender._late() != self._sender.clock() - due:
-            yield f"{what}: it is {self._sender._late()} s late for {wake_at} and {expected}"
+        late, due_late = self._sender._late(), self._sender.clock() - due
+        if late != due_late:
+            yield f"{what}: late by {late} s, not {due_late}, for {wake_at} and {expected}"
 
     def _some_time(self) -> float | None:
         wait = self._dice.choice(_WAITS)
@@ -99,15 +108,15 @@ class Delivering:
             names = [f"record {self._tokens + at}" for at in range(count)]
             self._tokens += count
             settlement = self.bench.settlement(names)
-            self.bench.settles.append(settlement)
+            self.bench.to_settle.append(settlement)
             records: Any = settlement.records
             for place, record in enumerate(records):
                 record.seconds = self._dice.choice((0.0, 0.25))
-                record.nosy = self._dice.random() < 0.1
+                record.delivers = self._dice.random() < 0.1
                 self._waiting.append((settlement, record, place))
 
     def _time(self) -> float:
-        """Return the time that the Sender tells others: a loop that is closed has no clock."""
+        """Return the time that the Sender tells others; without a loop it has no clock."""
         return 0.0 if self._abandoned else self._now
 
     def _deliver(self) -> None:
@@ -123,7 +132,7 @@ class Delivering:
             self._due.append(("outcome", record.name, place))
             self._left -= 1
             self._now += record.seconds
-            bench.wakes = bench.wakes or record.nosy
+            bench.wakes = bench.wakes or record.delivers
         if self._waiting:
             bench.wakes = True
             return

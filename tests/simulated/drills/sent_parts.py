@@ -20,10 +20,13 @@ from aioidem._network.connection import OnFrame, OnProgress
 from aioidem._protocol.frames import FrameLimit
 from aioidem._protocol.versions import SPOKEN, ApiKey, ApiVersionTable
 
-__all__ = ["Asked", "Heard", "Noting", "Row", "Told", "Wire", "alike", "unlike"]
+__all__ = ["Asked", "Heard", "Noting", "Row", "UserRecord", "Wire", "alike", "first_difference"]
 
 Row = tuple[object, ...]
-"""Something that has happened: what, and to whom; in what is due, a type stands for a value."""
+"""Something that has happened, "who.what", and with which values.
+
+In a row that is due, a type stands for any value of that type.
+"""
 
 _OLD: Final = {
     ApiKey.PRODUCE: (0, 9),
@@ -33,21 +36,22 @@ _OLD: Final = {
     ApiKey.TXN_OFFSET_COMMIT: (0, 3),
     ApiKey.END_TXN: (0, 3),
 }
-"""What an old broker offers: it cannot tell its producers, nor its configs."""
+"""What an old broker offers: neither DescribeProducers nor DescribeConfigs."""
 
 
 def alike(told: object, due: object) -> bool:
-    """Return whether something is what was due, or of the type that was due."""
+    """Return whether a value or row is what was due, or of the type that was due."""
     if isinstance(told, tuple) and type(told) is type(due) is tuple:
         return len(told) == len(due) and all(map(alike, told, due))
     return told == due or (isinstance(due, type) and type(told) is due)
 
 
-def unlike(told: list[Row], due: list[Row]) -> str | None:
-    """Return the first thing that has happened and was not due, or was due and has not happened."""
+def first_difference(told: list[Row], due: list[Row]) -> str | None:
+    """Return the first row that differs from the one that was due, in words; None if none does."""
     for at, (row, other) in enumerate(zip_longest(told, due)):
         if not alike(row, other):
-            return f"{row}, not {other}, after {told[:at]}"
+            what, due_what = row or "nothing", other or "nothing"
+            return f"{what} has happened, not {due_what}, after {told[:at]}"
     return None
 
 
@@ -57,7 +61,7 @@ class Noting:
     Args:
         who: the first word of its rows.
         log: the list of all that happens.
-        given: its attributes; functions among them are called, and note what they want.
+        given: its attributes. Functions among them stand in for methods, and note what they like.
     """
 
     def __init__(self, who: str, log: list[Row], **given: object) -> None:
@@ -76,7 +80,7 @@ class Noting:
 
 
 class _Surroundings(Protocol):
-    """What a record needs."""
+    """What a `UserRecord` uses of the `Bench`."""
 
     log: list[Row]
 
@@ -87,21 +91,27 @@ class _Surroundings(Protocol):
         """Have the Sender deliver outcomes."""
 
 
-class Told:
-    """A record of the user's: it notes its outcome, and its callback takes some time."""
+class UserRecord:
+    """A record of the user's: it notes its outcome, and then its callback runs.
+
+    Attributes:
+        seconds: how long the callback takes.
+        delivers: whether the callback has the Sender deliver outcomes.
+        raises: what the callback raises.
+    """
 
     def __init__(self, bench: _Surroundings, name: str) -> None:
         self._bench = bench
         self.name = name
         self.seconds = 0.0
-        self.nosy = False
+        self.delivers = False
         self.raises: BaseException | None = None
 
     def settle(self, _outcome: Outcome, place: int) -> None:
         """Take the outcome, as the callback of a delivery would."""
         self._bench.log.append(("outcome", self.name, place))
         self._bench.pass_time(self.seconds)
-        if self.nosy:
+        if self.delivers:
             self._bench.deliver()
         if self.raises is not None:
             raise self.raises
@@ -115,7 +125,7 @@ class Asked:
     version: int
     number: int
     refused: bool
-    """Whether the connection had ended before it came."""
+    """Whether the connection had ended when it was to be written."""
 
     @property
     def answered(self) -> bool:
@@ -124,7 +134,18 @@ class Asked:
 
 
 class Wire:
-    """Stands in for a connection: its socket takes requests whole at once, in part, or later."""
+    """Stands in for a connection.
+
+    Attributes:
+        old: whether the broker is an old one.
+        sends_oldest: whether the bytes that were sent last show that the peer takes bytes.
+        ended: whether the connection has ended.
+        takes: how much of a request the socket takes at once: "all", "some" or "none" of it.
+        queued: the correlation ids of requests of which no byte was sent.
+        asked: the requests that have no answer.
+        foreseen: the correlation id of the last request that was due.
+        post: what is to happen on the connection, while it runs.
+    """
 
     def __init__(self, log: list[Row], link_id: int, dice: Random) -> None:
         self._log = log

@@ -1,6 +1,6 @@
 """The scene of the Sender's tasks: its loop runs, and connections open and end.
 
-Before each thing happens, or when it has, it is written down what must follow.
+With each thing that happens, the rows that must follow are written down.
 """
 
 from __future__ import annotations
@@ -19,28 +19,33 @@ from aioidem import errors
 from aioidem._engine import steps
 
 from .sent_bench import CLIENT, MOST_BYTES, SETUP_SECONDS, Bench
-from .sent_parts import Row, Wire, alike, unlike
+from .sent_parts import Row, Wire, alike, first_difference
 from .sent_words import a_produce
 
 __all__ = ["FOR_EVER", "Scene", "Threads"]
 
 FOR_EVER: Final = 1e6
-_OTHERS: Final = ("closed.record", "engine.on_link_lost", "watch.hurry", "line", "until")
-"""What the ends of several connections lead to, in any order."""
+_IN_ANY_ORDER: Final = ("closed.record", "engine.on_link_lost", "watch.hurry", "line", "until")
+"""Rows of the ends of connections: those of several connections may come in any order."""
 
 
 class Threads:
-    """Stands in for the threads of one kind: they take virtual time, or there are no more."""
+    """Stands in for the threads of one kind.
+
+    Attributes:
+        seconds: how long a call takes, in virtual time.
+        none_left: whether no thread can be started.
+    """
 
     def __init__(self, name: str, log: list[Row]) -> None:
         self._name, self._log = name, log
         self.seconds = 0.0
-        self.lacking = False
+        self.none_left = False
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call a function in a thread, so to speak."""
         self._log.append((f"{self._name}.run",))
-        if self.lacking:
+        if self.none_left:
             raise RuntimeError("no more threads")
         await anyio.sleep(self.seconds)  # virtual time
         return function()
@@ -62,15 +67,18 @@ class Scene:
         self._dice, self._clock = dice, clock
         self.bench = bench = Bench(dice)
         self._sender = sender = bench.sender
-        sender.unseen, bench.jump = bench.unseen, clock.jump
-        bench.polled = self._polled
+        sender.unseen, bench.on_time = bench.unseen, clock.jump
+        bench.on_poll = self._polled
         self._reading = Threads("reading", bench.log)
         self._compressing = Threads("threads", bench.log)
         vars(sender).update(_reading=self._reading, _threads=self._compressing)
         self._due: list[Row] = [("engine.observe",)] if bench.observed else []
         self.wrong: list[str] = []
         self._links = 0
+        # For each of the next polls, in how many seconds the engine, the watch and the report of
+        # unseen errors are due.
         self._plan: list[tuple[float | None, ...]] = []
+        # By port: how long a connection takes to open, and what comes of it.
         self._opens: dict[int, tuple[float, Any]] = {}
         self._tasks: Any = None
         self._scope = trio.CancelScope()
@@ -86,28 +94,29 @@ class Scene:
     def _compare(self, what: str) -> None:
         """Compare what has happened with what was due; several connections end in any order."""
         told, due = self.bench.log, self._due
-        wrong = unlike(_in_order(told), _in_order(due))
-        left = [row for row in told if row[0] in _OTHERS]
-        for row in [row for row in due if row[0] in _OTHERS]:
+        wrong = first_difference(_in_order(told), _in_order(due))
+        left = [row for row in told if row[0] in _IN_ANY_ORDER]
+        for row in [row for row in due if row[0] in _IN_ANY_ORDER]:
             found = [each for each in left if alike(each, row)]
-            wrong = wrong or (None if found else f"no {row} among {left}")
+            wrong = wrong or (None if found else f"{row} has not happened, but {left}")
             left = [each for each in left if not found or each is not found[0]]
-        wrong = wrong or (f"{left} besides {due}" if left else None)
+        wrong = wrong or (f"{left} has happened besides what was due, {due}" if left else None)
         if wrong is None and self._sender._opening:
-            wrong = f"{self._sender._opening} are being opened"
+            wrong = f"connections {self._sender._opening} are still being opened"
         if wrong is not None:
             self.wrong.append(f"{what} at {anyio.current_time()}: {wrong}")
         self.bench.log.clear()
         self._due.clear()
 
     def _polled(self) -> None:
-        """Tell when the loop is to be woken, by the engine and others."""
+        """Take the next times of the plan: when the engine, the watch and the report are due."""
         now = anyio.current_time()
         waits = self._plan.pop(0) if self._plan else (None, None, None)
         at = [None if wait is None else now + wait for wait in waits]
         self.bench.core.wake_at, self.bench.watch.wakes_at, self.bench.unseen.due_at = at
 
     def _poll(self, at: float | None = None) -> Row:
+        """Return the row of a poll."""
         now = anyio.current_time() if at is None else at
         return "engine.poll", now, self.bench.wall * 1000
 
@@ -242,6 +251,6 @@ class Scene:
 
 def _in_order(rows: list[Row]) -> list[Row]:
     """Leave out what may come in any order, and polls that follow another at the same time."""
-    left = [row for row in rows if row[0] not in _OTHERS]
+    left = [row for row in rows if row[0] not in _IN_ANY_ORDER]
     again = [row[0] == "engine.poll" and row == before for before, row in pairwise([("",), *left])]
     return [row for row, repeated in zip(left, again, strict=True) if not repeated]

@@ -16,9 +16,10 @@ from aioidem._protocol.producer_id import ProducerIdAnswer, TransactionalIdentit
 from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset
 from aioidem._protocol.versions import ApiKey
 
-__all__ = ["ANSWERED", "a_produce", "a_question", "answer_to", "heart_of", "span_of"]
+__all__ = ["ANSWERED", "a_produce", "a_question", "answer_to", "gist_of", "span_of"]
 
 _ANY: Final = 99
+"""A version that is higher than all."""
 _ID: Final = UUID(int=5)
 _WHO: Final = TransactionalIdentity("x", 7, 1)
 _QUESTIONS: Final[tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...]] = (
@@ -110,7 +111,7 @@ def _commit(link_id: int, token: int, *, v2: bool) -> steps.CommitOffsets:
 
 
 def a_question(dice: Random, link_id: int, token: int) -> Any:
-    """Return a request of any kind but Produce; those with answers come most often."""
+    """Return a request of any kind but Produce, most often one that `answer_to` can answer."""
     known = dice.random() < 0.5
     return dice.choice(_QUESTIONS[:3] if known else _QUESTIONS)[3](link_id, token)
 
@@ -139,7 +140,7 @@ def span_of(step: Any) -> tuple[ApiKey, int, int]:
 
 
 def answer_to(step: Any, version: int, number: int, size: int | None = None) -> tuple[bytes, Any]:
-    """Return the answer to a request in bytes, and what of it `heart_of` finds.
+    """Return the answer to a request in bytes, and what of it `gist_of` finds.
 
     Args:
         step: the request.
@@ -165,7 +166,7 @@ def answer_to(step: Any, version: int, number: int, size: int | None = None) -> 
     return begin + length + cluster.encode() + end, cluster
 
 
-def heart_of(answer: Any) -> Any:
+def gist_of(answer: Any) -> Any:
     """Return what tells one answer from another: an offset, a producer id, or a cluster's id."""
     match answer:
         case ProduceAnswer(partitions=(PartitionAnswer(base_offset=offset),)):

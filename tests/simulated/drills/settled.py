@@ -1,8 +1,8 @@
 """The drill of outcomes: what is counted of them, what flushes wait for, what is given back.
 
-In a run few flushes overlap, and each record has one outcome of a few kinds. Here records are
-queued, flushed and settled in any order. A row is kept of each record; what the counters say, for
-whom a flush waits and what it returns is derived from the rows.
+In a run few flushes overlap, and records have outcomes of a few kinds. Here records are queued,
+flushed and settled in any order. A row is kept of each record, or of each block; what the counters
+say, which records a flush waits for and what it returns is derived from the rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aioidem._engine.settlement import Settlement
 from aioidem._log import LogLine
 from aioidem.structs import DeliveryCounts, DeliveryStatus, TopicPartition
 
-from .comparing import raises_internal
+from .comparing import raises_internal, unequal
 from .reported import ToldTransactions
 
 __all__ = ["a_block", "a_record", "drill_settled"]
@@ -45,13 +45,15 @@ _MOST_LINES: Final = 1000
 
 
 def drill_settled(dice: Random) -> Iterator[str]:
-    """Yield what is told of the outcomes of records against the rows of the records."""
+    """Yield what is told of the outcomes of records that does not follow from their rows."""
     for wrong in (*_OutcomeDrill(dice).run(), *_of_outcome(dice)):
         yield f"outcomes: {wrong}"
         return
 
 
 class _Nobody:
+    """Stands in for the callers of a block."""
+
     def take(self, *_: object) -> None:
         """Ignore the outcome."""
 
@@ -78,9 +80,11 @@ class _Row:
     headers: int
     """The number of all their headers."""
     generation: int
+    """How many flushes had begun before."""
     status: DeliveryStatus | None = None
     error: Exception | None = None
     taken: bool = False
+    """Whether the outcome was taken, so that the caller can be told."""
 
     @property
     def count(self) -> int:
@@ -96,11 +100,15 @@ class _Row:
 
 @dataclass
 class _Flush:
+    """A call of `flush`."""
+
     told: FlushCount
     awaited: list[_Row]
     """The records whose callers had not been told an outcome when it began."""
     counts: bool = True
+    """Whether its caller still waits."""
     result: DeliveryCounts | None = None
+    """What it returns; final once nobody counts for it."""
 
 
 class _OutcomeDrill:
@@ -114,7 +122,9 @@ class _OutcomeDrill:
         self._rows: list[_Row] = []
         self._flushes: list[_Flush] = []
         self._settlements: list[Settlement] = []
-        self._taken = 0
+        self._taken = 0  # how many settlements were taken
+        # Settlements of records that were not acknowledged; those that `on_failure` got; and
+        # whether one could be taken before.
         self._failed: list[Settlement] = []
         self._heard: list[Settlement] = []
         self._heard_late = False
@@ -145,10 +155,11 @@ class _OutcomeDrill:
             item.generation = len(self._flushes)
             row = _Row(item, len(headers) * item.count, item.generation)
             told = item.charge(), item.overhead()
-            if told != (row.charge, row.charge - item.size):
-                return f"{told} bytes, not {row.charge}"
+            due = row.charge, row.charge - item.size
+            if told != due:
+                return f"{item.count} records take (all, overhead) {told} bytes, not {due}"
             if not isinstance(item, RecordBlock) and item.count != 1:
-                return f"a record counts as {item.count}"
+                return f"a record counts as {item.count}, not 1"
             self._budget.try_take(row.charge)
             self._rows.append(row)
         return None
@@ -180,6 +191,7 @@ class _OutcomeDrill:
         return None
 
     def _flush(self) -> str | None:
+        """Begin a flush, which counts the outcomes that callers have not been told."""
         untold: Counter[DeliveryStatus] = Counter()
         awaited = [row for row in self._rows if not row.taken]
         for row in awaited:
@@ -194,6 +206,7 @@ class _OutcomeDrill:
         return None
 
     def _stop(self) -> str | None:
+        """Let the caller of a flush wait no longer."""
         counting = [flush for flush in self._flushes if flush.counts]
         if counting:
             flush = self._dice.choice(counting)
@@ -202,16 +215,19 @@ class _OutcomeDrill:
         return None
 
     def _take(self) -> str | None:
+        """Take the outcomes, so that callers can be told."""
         due = self._settlements[self._taken :]
         seen, taken = self._outcomes.peek_settled(), self._outcomes.take_settled()
         self._taken = len(self._settlements)
         for row in self._rows:
             row.taken = row.status is not None
         if list(seen) != due or list(taken) != due:
-            return f"{len(seen)} outcomes are seen and {len(taken)} taken, not {len(due)}"
+            many = f"{len(due)}, or not the same ones"
+            return f"{len(seen)} outcomes are seen and {len(taken)} taken, not {many}"
         return None
 
     def _log(self) -> str | None:
+        """Give lines for the log, and take all of them perhaps."""
         outcomes, dice = self._outcomes, self._dice
         many = dice.choice((1, 1, 2)) if dice.random() < 0.95 else _MOST_LINES + 1
         for number in range(many):
@@ -225,12 +241,13 @@ class _OutcomeDrill:
             due, self._events = self._events[-_MOST_LINES:], []
             taken = outcomes.take_events()
             if taken != due:
-                return f"{len(taken)} lines, not {len(due)}"
+                told, expected = [event.text for event in taken], [event.text for event in due]
+                return f"lines {told} are taken, not {expected}"
         return None
 
     # -- what follows
 
-    def _differences(self) -> Iterator[str]:
+    def _differences(self) -> Iterator[str | None]:
         outcomes, rows = self._outcomes, self._rows
         of = {status: [row for row in rows if row.status is status] for status in DeliveryStatus}
         failed = [row for row in (*of[_NOT_WRITTEN], *of[_UNKNOWN]) if row.error is not None]
@@ -243,17 +260,21 @@ class _OutcomeDrill:
             "acked": (counters.records_acked, _count(of[_ACKED])),
             "not written": (counters.records_not_written, _count(of[_NOT_WRITTEN])),
             "unknown": (counters.records_unknown, _count(of[_UNKNOWN])),
-            "bytes": (counters.bytes_acked, sum(row.item.size for row in of[_ACKED])),
-            "settled": (outcomes.settled, _count(rows) - _count(left)),
-            "failed": (outcomes.meters.errors.total, _count(counted)),
-            "in the buffer": (self._budget.used, sum(row.charge for row in left)),
-            "heard": (self._heard, heard),
-            "heard late": (self._heard_late, False),
+            "bytes acked": (counters.bytes_acked, sum(row.item.size for row in of[_ACKED])),
+            "records settled": (outcomes.settled, _count(rows) - _count(left)),
+            "records in the error rate": (outcomes.meters.errors.total, _count(counted)),
+            "bytes in the buffer": (self._budget.used, sum(row.charge for row in left)),
+            "errors that on_failure got": (
+                [str(each.outcome.error) for each in self._heard],
+                [str(each.outcome.error) for each in heard],
+            ),
+            "on_failure got the failures": (self._heard == heard, True),
+            "an outcome could be taken before on_failure": (self._heard_late, False),
             "flushes": (outcomes.flushes, len(counting)),
             "has lines": (outcomes.has_events, bool(self._events)),
-            "sent": (counters.batches_sent, 0),
-            "retried": (counters.batches_retried, 0),
-            "split": (counters.batches_split, 0),
+            "batches sent": (counters.batches_sent, 0),
+            "batches retried": (counters.batches_retried, 0),
+            "batches split": (counters.batches_split, 0),
             "losses": (counters.data_loss_events, 0),
         }
         for number, flush in enumerate(self._flushes):
@@ -265,9 +286,7 @@ class _OutcomeDrill:
                 )
                 flush.result = DeliveryCounts(*ended)
             pairs[f"result of flush {number}"] = flush.told.counts, flush.result
-        for name, (told, due) in pairs.items():
-            if told != due:
-                yield f"{name}: {told}, not {due}"
+        yield unequal(pairs)
 
 
 def _count(rows: list[_Row]) -> int:
@@ -275,7 +294,7 @@ def _count(rows: list[_Row]) -> int:
 
 
 def _of_outcome(dice: Random) -> Iterator[str]:
-    """Yield what an outcome does not say that it was given, or says although it was not."""
+    """Yield which attribute of an outcome is not as it was given, or as it is by default."""
     given: dict[str, int] = {
         name: dice.randrange(2, 9)
         for name in ("base_offset", "log_append_time_ms", "log_start_offset", "attempts")
@@ -288,11 +307,15 @@ def _of_outcome(dice: Random) -> Iterator[str]:
     for name, due in (usual | given).items():
         if getattr(told, name) != due:
             yield f"{name} of an outcome is {getattr(told, name)}, not {due}"
-    if (told.topic, told.partition, told.status, told.error) != ("t", 3, _UNKNOWN, error):
-        yield "an outcome is of another partition, or another one"
+    facts, due_facts = (
+        (told.topic, told.partition, told.status, told.error),
+        ("t", 3, _UNKNOWN, error),
+    )
+    if facts != due_facts:
+        yield f"an outcome is {facts}, not {due_facts}"
     if told.topic_partition != ("t", 3) or (which and told.topic_partition is not which):
-        yield "an outcome has another partition, or a copy of it"
+        yield f"an outcome's topic_partition is {told.topic_partition}, not t-3, or not as given"
     if not raises_internal(lambda: a_record(dice).settle(told, 0)):
-        yield "a record that nobody waits for is told its outcome"
+        yield "a record without a caller gets its outcome, and no InternalError is raised"
     if RecordGroup(7).size != 7:
-        yield "a group of records has another size"
+        yield f"a group of 7 bytes has {RecordGroup(7).size}"

@@ -14,11 +14,15 @@ from typing import Final, NamedTuple
 from aioidem._engine.batch_limits import BatchLimits
 from aioidem._engine.topics import TopicState
 
+from .comparing import unequal
+
 __all__ = ["drill_sizes"]
 
 _STEPS: Final = 40
 _HOUR: Final = 3600.0
+"""Seconds for which a refusal counts."""
 _SIZES: Final = (1, 2, 3, 100, 101, 250, 999, 1000, 5000)
+"""Sizes of batches, in bytes."""
 
 
 def drill_sizes(dice: Random) -> Iterator[str]:
@@ -31,6 +35,8 @@ def drill_sizes(dice: Random) -> Iterator[str]:
 
 
 class _Refusal(NamedTuple):
+    """A batch of some bytes that was refused for its size, and when."""
+
     nbytes: int
     at: float
 
@@ -58,9 +64,15 @@ def _refusals(dice: Random) -> Iterator[str]:
 
 
 def _ceiling(refusals: list[_Refusal], default: int, now: float, told: int | None) -> int:
-    """Return how large a batch may be: half of the smallest that was refused of late.
+    """Return how large a batch may be: at most half of the smallest that was refused lately.
 
-    Each refusal counts for an hour, and for as long as one more comes within the hour.
+    Each refusal counts for an hour, and on if one more comes within the hour.
+
+    Args:
+        refusals: all refusals.
+        default: how large a batch may be without a refusal.
+        now: seconds.
+        told: the limit of the topic's config; one below all refused sizes explains them.
     """
     counted: list[int] = []
     after = now
@@ -80,11 +92,16 @@ def _ceiling(refusals: list[_Refusal], default: int, now: float, told: int | Non
 
 
 class _Row(NamedTuple):
-    """One event: a batch that was accepted or refused, a question, its answer, or room to send."""
+    """One event."""
 
     kind: str
+    """A batch was accepted ("accept") or refused ("refuse"); the limit was asked for ("ask") or
+    told ("tell"); or there was room for records, in time after the last answer ("room") or not
+    ("late room").
+    """
     at: float
     nbytes: int | None = None
+    """The size of the batch, or the limit."""
 
 
 class _LimitsDrill:
@@ -99,7 +116,7 @@ class _LimitsDrill:
     def run(self) -> Iterator[str]:
         """Let batches be accepted and refused, ask and answer; yield what is wrong."""
         if not self._limits.may_ask:
-            yield "limits: a new connection may not be asked"
+            yield "limits: a new connection may not be asked for limits"
         for _ in range(_STEPS):
             name = self._dice.choice(("t", "t", "u"))
             kind = self._happen(name, self._rows[name])
@@ -119,27 +136,24 @@ class _LimitsDrill:
         accepted = max(_accepted(rows), default=0)
         pairs: dict[str, tuple[object, object]] = {
             "name": (limit.topic, name),
-            "same": (self._limits.of(name) is limit, True),
-            "told": (limit.told, told),
-            "acknowledged": (limit.acknowledged, accepted),
+            "the same object as before": (self._limits.of(name) is limit, True),
+            "limit told": (limit.told, told),
+            "largest batch acknowledged": (limit.acknowledged, accepted),
             "known": (limit.known(batch_size), max(batch_size, accepted) if told is None else told),
-            "unused": (limit.unused, rows[-1:] != [] and _unused(rows)),
-            "awaited": (limit.awaited(), _asking(rows) and _unexplained(rows)),
+            "no room since the answer": (limit.unused, _unused(rows)),
+            "batches wait for the answer": (limit.awaited(), _asking(rows) and _unexplained(rows)),
         }
         for growth in (True, False):
-            pairs[f"wants with growth {growth}"] = (
+            pairs[f"an answer is wanted, with growth {growth}"] = (
                 limit.wants(self._now, max_age, unused_for, growth=growth),
                 not _asking(rows)
                 and (growth or _unexplained(rows))
                 and self._now >= _valid_until(rows, max_age, unused_for),
             )
-        for what, (said, due) in pairs.items():
-            if said is not due and said != due:
-                return f"{what}: {said}, not {due}"
-        return None
+        return unequal(pairs)
 
     def _happen(self, name: str, rows: list[_Row]) -> str:
-        """Let one thing happen to a topic."""
+        """Let one thing happen to a topic; return its kind."""
         dice, limit = self._dice, self._limits.of(name)
         kinds = ["accept", "refuse", "refuse", "wait"]
         kinds += ["tell"] * 3 if _asking(rows) else ["ask"] * 3
@@ -179,6 +193,7 @@ def _answers(rows: list[_Row]) -> list[_Row]:
 
 
 def _since_answer(rows: list[_Row]) -> list[_Row]:
+    """Return the events since the last answer; all, if there is none."""
     last = max((at for at, row in enumerate(rows) if row.kind == "tell"), default=-1)
     return rows[last + 1 :]
 
@@ -190,6 +205,7 @@ def _told(rows: list[_Row]) -> int | None:
 
 
 def _asking(rows: list[_Row]) -> bool:
+    """Return whether a question is unanswered."""
     return any(row.kind == "ask" for row in _since_answer(rows))
 
 
@@ -218,7 +234,15 @@ def _unexplained(rows: list[_Row]) -> bool:
 
 
 def _valid_until(rows: list[_Row], max_age: float, unused_for: float) -> float:
-    """Return until when the last answer is valid; 0.0 if there is none that is."""
+    """Return until when the last answer is valid; 0.0 if there is none that is.
+
+    It ages once there was room for records, which it was asked for.
+
+    Args:
+        rows: the events of a topic.
+        max_age: for how many seconds an answer that is used is valid.
+        unused_for: for how many seconds at least an answer is valid without such room.
+    """
     answers = _answers(rows)
     if not answers or (_unexplained(rows) and answers[-1].nbytes is not None):
         return 0.0

@@ -36,7 +36,9 @@ __all__ = ["Stage"]
 _Acts: TypeAlias = "list[Callable[[], None]]"
 
 _CAPACITY: Final = 100
+"""The bytes of the buffer, all of which are taken at first."""
 _SIZE: Final = 10
+"""The bytes of a record."""
 _NODES: Final = (-2, 0, 1, 2)
 """A bootstrap server and the brokers, to which connections are tried."""
 _FIRST_NODE: Final = -1
@@ -61,7 +63,7 @@ class Stage:
             {number: Broker(number) for number in nodes},
             [Partition(number, dice.choice((0, 1, 2))) for number in range(3)],
         )
-        # How many records have ended acknowledged, not written and unknown.
+        # How many records have got each outcome: acknowledged, not written, unknown.
         self.ended = [0, 0, 0]
         self.events: list[Event] = []
         self.records = SimpleNamespace(unsettled=0, first_queued_at=0.0)
@@ -95,7 +97,7 @@ class Stage:
         return None if why is None else errors.KafkaError(why)
 
     def acts(self) -> tuple[_Acts, _Acts]:
-        """Return what may happen, and what is to happen most often."""
+        """Return all that may happen, and what is to happen most often."""
         themes: list[_Acts] = [
             [self._fail, self._fail, self._open, self._lose, self._throttle, self._throttle],
             [self._lead, self._lead, self._lead, self._doubt, self._fail, self._open],
@@ -112,7 +114,7 @@ class Stage:
     # -- what happens to brokers
 
     def _broker(self, *, up: bool) -> tuple[Broker, Link] | None:
-        """Return some broker, and the connection to it, which is begun if it is not up."""
+        """Return some broker that is up, or not, and the connection to it, begun if need be."""
         some = [each for each in self.rows.brokers.values() if each.up is up]
         if not some:
             return None
@@ -242,6 +244,7 @@ class Stage:
         self.rows.hindrance = self._dice.choice((None, "t-1: no leader", "t-2: refused"))
 
     def _refuse(self) -> None:
+        """Refuse a record, because there is no room for it."""
         self.watch.no_room(self.now)
         self.rows.refused.append((self.now, self.rows.queued))
 
@@ -254,6 +257,7 @@ class Stage:
         self.rows.queued += 1
 
     def _settle(self) -> None:
+        """Let some records get an outcome."""
         while self.records.unsettled and self._dice.random() < 0.8:
             self.records.unsettled -= 1
             self._outcomes.settled += 1
@@ -262,6 +266,7 @@ class Stage:
         counters.records_acked, counters.records_not_written, counters.records_unknown = self.ended
 
     def _happen(self) -> None:
+        """Let an event happen that is a line by itself."""
         event = Event(self._dice.choice((LogLine.EPOCH_BUMPED, LogLine.DATA_LOSS)), "it happened")
         self._outcomes.add_event(event)
         self.events.append(event)

@@ -26,20 +26,20 @@ def test_partitions_are_looked_after() -> None:
     assert not wrong()
 
 
-def goes_behind(self: Partitions, state: PartitionState) -> None:
+def wakes_what_is_busy_anew(self: Partitions, state: PartitionState) -> None:
     self.busy.pop(state, None)
     wake(self, state)
 
 
-def of_live_ones(self: Partitions) -> bool:
+def forgets_what_retired_ones_owe(self: Partitions) -> bool:
     return not any(state.batches.outstanding for state in self.live.values())
 
 
-def by_name(self: Partitions, state: PartitionState) -> bool:
+def holds_by_name(self: Partitions, state: PartitionState) -> bool:
     return (state.topic, state.partition) in self.live
 
 
-def this_one_only(
+def disowns_one_partition_only(
     _self: Partitions, partition: PartitionState, error: errors.KafkaError, identity: IdentityLedger
 ) -> str | None:
     partition.ledger.disown(error)
@@ -47,20 +47,20 @@ def this_one_only(
     return None
 
 
-def as_if_led(self: Partitions, state: PartitionState, now: float) -> LeaderStatus:
+def says_that_a_broker_leads(self: Partitions, state: PartitionState, now: float) -> LeaderStatus:
     return leader_status(self, state, now)._replace(leads=True)
 
 
-def not_yet(self: Partitions, _sequence_cap: int) -> None:
+def limits_no_present_partition(self: Partitions, _sequence_cap: int) -> None:
     self.flush()
 
 
-def dropped(self: Partitions, old: PartitionState, error: errors.KafkaError) -> None:
+def drops_the_retired(self: Partitions, old: PartitionState, error: errors.KafkaError) -> None:
     retire(self, old, error)
     self.retired.clear()
 
 
-def without_the_others(self: Partitions, now: float) -> errors.KafkaError | None:
+def sees_the_first_partition_only(self: Partitions, now: float) -> errors.KafkaError | None:
     busy = self.busy
     self.busy = dict.fromkeys(list(busy)[:1])
     found = obstacle(self, now)
@@ -68,7 +68,7 @@ def without_the_others(self: Partitions, now: float) -> errors.KafkaError | None
     return found
 
 
-def even_if_finished(self: Partitions) -> list[PartitionState]:
+def includes_the_finished(self: Partitions) -> list[PartitionState]:
     return list(self.busy)
 
 
@@ -79,15 +79,15 @@ leader_status = Partitions.leader_status
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("wake", goes_behind),
-        ("quiet", property(of_live_ones)),
-        ("holds", by_name),
-        ("disown", this_one_only),
-        ("leader_status", as_if_led),
-        ("limit_span", not_yet),
-        ("retire", dropped),
-        ("obstacle", without_the_others),
-        ("active", even_if_finished),
+        ("wake", wakes_what_is_busy_anew),
+        ("quiet", property(forgets_what_retired_ones_owe)),
+        ("holds", holds_by_name),
+        ("disown", disowns_one_partition_only),
+        ("leader_status", says_that_a_broker_leads),
+        ("limit_span", limits_no_present_partition),
+        ("retire", drops_the_retired),
+        ("obstacle", sees_the_first_partition_only),
+        ("active", includes_the_finished),
     ],
 )
 def test_broken_partitions_are_noticed(

@@ -32,20 +32,20 @@ def fits_beside_the_copies(self: ByteBudget, size: int) -> bool:
     return self.used + self.copies + size <= self.capacity or self.used == 0
 
 
-def never_empty(self: ByteBudget, size: int) -> bool:
+def refuses_large_records(self: ByteBudget, size: int) -> bool:
     return self.used + size <= self.limit
 
 
-def forgets_to_grant(self: ByteBudget, waiter: MemoryWaiter) -> None:
+def grants_nothing_to_the_next(self: ByteBudget, waiter: MemoryWaiter) -> None:
     waiter.abandoned = True
     self.waiting -= 1
 
 
-def of_all_time(self: Sensor, _now: float) -> float:
+def averages_over_all_time(self: Sensor, _now: float) -> float:
     return self.total / self.count if self.count else 0.0
 
 
-def of_one_class_more(self: Distribution, share: float, now: float) -> float:
+def is_off_by_one_class(self: Distribution, share: float, now: float) -> float:
     return percentile(self, share, now) * 1.02
 
 
@@ -56,10 +56,10 @@ percentile = Distribution.percentile
     ("part", "name", "broken"),
     [
         (ByteBudget, "fits", fits_beside_the_copies),
-        (ByteBudget, "fits", never_empty),
-        (ByteBudget, "abandon", forgets_to_grant),
-        (Sensor, "average", of_all_time),
-        (Distribution, "percentile", of_one_class_more),
+        (ByteBudget, "fits", refuses_large_records),
+        (ByteBudget, "abandon", grants_nothing_to_the_next),
+        (Sensor, "average", averages_over_all_time),
+        (Distribution, "percentile", is_off_by_one_class),
     ],
 )
 def test_a_broken_part_is_noticed(

@@ -29,7 +29,7 @@ def test_requests_carry_what_they_should() -> None:
     assert not wrong()
 
 
-def in_the_same_order(self: Partitions, state: PartitionState) -> None:
+def keeps_the_order(self: Partitions, state: PartitionState) -> None:
     del self, state
 
 
@@ -50,7 +50,7 @@ def never_hears_v14(self: ProduceRequests, link: Link, answer: ProduceAnswer, no
     del self, link, answer, now
 
 
-def forgives_what_is_odd(
+def forgives_what_does_not_fit(
     self: ProduceRequests, link: Link, request: Outstanding, answer: ProduceAnswer, now: float
 ) -> None:
     on_answer(self, link, request, answer, now)
@@ -64,13 +64,13 @@ on_answer = ProduceRequests.on_answer
 @pytest.mark.parametrize(
     ("part", "name", "broken"),
     [
-        (Partitions, "served", in_the_same_order),
+        (Partitions, "served", keeps_the_order),
         (Partitions, "holds", lambda *_: True),
         (ProduceRequests, "_send_on", one_request_at_a_time),
         (ProduceRequests, "_hear_v14", never_hears_v14),
         (ProduceRequests, "_learn_leaders", lambda *_: None),
         (ProduceRequests, "_is_current", lambda *_: True),
-        (ProduceRequests, "on_answer", forgives_what_is_odd),
+        (ProduceRequests, "on_answer", forgives_what_does_not_fit),
         (RecordAccumulator, "drain", one_batch_each),
     ],
 )

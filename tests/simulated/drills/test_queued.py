@@ -50,22 +50,22 @@ def expires_one_by_one(self: PartitionQueue, now: float) -> list[PendingRecord]:
     return expire(self, now) if len(self.records) < 2 else []
 
 
-def without_squeezing(*_: object) -> int:
+def measures_only_once(*_: object) -> int:
     return 0
 
 
-def half_the_request(self: Sealer, state: PartitionState, link: Link, most: int) -> int:
+def allows_half_the_size(self: Sealer, state: PartitionState, link: Link, most: int) -> int:
     return limit(self, state, link, most) // 2
 
 
-def numbers_of_the_rest(self: Sealer, batch: Batch, culprits: Collection[int]) -> Batch | None:
+def leaves_numbers_out(self: Sealer, batch: Batch, culprits: Collection[int]) -> Batch | None:
     rebuilt = without(self, batch, culprits)
     if rebuilt is not None:
         rebuilt.base += len(culprits)
     return rebuilt
 
 
-def in_halves(records: list[PendingRecord], target: int) -> list[list[PendingRecord]]:
+def divides_into_halves(records: list[PendingRecord], target: int) -> list[list[PendingRecord]]:
     del target
     middle = len(records) // 2
     return [records[:middle], records[middle:]]
@@ -75,7 +75,7 @@ def learns_nothing(self: Sealer, topic: str, body: BatchBody) -> None:
     """Leave the estimate of the compression as it is."""
 
 
-def never_full(self: Drafts) -> bool:
+def is_never_full(self: Drafts) -> bool:
     return self.at_once < 0
 
 
@@ -89,12 +89,12 @@ limit, without = Sealer.limit, Sealer.without
         (PartitionQueue, "ready", lingers_since_the_last_record),
         (PartitionQueue, "put_back", forgets_the_flush),
         (PartitionQueue, "expire", expires_one_by_one),
-        (partition_queue, "squeeze", without_squeezing),
-        (Sealer, "limit", half_the_request),
-        (Sealer, "without", numbers_of_the_rest),
+        (partition_queue, "squeeze", measures_only_once),
+        (Sealer, "limit", allows_half_the_size),
+        (Sealer, "without", leaves_numbers_out),
         (Sealer, "learn", learns_nothing),
-        (sealing, "_chunks", in_halves),
-        (Drafts, "full", property(never_full)),
+        (sealing, "_chunks", divides_into_halves),
+        (Drafts, "full", property(is_never_full)),
     ],
 )
 def test_a_broken_part_is_noticed(

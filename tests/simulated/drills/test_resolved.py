@@ -31,7 +31,7 @@ def sees_the_last_clock(self: DoubtResolution, wall_ms: float | None, now: float
         self._wall_ahead = wall_ms - now * 1000.0
 
 
-def never_behind(self: ReadBack, *_: float) -> bool:
+def is_never_behind(self: ReadBack, *_: float) -> bool:
     del self
     return False
 
@@ -47,11 +47,11 @@ def reads_on_the_whole_log(self: ReadBack, page: Any, high_watermark: int) -> in
     return self.offset
 
 
-def gives_up_at_once(self: LogLookup, retry_at: float | None = None) -> None:
+def ends_a_second_late(self: LogLookup, retry_at: float | None = None) -> None:
     end(self, None if retry_at is None else retry_at + 1.0)
 
 
-def no_turn(self: DoubtResolution, state: PartitionState, now: float) -> float | None:
+def never_takes_a_turn(self: DoubtResolution, state: PartitionState, now: float) -> float | None:
     del self, state, now
     return None
 
@@ -65,10 +65,10 @@ end = LogLookup.end
         (DoubtResolution, "see_clock", sees_the_last_clock),
         (DoubtResolution, "_is_deposed", lambda *_: False),
         (DoubtResolution, "awaits", lambda *_: None),
-        (DoubtResolution, "turns_at", no_turn),
-        (LogLookup, "end", gives_up_at_once),
+        (DoubtResolution, "turns_at", never_takes_a_turn),
+        (LogLookup, "end", ends_a_second_late),
         (LogLookup, "begin", lambda self: self._read_back.begin(self._log.offset)),
-        (ReadBack, "is_behind", never_behind),
+        (ReadBack, "is_behind", is_never_behind),
         (ReadBack, "takes", takes_any_page),
         (ReadBack, "following", reads_on_the_whole_log),
     ],

@@ -26,54 +26,54 @@ def test_a_partition_sends_what_it_may() -> None:
     assert not wrong()
 
 
-def without_a_window(self: PartitionState) -> bool:
+def sends_beyond_the_window(self: PartitionState) -> bool:
     waits = any(batch.due for batch in self.batches.unresolved)
     return not self.ledger.bump_wanted and self.leadership.gate_open and not waits
 
 
-def without_a_back_off(self: PartitionState, _now: float) -> Batch | None:
+def resends_without_a_back_off(self: PartitionState, _now: float) -> Batch | None:
     return next_resend(self, 1e9)
 
 
-def any_that_waits(self: PartitionState, _now: float) -> Batch | None:
+def resends_any_that_waits(self: PartitionState, _now: float) -> Batch | None:
     return next((batch for batch in self.batches.unresolved if batch.due), None)
 
 
-def at_once(self: PartitionState, route: Route) -> bool:
+def follows_with_batches_outstanding(self: PartitionState, route: Route) -> bool:
     outstanding, self.batches.outstanding = self.batches.outstanding, 0
     followed = follow(self, route)
     self.batches.outstanding = outstanding
     return followed
 
 
-def probing_goes_on(self: PartitionState, route: Route) -> bool:
+def goes_on_probing(self: PartitionState, route: Route) -> bool:
     rung = self.recovery.rung
     followed = follow(self, route)
     self.recovery.rung = rung
     return followed
 
 
-def without_new_numbers(self: PartitionState, identity: ProducerIdentity) -> None:
+def adopts_without_new_numbers(self: PartitionState, identity: ProducerIdentity) -> None:
     if self.ledger.identity != identity and not self.batches.outstanding:
         self.ledger.adopt(identity)
         self.recovery.move(RecoveryEvent.RESOLVED)
 
 
-def of_each_attempt(self: PartitionState, batch: Batch, now: float) -> None:
+def counts_each_attempt_as_known(self: PartitionState, batch: Batch, now: float) -> None:
     send(self, batch, now)
     if batch.attempt is not None:
         batch.attempt.knows_us = self.idempotent
 
 
-def with_transactions_too(self: PartitionState, wall_ms: float, expiration: float) -> None:
+def suspects_with_transactions_too(self: PartitionState, wall_ms: float, expiration: float) -> None:
     self.suspicion.assess(wall_ms, expiration, self.batches.unresolved)
 
 
-def of_the_queue(self: PartitionState) -> bool:
+def waits_only_with_a_queue(self: PartitionState) -> bool:
     return bool(self.queue.records)
 
 
-def none_at_all(self: PartitionState) -> int:
+def has_room_for_none(self: PartitionState) -> int:
     return (self.window.sequence_cap or 1 << 30) - self.batches.sequences
 
 
@@ -83,16 +83,16 @@ next_resend, follow, send = PartitionState.next_resend, PartitionState.follow, P
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("may_send_new", without_a_window),
-        ("next_resend", without_a_back_off),
-        ("next_resend", any_that_waits),
-        ("follow", at_once),
-        ("follow", probing_goes_on),
-        ("adopt", without_new_numbers),
-        ("send", of_each_attempt),
-        ("assess_memory", with_transactions_too),
-        ("waits", of_the_queue),
-        ("sequence_room", none_at_all),
+        ("may_send_new", sends_beyond_the_window),
+        ("next_resend", resends_without_a_back_off),
+        ("next_resend", resends_any_that_waits),
+        ("follow", follows_with_batches_outstanding),
+        ("follow", goes_on_probing),
+        ("adopt", adopts_without_new_numbers),
+        ("send", counts_each_attempt_as_known),
+        ("assess_memory", suspects_with_transactions_too),
+        ("waits", waits_only_with_a_queue),
+        ("sequence_room", has_room_for_none),
     ],
 )
 def test_a_broken_partition_is_noticed(

@@ -41,18 +41,18 @@ def noticed() -> bool:
     return False
 
 
-def later_too(alarm: Alarm, at: float | None) -> None:
+def sets_the_alarm_later(alarm: Alarm, at: float | None) -> None:
     if at is not None:
         alarm._at = at
         alarm._rearm.set()
 
 
-def polls_anyway(sender: Sender) -> bool:
+def polls_with_outcomes_left(sender: Sender) -> bool:
     begin_turn(sender)
     return True
 
 
-async def at_once(_: Sender, condition: Callable[[], bool]) -> None:
+async def waits_for_nothing(_: Sender, condition: Callable[[], bool]) -> None:
     condition()
 
 
@@ -74,9 +74,9 @@ begin_turn = Sender._begin_turn
 @pytest.mark.parametrize(
     ("part", "name", "broken"),
     [
-        (Alarm, "set", later_too),
-        (Sender, "_begin_turn", polls_anyway),
-        (Sender, "until", at_once),
+        (Alarm, "set", sets_the_alarm_later),
+        (Sender, "_begin_turn", polls_with_outcomes_left),
+        (Sender, "until", waits_for_nothing),
         (Sender, "_catch_up", reads_nothing),
         (Sender, "_report_sent", never),
         (Sender, "_undecodable", never),

@@ -26,7 +26,7 @@ def test_an_operator_is_told_what_is_so() -> None:
     assert not [what for seed in SEEDS for what in drill_watched(Random(seed))]
 
 
-def since_the_last_one(nodes: list[Node]) -> float:
+def begins_with_the_last_broker(nodes: list[Node]) -> float:
     return max(node.down_since for node in nodes if node.down_since is not None)
 
 
@@ -34,7 +34,7 @@ def names_the_last(nodes: list[Node]) -> str:
     return named(nodes[::-1])
 
 
-def at_any_time(self: watch._FullBuffer, queued: int, _now: float) -> bool:
+def complains_at_any_time(self: watch._FullBuffer, queued: int, _now: float) -> bool:
     return self.calls > 0 and queued == self._queued
 
 
@@ -53,7 +53,7 @@ def once_a_second(self: OperatorWatch, now: float) -> None:
         self.due_at = self.wakes_at = now + 1.0
 
 
-def only_what_waits(self: OperatorWatch) -> float | None:
+def ignores_new_records(self: OperatorWatch) -> float | None:
     return self.wakes_at
 
 
@@ -63,14 +63,14 @@ named, counted, look = watch._named, OperatorWatch._counted, OperatorWatch.look
 @pytest.mark.parametrize(
     ("part", "name", "broken"),
     [
-        (watch, "_since", since_the_last_one),
+        (watch, "_since", begins_with_the_last_broker),
         (watch, "_named", names_the_last),
         (watch, "_REFUSALS", (errors.AuthenticationFailedError,)),
-        (watch._FullBuffer, "lasts", at_any_time),
+        (watch._FullBuffer, "lasts", complains_at_any_time),
         (OperatorWatch, "_counted", counts_from_the_start),
         (OperatorWatch, "_because", says_nothing),
         (OperatorWatch, "look", once_a_second),
-        (OperatorWatch, "expected_at", only_what_waits),
+        (OperatorWatch, "expected_at", ignores_new_records),
     ],
 )
 def test_a_watch_that_sees_something_else_is_noticed(

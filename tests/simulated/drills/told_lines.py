@@ -1,20 +1,22 @@
 """The drill of incidents: conditions come and go, events are many, and which lines are logged.
 
 A run has few incidents that last for minutes, or of which one explains another. Here conditions are
-drawn for hours, with irregular looks at them. The lines are derived from what an operator is
-promised: when an incident begins, goes on and ends, at which level, and how many events a line
-stands for.
+drawn for hours, and looked at irregularly. The lines are derived from what an operator is promised:
+when an incident begins, goes on and ends, at which level, and how many events a line stands for.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from random import Random
 from typing import Final, NamedTuple
 
 from aioidem._engine.incidents import Condition, Event, Incidents, Repeats
 from aioidem._log import LogLine, Phase
+
+from .comparing import unequal
 
 __all__ = ["drill_lines"]
 
@@ -30,12 +32,14 @@ _WAITS: Final = (0.0, 0.1234567, 0.3, 0.5, 1.0, 2.0, 9.0, 10.0, 31.0, 700.0, 360
 
 
 class _Rule(NamedTuple):
+    """When an incident is told."""
+
     lasts: float
-    """Seconds for which it must hold before it is told."""
+    """Seconds for which its condition must hold before it is told."""
     over: float
-    """Seconds for which it must not hold before its end is told."""
+    """Seconds for which the condition must not hold before the end is told."""
     because: frozenset[LogLine] = frozenset()
-    """What explains it: while that goes on, this is no warning."""
+    """The incidents that explain it: while one of them goes on, this one is no warning."""
 
 
 _RULES: Final[Mapping[LogLine, _Rule]] = {
@@ -47,12 +51,13 @@ _RULES: Final[Mapping[LogLine, _Rule]] = {
     _L.IN_DOUBT: _Rule(2.0, 0.0, _OUTAGES),
     _L.BUFFER_FULL: _Rule(2.0, 10.0, _OUTAGES | {_L.IN_DOUBT, _L.THROTTLED}),
 }
-"""In the order in which they are looked at."""
-_EPOCH_EXPLAINED: Final = _OUTAGES | {_L.IN_DOUBT, _L.THROTTLED}
+"""The rules of all incidents, in the order in which they are looked at."""
+_EXPLAIN_EPOCHS: Final = _OUTAGES | {_L.IN_DOUBT, _L.THROTTLED}
+"""The incidents that explain why the epoch is raised."""
 
 
 def drill_lines(dice: Random) -> Iterator[str]:
-    """Yield which line of an incident, or of many events, is missing, too much or another."""
+    """Yield which line of an incident, or of many events, is missing, surplus or different."""
     drill: _IncidentDrill | _EventDrill
     drill = _IncidentDrill(dice) if dice.random() < 0.6 else _EventDrill(dice)
     for wrong in drill.run():
@@ -60,25 +65,26 @@ def drill_lines(dice: Random) -> Iterator[str]:
         return
 
 
-def _same(told: list[Event], due: list[Event]) -> Iterator[str]:
-    if told != due:
-        differing = next(
-            (pair for pair in zip(told, due, strict=False) if pair[0] != pair[1]), None
-        )
-        yield f"{len(told)} lines, not {len(due)}; {differing or (told + due)[-1]}"
+def _differing(told: list[Event], due: list[Event]) -> Iterator[str]:
+    """Yield the first line that is not as it is due."""
+    for line, due_line in zip_longest(told, due):
+        if line != due_line:
+            yield f"the line {line}, not {due_line} ({len(told)} lines, not {len(due)})"
+            return
 
 
 # -- incidents -------------------------------------------------------------------------------------
 
 
-class _Told:
-    """One incident, as an operator follows it."""
+class _Incident:
+    """An incident of one kind, and the lines that an operator should be told of it."""
 
     def __init__(self, line: LogLine) -> None:
         self.line, self.rule = line, _RULES[line]
         self.goes_on = False
         self.began = 0.0
-        # Since when the condition holds, does not hold, and holds without an explanation.
+        # Since when the condition holds, since when it does not hold any more, and since when it
+        # holds without an explanation.
         self.since: float | None = None
         self.over_since: float | None = None
         self._alone_since: float | None = None
@@ -87,7 +93,13 @@ class _Told:
         self._next, self._interval = 0.0, _FIRST
 
     def look(self, condition: Condition | None, now: float, others: set[LogLine]) -> Event | None:
-        """Return the line that is due."""
+        """Return the line that is due at a look; None if none is.
+
+        Args:
+            condition: the condition; None if it does not hold.
+            now: seconds.
+            others: the other incidents that go on.
+        """
         if condition is None:
             return self._not_now(now)
         self.over_since = None
@@ -103,6 +115,7 @@ class _Told:
             self._level = logging.INFO if explained else self.line.level
             self._interval = _FIRST
             return self._event(Phase.BEGINS, text, self._level, number, now)
+        # An incident that was explained when it began becomes a warning without the explanation.
         if explained or self._level == self.line.level:
             self._alone_since = None
         else:
@@ -117,11 +130,13 @@ class _Told:
         return self._event(Phase.CONTINUES, text, level, number, now)
 
     def _event(self, phase: Phase, text: str, level: int, count: int, now: float) -> Event:
+        """Return a line, after which the next one is due when the interval has passed."""
         self._next = now + self._interval
         fields = {"seconds": round(now - self.began, 3), "count": count}
         return Event(self.line, text, phase, level, fields)
 
     def _not_now(self, now: float) -> Event | None:
+        """Return the line that is due while the condition does not hold."""
         self.since = None
         if not self.goes_on:
             return None
@@ -142,9 +157,10 @@ class _IncidentDrill:
     def __init__(self, dice: Random) -> None:
         self._dice = dice
         self._incidents = Incidents()
-        self._told = {line: _Told(line) for line in _RULES}
-        # How often a condition that holds ends, and one that does not begins, at a look.
+        self._due = {line: _Incident(line) for line in _RULES}
+        # How often a condition that holds ends at a look, and one that does not hold begins.
         self._ends, self._begins = dice.choice((0.05, 0.3)), dice.choice((0.05, 0.3))
+        # The conditions that hold, and since when they say so.
         self._holding: dict[LogLine, float | None] = {}
 
     def run(self) -> Iterator[str]:
@@ -160,14 +176,14 @@ class _IncidentDrill:
             told = list(self._incidents.see(conditions, now))
             due = [
                 event
-                for line, each in self._told.items()
+                for line, each in self._due.items()
                 if (event := each.look(conditions.get(line), now, self._others(line))) is not None
             ]
-            for wrong in (*_same(told, due), *self._differences()):
+            for wrong in (*_differing(told, due), *self._differences()):
                 yield f"{wrong} at {now}"
                 return
         told = list(self._incidents.close())
-        yield from _same(told, [last for each in self._told.values() if (last := each.end())])
+        yield from _differing(told, [last for each in self._due.values() if (last := each.end())])
 
     def _change(self, now: float) -> None:
         for line in _RULES:
@@ -183,35 +199,42 @@ class _IncidentDrill:
         return self._dice.choice((None, now, now - 0.5, now - 5.0, now + 0.1))
 
     def _others(self, line: LogLine) -> set[LogLine]:
-        return {other for other, each in self._told.items() if each.goes_on} - {line}
+        return {other for other, each in self._due.items() if each.goes_on} - {line}
 
     def _differences(self) -> Iterator[str]:
-        told = self._told.values()
-        going = {each.line for each in told if each.goes_on}
-        suspected = any(each.since is not None and not each.goes_on for each in told)
-        calming = any(each.goes_on and each.over_since is not None for each in told)
-        pairs = {
+        incidents = self._due.values()
+        going = {each.line for each in incidents if each.goes_on}
+        suspected = any(each.since is not None and not each.goes_on for each in incidents)
+        calming = any(each.goes_on and each.over_since is not None for each in incidents)
+        pairs: dict[str, tuple[object, object]] = {
             "going on": ({line for line in _RULES if self._incidents.goes_on(line)}, going),
-            "quiet": (self._incidents.quiet, not going and not suspected),
-            "changing soon": (self._incidents.suspects, suspected or calming),
+            "nothing goes on, or may begin": (self._incidents.quiet, not going and not suspected),
+            "something may begin or end soon": (self._incidents.suspects, suspected or calming),
         }
-        for name, (is_told, due) in pairs.items():
-            if is_told != due:
-                yield f"{name}: {is_told}, not {due}"
+        wrong = unequal(pairs)
+        if wrong is not None:
+            yield wrong
         line = self._dice.choice((_L.EPOCH_BUMPED, _L.EPOCH_BUMPED, *LogLine))
         event = Event(line, "it happened")
         expected = event
-        if line is _L.EPOCH_BUMPED and going & _EPOCH_EXPLAINED:
+        if line is _L.EPOCH_BUMPED and going & _EXPLAIN_EPOCHS:
             expected = event._replace(level=logging.INFO)
-        if self._incidents.explained(event) != expected:
-            yield f"{line.value} is explained, or not, by {going}"
+        explained = self._incidents.explained(event)
+        if explained != expected:
+            yield f"while {going} go on, {event} becomes {explained}, not {expected}"
 
 
 # -- many events -----------------------------------------------------------------------------------
 
 
 class _Group:
-    """Events of one kind: how many were logged, and how many a line will stand for."""
+    """Events of one kind: some are logged one by one, and one line stands for the others.
+
+    Attributes:
+        left: how many are still logged one by one.
+        since: when the interval began, in seconds.
+        counted: the events for which a line will stand.
+    """
 
     def __init__(self, line: LogLine, now: float) -> None:
         self.line, self.left = line, line.burst
@@ -232,7 +255,7 @@ class _Group:
         return Event(self.line, text, Phase.CONTINUES, level, fields)
 
     def again(self, now: float) -> None:
-        """Count on, for twice as long."""
+        """Begin another interval, which is twice as long."""
         self.left, self.since = 0, now
         self._interval = min(2 * self._interval, _LONGEST)
         self.counted.clear()
@@ -255,20 +278,21 @@ class _EventDrill:
             event = Event(self._dice.choice(self._lines), f"event {number}")
             if self._dice.random() < 0.1:
                 event = event._replace(phase=Phase.BEGINS)
-            if self._repeats.admit(event, now) is not self._admits(event, now):
-                yield f"event {number} is logged, or not, against its number"
+            told, due = self._repeats.admit(event, now), self._admits(event, now)
+            if told is not due:
+                yield f"{event.text!r} of {event.line} at {now} is logged: {told}, not {due}"
                 return
             if self._dice.random() < 0.5:
-                yield from _same(list(self._repeats.due(now)), list(self._due(now)))
+                yield from _differing(list(self._repeats.due(now)), list(self._due(now)))
             ends = [group.until for group in self._groups.values() if group.counted]
             if self._repeats.due_at != min(ends, default=None):
-                yield f"the next line is due at {self._repeats.due_at}, not {ends}"
+                yield f"the next line is due at {self._repeats.due_at}, not at the first of {ends}"
                 return
         left = [group.line_of(now) for group in self._groups.values() if group.counted]
-        yield from _same(self._repeats.end(now), left)
+        yield from _differing(self._repeats.end(now), left)
         late = Event(self._lines[0], "a late one")
         if not all(self._repeats.admit(late, now) for _ in range(20)):
-            yield "events after the end are counted"
+            yield "an event after the end is not logged"
 
     def _admits(self, event: Event, now: float) -> bool:
         if event.phase is not Phase.ONCE:

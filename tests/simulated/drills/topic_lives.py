@@ -1,8 +1,8 @@
 """What brokers have said of topics, kept as rows: the model of the drill of a cluster's view.
 
-A topic that is deleted and recreated begins another life. Which leader a partition has is derived
-from the rows of its life: the newest leader epoch counts, and of facts with the same one, the
-latest.
+A topic that is deleted and recreated begins another `Life`. Which leader a partition has is derived
+from the rows of its life: the one with the newest leader epoch counts, and of several with that
+epoch, the latest.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ class Fact(NamedTuple):
 
 
 class Naming(NamedTuple):
-    """One answer that describes a topic: the id it names, and whether it counts as one in a row."""
+    """One answer that describes a topic."""
 
     topic_id: UUID | None
+    """The id that it names."""
     in_turn: bool
+    """Whether it counts among the answers in a row that name a former id."""
 
 
 @dataclass
@@ -49,8 +51,9 @@ class Life:
     """A topic from its creation to its deletion."""
 
     ids: list[UUID]
-    """The ids of all topics of this name, in the order in which they were taken for present."""
+    """The ids of all topics of this name, in the order in which they became the present one."""
     named: UUID | None
+    """The present id; None if no answer has named one."""
     facts: list[Fact] = field(default_factory=list)
     namings: list[Naming] = field(default_factory=list)
     given: dict[int, PartitionView] = field(default_factory=dict)
@@ -89,7 +92,7 @@ class Life:
         return None not in (topic_id, self.named) and topic_id != self.named
 
     def lags(self) -> bool:
-        """Return whether the latest answer comes of a broker that has not heard of this topic."""
+        """Return whether the latest answer comes from a broker that does not know this life yet."""
         if self.namings[-1].topic_id not in self.former:
             return False
         others = [n for n, each in enumerate(self.namings) if each.topic_id not in self.former]

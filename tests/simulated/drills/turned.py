@@ -1,4 +1,4 @@
-"""The drill of a whole engine: in which order it does what is due, and what it leaves out.
+"""The drill of a whole engine: in which order it does what is due, and whether it leaves any out.
 
 In a run an engine is rarely refused a question, or told anything in an unusual order. Here a real
 `ProducerCore` is told all that can happen to it, in any order, and so is a second one that leaves
@@ -30,7 +30,7 @@ __all__ = ["drill_turned"]
 _OPS: Final = 45
 _PAUSES: Final = (0,) * 16 + (1,) * 8 + (2, 2, 3, 5, 17, 17, 17, 40)
 """How much time passes between two operations, in ticks: perhaps more than a request may take."""
-_ALWAYS: Final[dict[str, Any]] = {
+_USUAL: Final[dict[str, Any]] = {
     "linger": 0.0,
     "request_timeout": 2.0,
     "delivery_timeout": 5.0,
@@ -51,7 +51,7 @@ _SECRET: Final[dict[str, Any]] = {
     "sasl_username": "me",
     "sasl_password": "secret",
 }
-_THEMES: Final[tuple[dict[str, Any], ...]] = (
+_CONFIGS: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"connections_max_idle": None, "metadata_max_age": 60.0},
     {"connections_max_idle": 0.5, "metadata_max_age": 60.0, "delivery_timeout": 9.0},
@@ -68,19 +68,19 @@ _THEMES: Final[tuple[dict[str, Any], ...]] = (
 
 
 @cache
-def _config(theme: int) -> ProducerConfig:
-    return ProducerConfig.build("b1:9092,b2:9092", **{**_ALWAYS, **_THEMES[theme]})
+def _config(number: int) -> ProducerConfig:
+    return ProducerConfig.build("b1:9092,b2:9092", **{**_USUAL, **_CONFIGS[number]})
 
 
 def drill_turned(dice: Random) -> Iterator[str]:
-    """Yield what an engine does, leaves out or says, against what has happened to it."""
+    """Yield what an engine does, leaves out or says that does not follow from what happened."""
     drill = _Drill(dice)
     try:
         for wrong in drill.run():
             yield wrong
             return
     except Silent:
-        return  # a poll that leaves most out does not look for old leaders that are silent
+        return  # the two engines may differ from here on
 
 
 class _Drill:
@@ -88,16 +88,17 @@ class _Drill:
 
     def __init__(self, dice: Random) -> None:
         self._dice = dice
-        self._config = config = _config(dice.randrange(len(_THEMES)))
+        self._config = config = _config(dice.randrange(len(_CONFIGS)))
         self._world = Brokers(dice)
         self._world.named_config = dice.random() < 0.6
         timed = config.producer_id_expiration is not None or dice.random() < 0.5
         self._pair = Engines(config, dice, timed=timed)
         self._facts = Facts(self._pair)
         self._wire = Wire(dice, self._pair, self._world, self._facts)
-        # How old records are when they are queued. It is the same for all: what a leader may have
-        # forgotten is judged in polls, and a batch of older records may be made after that.
+        # How old records are when they are queued. It is the same for all: a poll judges whether a
+        # leader may have forgotten the producer, and older records could be batched after that.
         self._age_ms = dice.choice((0, 0, 1000, 2000))
+        # Whether records are sent and answered mostly, and how often all goes well.
         self._flow = dice.random() < 0.5
         self._health = 0.8 if self._flow else dice.choice((0.2, 0.5, 0.6))
         if config.transactional_id is not None:
@@ -148,6 +149,7 @@ class _Drill:
         self._dice.choice(operations)()
 
     def _flowing(self) -> None:
+        """Send records, and serve what waits."""
         if self._dice.random() < 0.6:
             self._send()
             self._pair.turn()
@@ -229,7 +231,7 @@ class _Drill:
         return self._pair.core.fatal_error is not None
 
     def _recover(self) -> Iterator[str]:
-        """Have all go well: what waits ends, and what comes then is acknowledged."""
+        """Let all go well: what waits gets an outcome, and what is sent then is acknowledged."""
         pair, config = self._pair, self._config
         self._world.well, self._wire.lacks = True, None
         self._world.codes.clear()
@@ -243,7 +245,7 @@ class _Drill:
                 break
         yield from (*pair.wrong, *self._facts.wrong())
         if pair.unsettled:
-            yield f"{len(pair.unsettled)} records have no outcome long after their deadline"
+            yield f"{len(pair.unsettled)} records have no outcome long after their deadline, not 0"
         pair.pass_time(26)  # no broker throttles any more
         if config.transactional_id is not None:
             for prepare in (_init, _abort, _init, _begin):
@@ -259,9 +261,10 @@ class _Drill:
             return
         statuses = {row.status for row in pair.rows[-2:]}
         if statuses != {DeliveryStatus.ACKED}:
-            yield f"all goes well, and two records are {statuses}"
+            yield f"all goes well, and the last two records are {statuses}, not ACKED"
 
     def _close(self) -> Iterator[str]:
+        """Close the engine: what was in flight is unknown, all else that waits is not written."""
         pair = self._pair
         outstanding = [
             number
@@ -275,16 +278,21 @@ class _Drill:
             self._fatal()
         ended = pair.core.fatal_error
         todo, whys = pair.close()
-        self._facts.expect("why", whys - {type(ended) if ended else errors.ProducerClosed}, set())
+        due = type(ended) if ended else errors.ProducerClosed
+        self._facts.expect("errors of unwritten records at the end", whys - {due}, set())
         closed = [each.link_id for each in todo if isinstance(each, steps.CloseLink)]
-        self._facts.expect("what is closed", (closed, len(todo)), (up, len(up)))
-        self._facts.expect("who is woken", woken, waiters)
+        self._facts.expect("connections closed, and steps", (closed, len(todo)), (up, len(up)))
+        self._facts.expect("callers woken by the end", woken, waiters)
         pair.core.budget.release(1 if waiters else 0)
-        self._facts.expect("unsettled after the end", len(pair.unsettled), 0)
+        self._facts.expect("records without an outcome after the end", len(pair.unsettled), 0)
         refused = pair.append("t", 0, None, self._age_ms)
-        self._facts.expect("a record after the end", refused is None, expected=False)
+        self._facts.expect("a record is queued after the end", refused is None, expected=False)
         for number in outstanding:
-            self._facts.expect("in flight", pair.rows[number].status, DeliveryStatus.UNKNOWN)
+            self._facts.expect(
+                f"record {number}, in flight at the end",
+                pair.rows[number].status,
+                DeliveryStatus.UNKNOWN,
+            )
         yield from (*pair.wrong, *self._facts.wrong())
 
 

@@ -1,8 +1,8 @@
 """The brokers of the drill of an engine: what they answer, and what an answer must have changed.
 
-They are simple: a broker keeps nothing but which topics there are and who leads them. What it
-answers to a batch is chosen at random. An answer reaches the part of the engine that has asked;
-what that part must know afterwards is stated here, for each kind of request.
+They are simple: they keep nothing but which topics there are and who leads them. What they answer
+to a batch is chosen at random. An answer reaches the part of the engine that has asked; what that
+part must know afterwards is stated here, for each kind of request.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._protocol.topic_config import TopicConfig
 from aioidem._protocol.txn_offset_commit import TxnOffsetCommitAnswer
 
-__all__ = ["FATAL", "HOME", "MALFORMED", "Brokers", "effects"]
+__all__ = ["FATAL", "HOME", "MALFORMED", "Brokers", "wrong_after_answer"]
 
 HOME: Final = "home"
 _AWAY: Final = "away"
-FATAL: Final = 31  # CLUSTER_AUTHORIZATION_FAILED
+FATAL: Final = 31
+"""CLUSTER_AUTHORIZATION_FAILED, which ends the producer."""
 _NOT_LEADER: Final = 6
 _OUT_OF_ORDER: Final = 45
 _REFUSALS: Final = (3, 6, 6, 7, 10, 19, 19, 20, 45, 45, 46, 47, 56, 59, 87, FATAL)
-"""Error codes of a batch: for a while, for good, about its size or its producer."""
-_OF_CALLS: Final = (14, 15, 16, 16, 51, 51, 47, 49, 7)
+"""Error codes of batches: passing and lasting ones, about a size, or about the producer."""
+_COORDINATOR_CODES: Final = (14, 15, 16, 16, 51, 51, 47, 49, 7)
+"""Error codes of coordinators: passing and lasting ones."""
 _STRAY: Final = 77
 """A partition that no request carries."""
 MALFORMED: Final = b"\0" * 11 + b"\1" * 60
@@ -49,9 +51,13 @@ class Brokers:
 
     Attributes:
         leaders: by topic and partition, the broker that leads it and the leader epoch.
-        codes: the error of a topic that metadata does not tell of.
-        stray: whether the last answer to Produce names a partition that was not asked about.
-        fatal: whether it ends the producer.
+        codes: by topic, the error code in answers to Metadata; topics without one are described.
+        generation: how often topics were recreated, each time with other ids.
+        named_config: whether topics have the config that lets answers name the window.
+        out_of_order: how many of the next batches are refused for their sequence.
+        well: whether nothing fails now.
+        stray: whether the last answer to Produce names a partition that was not in the request.
+        fatal: whether the last answer to Produce ends the producer.
     """
 
     def __init__(self, dice: Random) -> None:
@@ -59,7 +65,7 @@ class Brokers:
         self.leaders = {("t", 0): (1, 0), ("t", 1): (1, 0), ("u", 0): (2, 0)}
         self.codes: dict[str, int] = {"u": 3}
         self.named_config = True
-        self.out_of_order = 0  # so many batches are refused for their sequence
+        self.out_of_order = 0
         self.well = False
         self.stray = self.fatal = False
         self.generation = 0
@@ -74,6 +80,7 @@ class Brokers:
         return self._dice.choice((0, 0, 0, 125) if self.well else (0, 0, 0, 250, 500, 3000))
 
     def _fails(self, one_in: int) -> bool:
+        """Return whether something fails now, which it does once in so many times."""
         return not self.well and self._dice.randrange(one_in) == 0
 
     def answer(self, step: steps.Request, core: ProducerCore) -> Any:
@@ -168,7 +175,7 @@ class Brokers:
         return ReadBackAnswer(code, end, page, self._throttle())
 
     def _called(self, step: steps.Request, core: ProducerCore) -> Any:
-        code = self._dice.choice(_OF_CALLS) if self._fails(5) else 0
+        code = self._dice.choice(_COORDINATOR_CODES) if self._fails(5) else 0
         wait, current = self._throttle(), core.current_identity
         now = (4000, -1) if current is None else (current.producer_id, current.epoch)
         after = (-1, -1) if code else (now[0], now[1] + 1)
@@ -188,28 +195,37 @@ class Brokers:
                 return AddOffsetsAnswer(code, wait)
 
 
-def effects(
+def wrong_after_answer(
     core: ProducerCore, step: steps.Request, asked: Outstanding, answer: Any, now: float
 ) -> Iterator[str]:
-    """Yield what the part of the engine that has asked does not know after the answer."""
+    """Yield what the part of the engine that has asked does not know after the answer.
+
+    Args:
+        core: the engine.
+        step: the request.
+        asked: what the engine kept of it.
+        answer: the answer.
+        now: seconds.
+    """
     link = core.connections.links.get(step.link_id)
     if link is None:
-        yield "the connection on which the answer came has ended"
+        yield f"connection {step.link_id} has ended with a proper answer to {step}"
         return
     if link.last_progress != now or step.token in link.outstanding:
-        yield "the answer was not taken"
+        facts = f"last progress {link.last_progress}, now {now}, requests {[*link.outstanding]}"
+        yield f"the answer to request {step.token} was not taken: {facts}"
     wait = getattr(answer, "throttle_ms", 0) / 1000.0
     if wait and link.throttled_until < now + wait:
-        yield f"the broker throttles for {wait} s, and that is not obeyed"
+        yield f"throttled for {wait} s at {now}, and the pause ends at {link.throttled_until}"
     match step:
         case steps.AskCluster() | steps.FetchMetadata():
             cluster = answer if isinstance(answer, str) else answer.cluster_id
             if not link.identified or link.cluster_id != cluster:
-                yield f"the cluster {cluster} is not known"
+                yield f"the connection leads to {cluster}, and is known for {link.cluster_id}"
             if isinstance(answer, MetadataUpdate):
-                yield from _told(core, answer, now)
+                yield from _metadata_unknown(core, answer, now)
         case steps.InitProducerId():
-            yield from _granted(core, answer)
+            yield from _grant_unknown(core, answer)
         case steps.InitTransactions():
             current = core.current_identity
             told = (answer.producer_id, answer.producer_epoch)
@@ -220,22 +236,26 @@ def effects(
                 yield "DescribeProducers was refused, and is asked again"
         case steps.DescribeTopicConfig():
             if link.discovery.speaks is not answer.names_window:
-                yield f"Produce v14 is used, or not: {link.discovery.reason}"
+                due, why = answer.names_window, link.discovery.reason
+                yield f"Produce v14 is used: {not due}, not {due}; {why}"
         case steps.DescribeTopicLimit():
             if asked.topic_limit is None or asked.topic_limit.told != answer:
-                yield f"the limit of {step.topic} is not {answer}"
+                limit = None if asked.topic_limit is None else asked.topic_limit.told
+                yield f"the limit of {step.topic} is {limit}, not {answer}"
 
 
-def _told(core: ProducerCore, answer: MetadataUpdate, now: float) -> Iterator[str]:
+def _metadata_unknown(core: ProducerCore, answer: MetadataUpdate, now: float) -> Iterator[str]:
+    """Yield what the engine does not know after an answer to Metadata."""
     refresher = core.metadata
     if refresher.in_flight:
-        yield "the Metadata request still waits"
+        yield "Metadata was answered, and the request is still in flight"
     if answer.cluster_id != HOME:
         if not refresher.wanted:
-            yield "metadata of another cluster is taken for that of the producer's"
+            yield f"metadata of {answer.cluster_id} came, and that of {HOME} is not wanted any more"
         return
     if refresher.refreshed_at != now or not core.knows_cluster:
-        yield "metadata came, and the cluster is not known"
+        facts = f"refreshed at {refresher.refreshed_at}, cluster known: {core.knows_cluster}"
+        yield f"metadata came at {now}, and is {facts}"
     for topic in answer.topics:
         if topic.error_code:
             continue
@@ -245,14 +265,16 @@ def _told(core: ProducerCore, answer: MetadataUpdate, now: float) -> Iterator[st
                 yield f"the leader of {topic.name}-{part.index} is {known}, and {part} came"
 
 
-def _granted(core: ProducerCore, answer: ProducerIdAnswer) -> Iterator[str]:
+def _grant_unknown(core: ProducerCore, answer: ProducerIdAnswer) -> Iterator[str]:
+    """Yield what the engine does not know after an answer to InitProducerId."""
     current, granted = core.current_identity, (answer.producer_id, answer.producer_epoch)
     if min(granted) >= 0 and not answer.error_code:
         if current is None or (current.producer_id, current.epoch) != granted:
             yield f"the producer id {granted} is granted, and {current} is used"
         if core.identity_error is not None:
-            yield "a producer id is granted, and its refusal is still told"
+            yield f"a producer id is granted, and a refusal is still told: {core.identity_error!r}"
     elif current is not None:
-        yield f"no producer id is granted, and {current} is used"
+        yield f"no producer id is granted by {answer}, and {current} is used"
     elif answer.error_code > 0 and (core.identity_error is None or core.unsettled):
-        yield "a producer id is refused, and records wait, or nobody is told"
+        told = f"the error is {core.identity_error!r}, and {core.unsettled} records wait, not 0"
+        yield f"a producer id is refused with {answer.error_code}: {told}"

@@ -29,14 +29,18 @@ _WALL_MS: Final = 1_700_000_000_000
 _MOST_POLLS: Final = 100
 """More polls than this at one moment are a loop that does not end."""
 _CAN_WAIT: Final = (steps.Compress, steps.DescribeTopicConfig, steps.DescribeTopicLimit)
-"""What is done in the first poll after it is due, whenever that comes."""
+"""Steps for which an engine does not ask to be woken: any next poll returns them."""
 _SAID_LATER: Final = {LogLine.STATE_EXPIRED}
-"""What nobody wakes the engine for: while nothing is in doubt, only the operator is told of it."""
+"""Lines for which an engine does not ask to be woken: while nothing is in doubt, they can wait."""
 _OLD_LEADER: Final = "has a new leader, whose turn comes"
+"""Words in the reason for which the connection to an old, silent leader is closed."""
 
 
 class Silent(Exception):  # noqa: N818 - it is no error
-    """The engine did not wake for an old leader that is silent, for which it promises no time."""
+    """The engine did not ask to be woken for a silent old leader, which it need not.
+
+    From here on the two engines differ, so that nothing more can be compared.
+    """
 
 
 class Numbered(PendingRecord):
@@ -57,7 +61,7 @@ class Row:
     def __init__(self, topic: str, partition: int | None, *, sent: bool) -> None:
         self.topic = topic
         self.partition = partition
-        self.sent = sent  # what compressed requests carry is not looked at
+        self.sent = sent  # whether it was; taken for granted if requests are compressed
         self.status: DeliveryStatus | None = None
 
 
@@ -66,8 +70,11 @@ class _Side(NamedTuple):
 
     core: ProducerCore
     todo: list[steps.Step]
+    """Its steps."""
     ended: list[tuple[object, ...]]
+    """The outcomes of records."""
     said: list[str]
+    """Lines for the operator."""
 
 
 def _plain(step: steps.Step) -> object:
@@ -81,10 +88,12 @@ class Engines:
     Attributes:
         links: by id, whether the connection is up; one that has ended is not here.
         waiting: the requests without an answer, by token.
-        drafts: the records to be compressed, of either engine.
+        rows: the records that were queued; the number of each is its place.
+        drafts: the batches to be compressed, of both engines.
         over: the requests that were answered, withdrawn or lost.
         changes: how often the producer id or epoch became another one.
-        polled_at: when the first engine was last polled.
+        polled_at: when the first engine was last polled, in seconds.
+        wrong: what is wrong so far, in words.
     """
 
     def __init__(self, config: ProducerConfig, dice: Random, *, timed: bool) -> None:
@@ -121,7 +130,7 @@ class Engines:
         results = [_result(call, side.core) for side in self._sides]
         told = [(type(each), str(each)) for each in results if isinstance(each, Exception)]
         if told and (len(told) == 1 or told[0] != told[1]):
-            self.wrong.append(f"of two engines that are told the same, one says {told}")
+            self.wrong.append(f"two engines that are told the same raise different errors: {told}")
         for side in self._sides:
             self._collect(side)
         return results[0]
@@ -188,7 +197,7 @@ class Engines:
             self._poll(self._lazy)
             told, polls, self.polled_at = False, polls + 1, self.now
             if polls > _MOST_POLLS:
-                self.wrong.append(f"the engine asks again and again to be polled at {self.now}")
+                self.wrong.append(f"at {self.now} the engine asks to be polled for ever")
                 return
         for _ in range(_MOST_POLLS):
             eager.wake_at = self.now - TICK
@@ -196,7 +205,7 @@ class Engines:
             if not busy and (eager.wake_at is None or eager.wake_at > self.now):
                 break
         else:
-            self.wrong.append(f"the engine does something in each poll at {self.now}")
+            self.wrong.append(f"at {self.now} the engine does something in every poll, for ever")
         for _ in range(2):
             if self._may_do_more():
                 self._poll(self._lazy)
@@ -209,7 +218,7 @@ class Engines:
         return self._collect(side) or bool(todo)
 
     def _may_do_more(self) -> bool:
-        """Whether the first engine lacks only what may wait until it is polled again.
+        """Return whether the first engine lacks only what may wait until it is polled again.
 
         A connection that is closed because it is idle may be opened again when it can be used:
         records may wait for a producer id, or be compressed.
@@ -224,7 +233,7 @@ class Engines:
         )
 
     def _is_late_page(self, step: steps.Step) -> bool:
-        """Whether a page of a log is read in which nothing is in doubt any more."""
+        """Return whether a step reads the log of a partition with nothing in doubt any more."""
         if not isinstance(step, steps.ReadBack):
             return False
         state = self._eager.core.partitions.get((step.topic, step.partition))
@@ -250,6 +259,7 @@ class Engines:
         return len(side.ended) + len(side.said) > before
 
     def _count_changes(self, now: ProducerIdentity | None) -> None:
+        """Count each new epoch, and each time that a producer id is given up."""
         before, self._identity = self._identity, now
         if before is None or now == before:
             return
@@ -260,12 +270,14 @@ class Engines:
         for number in numbers:
             row = self.rows[number]
             if row.status is not None:
-                self.wrong.append(f"record {number} has two outcomes")
+                self.wrong.append(f"record {number} was {row.status.value}, and is {status.value}")
             row.status = status
             if not row.sent and status is not DeliveryStatus.NOT_WRITTEN:
-                self.wrong.append(f"record {number} was never sent, and is {status.value}")
+                due = DeliveryStatus.NOT_WRITTEN.value
+                self.wrong.append(f"record {number}, never sent, is {status.value}, not {due}")
 
     def _compare(self) -> None:
+        """Compare what the two engines have done, and take note of it."""
         lazy, eager = self._lazy, self._eager
         ours, theirs = [[_plain(step) for step in side.todo] for side in (lazy, eager)]
         closed = [step.reason for step in eager.todo if isinstance(step, steps.CloseLink)]
@@ -277,8 +289,8 @@ class Engines:
             ("says", lazy.said, eager.said),
         ):
             if one != other:
-                whole = "and one that leaves nothing out"
-                self.wrong.append(f"at {self.now} the engine {what} {one}, {whole} {other}")
+                due = f"not {other}, as one that leaves nothing out"
+                self.wrong.append(f"at {self.now} the engine {what} {one}, {due}")
                 return
         for step, twin in zip(lazy.todo, eager.todo, strict=True):
             self._take(step, twin)
@@ -290,13 +302,14 @@ class Engines:
     # -- what they do ------------------------------------------------------------------------------
 
     def _take(self, step: steps.Step, twin: steps.Step) -> None:
+        """Take note of a step of the first engine; its twin is that of the second one."""
         match step:
             case steps.OpenLink():
-                self._once(self._ids, step.link_id, "connection")
+                self._note_new(self._ids, step.link_id, "connection")
                 self.links[step.link_id] = False
             case steps.CloseLink():
                 if step.link_id not in self.links:
-                    self.wrong.append(f"connection {step.link_id} is closed, and is not there")
+                    self.wrong.append(f"{step} closes a connection that is not there")
                     return
                 self.ended(step.link_id)
             case steps.Compress() if isinstance(twin, steps.Compress):
@@ -304,7 +317,7 @@ class Engines:
             case steps.Compress():
                 pass
             case _:
-                self._once(self._tokens, step.token, "request")
+                self._note_new(self._tokens, step.token, "request")
                 if not self.links.get(step.link_id):
                     self.wrong.append(f"{step} goes to a connection that is not up")
                 self.waiting[step.token] = step
@@ -312,9 +325,9 @@ class Engines:
                     for number in self.carried(step):
                         self.rows[number].sent = True
 
-    def _once(self, known: set[int], number: int, what: str) -> None:
+    def _note_new(self, known: set[int], number: int, what: str) -> None:
         if number in known:
-            self.wrong.append(f"the number {number} is that of two {what}s")
+            self.wrong.append(f"the number {number} is given to a second {what}")
         known.add(number)
 
     def carried(self, step: steps.SendProduce) -> list[int]:

@@ -19,10 +19,10 @@ from aioidem.structs import DeliveryStatus
 from .turned_answers import HOME
 from .turned_bench import Engines
 
-__all__ = ["Facts", "digest", "withdrawn"]
+__all__ = ["Facts", "digest", "wrong_after_withdrawal"]
 
 _REFUSALS: Final = 5
-"""After so many refusals in a row a password is wrong."""
+"""After so many refusals in a row a password counts as wrong, which ends the producer."""
 
 
 class Facts:
@@ -31,16 +31,20 @@ class Facts:
     def __init__(self, pair: Engines) -> None:
         self._pair = pair
         self._wrong: list[str] = []
+        # What has ended the producer; and whether something else may have ended it.
         self._fatal: errors.KafkaError | None = None
         self._may_be_fatal = False
+        # Whether the home cluster is known; by broker, for how many seconds it remembers producers.
         self._known = False
         self._expirations: dict[int, float] = {}
+        # How many connections in a row were refused; the first one that counts, since credentials
+        # were renewed; and the newest connection.
         self._refusals = 0
         self._first_to_count = 0
         self._newest = 0
 
     def expect(self, what: str, told: object, expected: object) -> None:
-        """Note it if something is not what it must be."""
+        """Note what is wrong, if something is not what it must be."""
         if told != expected:
             self._wrong.append(f"{what}: {told!r}, not {expected!r}")
 
@@ -51,18 +55,22 @@ class Facts:
         core = self._pair.core
         link = core.connections.links[number]
         self._refusals = 0
-        self.expect("a connection that is up", link.state, LinkState.READY)
+        self.expect(f"connection {number}", link.state, LinkState.READY)
         told = link.plain_version, link.transaction_version
-        self.expect("its versions", told, (min(version, 13), level))
+        self.expect("its versions of Produce and of transactions", told, (min(version, 13), level))
         latencies = core.meters.nodes[link.node_id].latencies
-        self.expect("the list of its latencies", link.latencies is latencies, expected=True)
+        self.expect(
+            "it notes its latencies for the metrics", link.latencies is latencies, expected=True
+        )
 
     def lost(self, number: int, error: Exception | None) -> None:
         """Note that a connection has ended, and look at what the engine has noted."""
         core = self._pair.core
         self._newest = max(self._newest, number)
-        self.expect("a lost connection", number in core.connections.links, expected=False)
-        self.expect("metadata wanted after a loss", core.metadata.wanted, expected=True)
+        self.expect(
+            f"lost connection {number} is there", number in core.connections.links, expected=False
+        )
+        self.expect("metadata is wanted after a loss", core.metadata.wanted, expected=True)
         if not isinstance(error, errors.AuthenticationFailedError):
             return
         self._refusals += number >= self._first_to_count
@@ -128,18 +136,17 @@ class Facts:
         ):
             rows = [row for row in pair.rows if row.status is status]
             expect(f"{status.value} records counted", count, len(rows))
-        expect("the facts are put in order", core.meters.due_at > pair.polled_at, expected=True)
-        expect("deadline", core.meters.delivery_timeout, pair.config.delivery_timeout)
+        expect("metrics are summed up in time", core.meters.due_at > pair.polled_at, expected=True)
+        expect("delivery timeout", core.meters.delivery_timeout, pair.config.delivery_timeout)
         expect("the cluster is known", core.knows_cluster, self._known)
-        expect("memory of brokers", core.expiration, self._expiration())
+        expect("seconds that brokers remember", core.expiration, self._expiration())
         if not self._may_be_fatal:
-            same = str(core.fatal_error) == str(self._fatal)
-            expect("what has ended it", same or str(core.fatal_error), expected=True)
+            expect("what has ended it", str(core.fatal_error), str(self._fatal))
         if core.fatal_error is not None:
             expect("records after the end", unsettled, 0)
-        expect("connections", sorted(core.connections.links), sorted(pair.links))
+        expect("open connections", sorted(core.connections.links), sorted(pair.links))
         owed = [token for link in core.connections.links.values() for token in link.outstanding]
-        expect("requests", sorted(owed), sorted(pair.waiting))
+        expect("requests without an answer", sorted(owed), sorted(pair.waiting))
         flying = [
             sum(len(data) for topic in step.topics for _, data in topic.partitions)
             for step in pair.waiting.values()
@@ -158,7 +165,7 @@ class Facts:
                 if (data.name, data.topic_id) == (topic, state.topic_id)
                 if any(number == index for number, _ in data.partitions)
             ]
-            expect(f"{topic}-{index} in flight", state.batches.outstanding, len(out))
+            expect(f"batches of {topic}-{index} in flight", state.batches.outstanding, len(out))
         yield from self._wrong
 
     def _expiration(self) -> float:
@@ -173,17 +180,18 @@ class Facts:
         obstacle = core.obstacle(now)
         busy = any(state.unsettled for state in core.partitions.values())
         if up:
-            self.expect("an obstacle", obstacle is not None, busy)
+            self.expect("an obstacle is told", obstacle is not None, busy)
         if obstacle is not None and up:
-            self.expect("its words", "without an outcome" in str(obstacle), expected=True)
+            named = "without an outcome" in str(obstacle)
+            self.expect(f"{obstacle} names records without an outcome", named, expected=True)
         if self._known:
             self.expect("a failure of all servers", core.bootstrap_failure(), None)
         state = core.bootstrap_state(now)
         servers = [f"{host}:{port}: " in state for host, port in core.config.bootstrap_servers]
-        self.expect("the servers named", all(servers), expected=True)
+        self.expect(f"all servers are named in {state!r}", all(servers), expected=True)
         failed = core.connections.bootstrap_failure()
         if not self._known:
-            self.expect("failure of all", repr(core.bootstrap_failure()), repr(failed))
+            self.expect("the failure of all servers", repr(core.bootstrap_failure()), repr(failed))
 
 
 def digest(core: ProducerCore) -> object:
@@ -196,13 +204,20 @@ def digest(core: ProducerCore) -> object:
     return links, kept, core.unsettled, core.epoch_bumps, core.transactions.state
 
 
-def withdrawn(
+def wrong_after_withdrawal(
     core: ProducerCore, step: steps.Request, asked: Outstanding, error: errors.KafkaError
 ) -> Iterator[str]:
-    """Yield what the engine has not noted of a request that the broker has no version for."""
+    """Yield what the engine has not noted of a request that was not sent, for lack of a version.
+
+    Args:
+        core: the engine.
+        step: the request.
+        asked: what the engine kept of it.
+        error: why it was not sent.
+    """
     link = core.connections.links[step.link_id]
     if step.token in link.outstanding:
-        yield f"{step} was withdrawn, and still waits"
+        yield f"{step} was withdrawn, and still waits for an answer"
     right = True
     match step:
         case steps.DescribeTopicConfig():
@@ -224,4 +239,4 @@ def withdrawn(
         case _:
             pass
     if not right:
-        yield f"{step} was withdrawn, and the engine has not taken note"
+        yield f"{step} was withdrawn for lack of a version, and the engine has not taken note"

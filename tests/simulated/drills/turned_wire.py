@@ -12,9 +12,9 @@ from aioidem._engine.core import ProducerCore
 from aioidem._protocol.read_back import ReadBackAnswer
 from aioidem._records import build_body
 
-from .turned_answers import MALFORMED, Brokers, effects
+from .turned_answers import MALFORMED, Brokers, wrong_after_answer
 from .turned_bench import Engines
-from .turned_facts import Facts, digest, withdrawn
+from .turned_facts import Facts, digest, wrong_after_withdrawal
 
 __all__ = ["Wire"]
 
@@ -48,6 +48,7 @@ class Wire:
     # -- what is answered -------------------------------------------------------------------------
 
     def serve_some(self) -> None:
+        """Serve one thing or a few, with a turn of the engines after each."""
         for _ in range(self._dice.choice((1, 1, 2, 5))):
             self.serve()
             self._pair.turn()
@@ -100,27 +101,34 @@ class Wire:
         def answered(core: ProducerCore) -> object:
             merge = core.merge_of(step, answer) if merges else None
             if (merge is not None) is not (merges and isinstance(step, steps.FetchMetadata)):
-                pair.wrong.append(f"{merge} merges the answer to {step}")
+                pair.wrong.append(f"the answer to {step} is merged with {merge}")
             return core.on_answer(step, answer, now, merge)
 
         told = pair.tell(answered)
         pair.answered(step)
         malformed = isinstance(answer, ReadBackAnswer) and answer.records == MALFORMED
         if isinstance(step, steps.SendProduce) and self._world.stray:
-            self._facts.expect("an answer that names too much", type(told), errors.ProtocolError)
+            self._facts.expect(
+                "the error of an answer that names too much", type(told), errors.ProtocolError
+            )
             pair.ended(step.link_id)
-            self._facts.expect("its link", step.link_id in core.connections.links, expected=False)
+            self._facts.expect(
+                "its connection is there", step.link_id in core.connections.links, expected=False
+            )
         elif malformed and isinstance(told, errors.ProtocolError):
             self.lose(step.link_id, told)
         else:
-            self._facts.expect("what an answer returns", told, None)
-            pair.wrong += effects(core, step, asked, answer, now)
+            self._facts.expect(f"the error of a proper answer to {step}", told, None)
+            pair.wrong += wrong_after_answer(core, step, asked, answer, now)
         self._facts.answered(step, answer)
         if isinstance(step, steps.SendProduce) and self._world.fatal:
             self._facts.may_be_fatal()
 
     def lose(self, number: int | None = None, error: Exception | None = None) -> None:
-        """End a connection, or fail to open it; perhaps its answer in Produce cannot be read."""
+        """End a connection, or fail to open it.
+
+        If it owes an answer to Produce, it may end with one that cannot be read.
+        """
         pair, dice, facts = self._pair, self._dice, self._facts
         if number is None:
             if not pair.links:
@@ -141,6 +149,7 @@ class Wire:
         pair.ended(number)
 
     def _misread(self, step: steps.SendProduce) -> None:
+        """End a connection with an answer to Produce that cannot be decoded."""
         pair, error = self._pair, errors.ProtocolError("no answer")
         link = pair.core.connections.links[step.link_id]
         spoke = link.discovery.speaks
@@ -149,13 +158,15 @@ class Wire:
         held = "could not be decoded" in link.discovery.reason and not link.discovery.speaks
         if spoke:
             self._facts.expect("v14 is held back", held, expected=version >= 14)
-        self._facts.expect("an undecodable answer's link", link.closed, expected=True)
+        self._facts.expect(
+            "the connection of an undecodable answer is closed", link.closed, expected=True
+        )
         pair.ended(step.link_id)
 
     def withdraw(self, step: steps.Request | None = None) -> None:
         """Have a request not sent, because the broker has no usable version."""
         pair, dice = self._pair, self._dice
-        # Every broker has Metadata, which names the cluster; without it a connection is of no use.
+        # Every broker has Metadata, which identifies a connection; before it nothing is withdrawn.
         links = pair.core.connections.links
         waiting = [each for each in pair.waiting.values() if links[each.link_id].identified]
         if not waiting:
@@ -166,18 +177,19 @@ class Wire:
         error = errors.UnsupportedVersionError("no usable version")
         pair.tell(lambda core: core.on_unsupported(step, error, pair.now))
         pair.answered(step)
-        pair.wrong += withdrawn(pair.core, step, asked, error)
+        pair.wrong += wrong_after_withdrawal(pair.core, step, asked, error)
 
     def progress(self) -> None:
+        """Let bytes move on a connection."""
         pair = self._pair
         if pair.links:
             number = self._dice.choice([*pair.links])
             pair.tell(lambda core: core.on_progress(number, pair.now))
             moved = pair.core.connections.links[number].last_progress
-            self._facts.expect("bytes moved", moved, pair.now)
+            self._facts.expect("the time of the last progress", moved, pair.now)
 
     def settle_down(self, ticks: int) -> None:
-        """Let everything be served at once for some time."""
+        """Serve everything at once for some ticks."""
         pair = self._pair
         for _ in range(ticks):
             for _ in range(20):
@@ -202,8 +214,8 @@ class Wire:
             told = pair.tell(lambda core: core.on_answer(step, "late", pair.now))
         else:
             told = pair.tell(lambda core: core.on_unsupported(step, error, pair.now))
-        self._facts.expect("what a late answer returns", told, None)
-        self._facts.expect("what a late answer leaves", digest(pair.core), before)
+        self._facts.expect("the error of a late answer", told, None)
+        self._facts.expect("the engine after a late answer", digest(pair.core), before)
 
     def strange_call(self) -> None:
         """Tell something of a connection that is not there."""
@@ -216,4 +228,4 @@ class Wire:
             lambda core: core.on_progress(999, now),
         )
         pair.tell(self._dice.choice(calls))
-        self._facts.expect("what a strange call leaves", digest(pair.core), before)
+        self._facts.expect("the engine after a call about no connection", digest(pair.core), before)

@@ -23,7 +23,7 @@ _STEPS: Final = 25
 _WAITS: Final = (0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 2.25, 10.0)
 _USUALLY: Final = 1.0
 _SOON: Final = 0.25
-"""Seconds until the next look, if something may begin or end before."""
+"""Seconds until the next look: usually, and if something may begin or end before."""
 _OVER: Final = {
     LogLine.AUTHENTICATION: "refuses",
     LogLine.NO_BROKER: "a broker can be reached",
@@ -33,12 +33,13 @@ _OVER: Final = {
     LogLine.IN_DOUBT: "in doubt",
     LogLine.BUFFER_FULL: "room",
 }
-"""What the last line of an incident names."""
+"""A word in the last line of each incident."""
 _ENDS: Final = ("acked", "not_written", "unknown")
+"""The fields with the numbers of records that got each outcome during an incident."""
 
 
 def drill_watched(dice: Random) -> Iterator[str]:
-    """Yield what an operator is told of the engine's state that is not so, or not told."""
+    """Yield what an operator is told that is not so, or is not told although it is so."""
     for wrong in _WatchDrill(dice).run():
         yield f"watch: {wrong}"
         return
@@ -56,7 +57,7 @@ class _WatchDrill:
         self._before: dict[LogLine, list[int]] = {}
         # The lines that are due at a look.
         self._due: list[Event] = []
-        # Whether nothing waited at the last look, and when the driver is to be woken for the next.
+        # Whether nothing waited at the last look, and when the Sender is to be woken for the next.
         self._rested = True
         self._wakes: float | None = None
 
@@ -64,32 +65,34 @@ class _WatchDrill:
         """Let things happen, and yield what is told against them."""
         dice, stage, watch = self._dice, self._stage, self._watch
         if (watch.due_at, watch.wakes_at) != (0.0, None):
-            yield "it is not due at first"
+            first = watch.due_at, watch.wakes_at
+            yield f"the first look and wake-up are at {first}, not (0.0, None)"
         every, often = stage.acts()
         for _ in range(_STEPS):
             stage.now += dice.choice(_WAITS)
             for _ in range(dice.choice((0, 1, 1, 3))):
                 dice.choice(often if dice.random() < 0.8 else every)()
             if watch.expected_at() != self._expected():
-                yield f"the driver is expected at {watch.expected_at()}, not {self._expected()}"
+                yield f"the Sender is expected at {watch.expected_at()}, not {self._expected()}"
             if dice.random() < 0.8:
                 yield from self._look()
             if dice.random() < 0.1:
                 watch.hurry()
                 if watch.due_at != 0.0:
-                    yield "it looks later although a connection has ended"
+                    yield f"told to hurry, the watch looks at {watch.due_at}, not at once (0.0)"
         dice.choice(often)()
         stage.now += dice.choice(_WAITS)
         yield from self._close()
 
     def _expected(self) -> float | None:
-        """Return by when the driver was to run: also for a record, if nothing waited before it."""
+        """Return by when the Sender was to run: also for a record, if nothing waited before it."""
         records, wakes = self._stage.records, [] if self._wakes is None else [self._wakes]
         if self._rested and records.unsettled:
             wakes.append(records.first_queued_at)
         return min(wakes, default=None)
 
     def _look(self) -> Iterator[str]:
+        """Let the watch look, and yield what it tells, or when it wants to look next, if wrong."""
         now, watch, rows = self._stage.now, self._watch, self._stage.rows
         self._see()
         watch.look(now)
@@ -100,7 +103,7 @@ class _WatchDrill:
         # The next turn looks again if nothing waits.
         due = now if self._rested else soon, self._wakes
         if (watch.due_at, watch.wakes_at) != due:
-            yield f"the next looks are at {watch.due_at} and {watch.wakes_at}, not at {due}"
+            yield f"the next look and wake-up are at {(watch.due_at, watch.wakes_at)}, not {due}"
         yield from self._told()
 
     def _see(self) -> None:
@@ -138,7 +141,7 @@ class _WatchDrill:
         return event._replace(text=AND.join(words), fields=fields)
 
     def _told(self) -> Iterator[str]:
-        """Yield which lines the watch gives, or keeps back, against what is due."""
+        """Yield which lines the watch gives, if they are not those that are due."""
         now = self._stage.now
         events = [self._incidents.explained(each) for each in (*self._stage.events, *self._due)]
         self._stage.events.clear()
@@ -146,9 +149,9 @@ class _WatchDrill:
         told = self._watch.take(now)
         shown = [each._replace(text="") for each in told]
         if shown != [each._replace(text="") for each in due]:
-            yield f"{told} at {now}, not {due}"
+            yield f"the lines {told} at {now}, not {due}"
             return
         for is_told, is_due in zip(told, due, strict=True):
             missing = [word for word in is_due.text.split(AND) if word not in is_told.text]
             if missing:
-                yield f"{is_told.text!r} without {missing}"
+                yield f"the line {is_told.text!r} lacks {missing}"

@@ -25,7 +25,9 @@ from aioidem._records import (
 )
 from aioidem.errors import InternalError, ProtocolError, RecordError
 
-__all__ = ["HEADER", "PREAMBLE", "WrittenBatch", "raises", "read"]
+from .comparing import unequal
+
+__all__ = ["HEADER", "PREAMBLE", "WrittenBatch", "framed", "raises", "read"]
 
 HEADER: Final = 61
 """Bytes of a batch before its records."""
@@ -33,9 +35,27 @@ PREAMBLE: Final = 12
 """Bytes of base offset and length; the length counts what follows them."""
 _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 8, 16, 32
 _CONTROL_BYTES: Final = 4096
-"""How much of a batch is decompressed for its control key."""
+"""How many bytes of a batch are decompressed at most for its control key."""
+_LOOSE: Final = 21
+"""The most bytes of a record besides key, value and headers: its attributes, and the longest of a
+length, a timestamp delta and an offset delta."""
 _STAMPS: Final = (-1, 0, 1, 1_700_000_000_000, 1_700_000_000_063, 2**63 - 2)
 _VALUES: Final = (None, b"", b"v", bytes(63), bytes(64), bytes(300))
+
+
+def framed(fields: Sequence[int], body: bytes, offset: int, leader_epoch: int) -> bytes:
+    """Return a batch with the right length and CRC, whatever its fields are.
+
+    Args:
+        fields: those from the attributes to the number of records, as KIP-98 has them.
+        body: the records as they are on the wire.
+        offset: the base offset.
+        leader_epoch: the leader epoch of the log.
+    """
+    covered = struct.pack(">hiqqqhii", *fields) + body
+    crc: int = import_module("crc32c").crc32c(covered)
+    length = HEADER - PREAMBLE + len(body)
+    return struct.pack(">qiibI", offset, length, leader_epoch, 2, crc) + covered
 
 
 class _Fields(NamedTuple):
@@ -43,25 +63,26 @@ class _Fields(NamedTuple):
 
     attributes: int
     number: int
+    """How many records it has."""
     first: int
+    """The timestamp of the first record, in milliseconds."""
     largest: int
+    """The largest timestamp, in milliseconds."""
     producer_id: int
     epoch: int
     sequence: int
 
     def bytes(self, body: bytes, offset: int = 0, leader_epoch: int = -1) -> bytes:
         """Return the batch with these fields."""
-        covered = struct.pack(
-            ">hiqqqhii",
+        fields = (
             *(self.attributes, self.number - 1, self.first, self.largest),
             *(self.producer_id, self.epoch, self.sequence, self.number),
         )
-        crc: int = import_module("crc32c").crc32c(covered + body)
-        length = HEADER - PREAMBLE + len(body)
-        return struct.pack(">qiibI", offset, length, leader_epoch, 2, crc) + covered + body
+        return framed(fields, body, offset, leader_epoch)
 
 
 def _varint(number: int) -> bytes:
+    """Return a number as a varint in zigzag, in as few bytes as possible."""
     rest = 2 * number if number >= 0 else -2 * number - 1
     groups = []
     while rest >= 0x80:
@@ -135,24 +156,28 @@ class WrittenBatch:
         return self.data[HEADER:]
 
     def differences(self, dice: Random) -> Iterator[str]:
-        """Yield how the batch, its variants, and what is read of it are not what they must be."""
+        """Yield how the batch, changed copies of it, and what is read differ from the format."""
         plain = gzip.decompress(self.body) if self.codec else self.body
         if plain != self.plain or self.data != self.fields.bytes(self.body):
-            yield f"{self.data.hex()} is built of {self.fields} and {self.plain.hex()}"
+            due_hex = f"{self.fields} and the records {self.plain.hex()}"
+            yield f"{self.data.hex()} is built, which is not the batch of {due_hex}"
         size, built = HEADER + len(self.plain), self.built
         facts = built.count, built.first_timestamp_ms, built.max_timestamp_ms
         if (*facts, built.uncompressed_size) != (*self.fields[1:4], size):
-            yield f"{facts} and {built.uncompressed_size} are told of {self.fields}"
+            told = f"{facts} and {built.uncompressed_size} bytes"
+            yield f"a batch of {self.fields} and {size} bytes is said to have {told}"
         body = build_body(self.records, self.codec)
         for ratio in (built.compression_ratio, body.compression):
             if abs(ratio * len(self.plain) - len(self.body)) > 1e-6:
-                yield f"the ratio is {ratio}"
+                yield f"compression is said to leave {ratio} of {len(self.plain)} bytes"
         if (body.batch_size, body.data) != (len(self.data), self.body):
-            yield f"a body of {body.batch_size} bytes is told, not {len(self.data)}"
-        if any(_bound(record) != 21 + _payload(record) for record in self.records):
-            yield f"the records may need {[_bound(record) for record in self.records]} bytes"
+            yield f"a body, {body.data.hex()}, is built for a batch of {body.batch_size} bytes"
+        told_sizes = [_bound(record) for record in self.records]
+        due_sizes = [_LOOSE + _payload(record) for record in self.records]
+        if told_sizes != due_sizes:
+            yield f"the records may need {told_sizes} bytes, not {due_sizes}"
         yield from self._of_changes(dice)
-        yield from self._asread(RecordBatch(self.data), 0)
+        yield from self._of_reading(RecordBatch(self.data), 0)
         yield from self._of_limits()
         yield from self._of_bad_input(dice)
 
@@ -162,10 +187,11 @@ class WrittenBatch:
             *(self.data,), producer_id=7, producer_epoch=fields.epoch, base_sequence=2**31 - 1
         )
         if changed != fields.bytes(self.body):
-            yield "another identity changes more or less than the identity"
+            yield f"with other numbers, {fields}, the batch is {changed.hex()}"
         crc = int.from_bytes(self.data[17:21], "big")
         if checksum_and_codec(self.data) != (crc, self.codec):
-            yield f"{checksum_and_codec(self.data)} are told, not {(crc, self.codec)}"
+            told = checksum_and_codec(self.data)
+            yield f"the CRC and the codec are {told}, not {(crc, self.codec)}"
         stamp = dice.choice((None, 77))
         offset, epoch = dice.choice((0, 2**40)), dice.choice((-1, 0, 9))
         appended = assign_offsets(
@@ -175,23 +201,25 @@ class WrittenBatch:
         if stamp is not None:
             fields = fields._replace(attributes=fields.attributes | _APPEND_TIME, largest=stamp)
         if appended != fields.bytes(self.body, offset, epoch):
-            yield "a batch that is appended differs in more or less than its place and time"
+            yield f"appended at {offset} in epoch {epoch}, the batch is {appended.hex()}"
 
-    def _asread(self, batch: RecordBatch, offset: int) -> Iterator[str]:
+    def _of_reading(self, batch: RecordBatch, offset: int) -> Iterator[str]:
+        """Yield which properties of the batch are read as something else."""
         fields, raw = self.fields, batch.raw
         told = (
             *(batch.attributes, batch.count, batch.first_timestamp_ms, batch.max_timestamp_ms),
             *(batch.producer_id, batch.producer_epoch, batch.base_sequence),
         )
         if told != fields or batch.base_offset != offset or batch.last_offset_delta != told[1] - 1:
-            yield f"the header {fields} is read as {told}"
+            place = f"at offset {batch.base_offset}, last delta {batch.last_offset_delta}"
+            yield f"the header {fields} at offset {offset} is read as {told} {place}"
         sequence = -1
         if fields.sequence >= 0:
             sequence = (fields.sequence + fields.number - 1) % 2**31
         flags = batch.transactional, batch.control, batch.log_append
         due = self.transactional, self.control, self.append_time is not None
-        pairs = {
-            "flags": (flags, due),
+        pairs: dict[str, tuple[object, object]] = {
+            "transactional, control, log append time": (flags, due),
             "codec": (batch.codec, self.codec),
             "last offset": (batch.last_offset, offset + fields.number - 1),
             "last sequence": (batch.last_sequence, sequence),
@@ -201,41 +229,42 @@ class WrittenBatch:
             "records": (batch.records(), list(self._rows(offset))),
             "equality": ((batch == RecordBatch(raw), batch == raw), (True, False)),
         }
-        for name, (is_told, is_due) in pairs.items():
-            if is_told != is_due:
-                yield f"{name}: {is_told}, not {is_due}"
+        wrong = unequal(pairs)
+        if wrong is not None:
+            yield wrong
 
     def _rows(self, offset: int) -> Iterator[tuple[object, ...]]:
+        """Yield offset, timestamp, key, value and headers of each record."""
         for delta, record in enumerate(self.records):
             stamp = record.timestamp_ms if self.append_time is None else self.append_time
             yield offset + delta, stamp, record.key, record.value, tuple(record.headers)
 
     def _of_limits(self) -> Iterator[str]:
-        """Yield whether records are read although, or not read because, a limit was reached."""
+        """Yield which limit of reading lets too much pass, or too little."""
         items = len(self.records) + sum(len(record.headers) for record in self.records)
         if read(self.data, max_items=items) is None:
-            yield f"{items} records and headers are too many, where {items} may be"
+            yield f"{items} records and headers are refused, where {items} may be read"
         if read(self.data, max_items=items - 1) is not None:
             yield f"{items} records and headers are read, where one less may be"
         size = len(self.plain)
         if read(self.data, max_decompressed_bytes=size) is None:
-            yield f"{size} bytes are too many, where {size} may be"
+            yield f"{size} bytes are refused, where {size} may be read"
         if self.codec and read(self.data, max_decompressed_bytes=size - 1) is not None:
             yield f"{size} bytes are read, where one less may be"
 
     def _of_bad_input(self, dice: Random) -> Iterator[str]:
-        """Yield which error is missing where the input is no batch, or fits no field."""
+        """Yield which error is missing where the input is no batch, or does not fit its field."""
         whole = self.data
         short, old = whole[: HEADER - 1], whole[:16] + b"\1" + whole[17:]
         for data in (short, old, b""):
             for call in (checksum_and_codec, lambda data: restamp(data, **_identity())):
                 if not raises(InternalError, call, data):
-                    yield f"{len(data)} bytes that are no batch are changed or looked at"
+                    yield f"no InternalError: {len(data)} bytes, no batch, are changed or examined"
         for data in (short, old, whole + b"\0", whole[:-1]):
             if not raises(ProtocolError, _placed, data):
-                yield f"{len(data)} bytes that are no batch are appended"
+                yield f"no ProtocolError: {len(data)} bytes, no batch, are appended"
             if not raises(ProtocolError, RecordBatch, data):
-                yield f"{len(data)} bytes that are no batch are read"
+                yield f"no ProtocolError: {len(data)} bytes, no batch, are read"
         if not raises(InternalError, lambda data: restamp(data, **_identity(2**15)), whole):
             yield "an epoch of 2^15 is written"
         if not raises(InternalError, lambda data: _placed(data, 2**63), whole):
@@ -255,16 +284,14 @@ def _bound(record: PendingRecord) -> int:
 
 
 def _payload(record: PendingRecord) -> int:
-    """Return the bytes of key, value and headers, each with a length of its own where it has one.
-
-    A header's two lengths, and their number, take what varints of them take.
-    """
+    """Return the bytes of key, value and headers, with their lengths and the number of headers."""
     headers = [(name.encode(), value) for name, value in record.headers]
     fields = b"".join(_text(name) + _text(value) for name, value in headers)
     return len(_text(record.key) + _text(record.value) + _varint(len(headers)) + fields)
 
 
 def _bad_bound() -> object:
+    """Ask for the size of a record whose value is text, not bytes."""
     value: object = "text"
     return record_size_bound(None, value, ())  # type: ignore[arg-type]
 
@@ -277,14 +304,17 @@ def _marker_key(_: bytes) -> bytes:
 
 
 def _identity(epoch: int = 0) -> dict[str, int]:
+    """Return the arguments of `restamp` for some identity."""
     return {"producer_id": 1, "producer_epoch": epoch, "base_sequence": 0}
 
 
 def _placed(data: bytes, offset: int = 0) -> bytes:
+    """Return a batch as a leader appends it."""
     return assign_offsets(data, base_offset=offset, leader_epoch=0)
 
 
 def raises(kind: type[Exception], call: Callable[[bytes], object], data: bytes) -> bool:
+    """Return whether a call with some bytes raises an error of a kind."""
     try:
         call(data)
     except kind:

@@ -1,0 +1,34 @@
+"""Batches for drills of parts that look at a batch's numbers and times, and not at its bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aioidem._engine.batch import Batch
+from aioidem._engine.idempotence import ProducerIdentity
+from aioidem._engine.record import PendingRecord
+
+__all__ = ["IDENTITY", "made_batch"]
+
+IDENTITY: Final = ProducerIdentity(7, 1)
+
+
+def made_batch(ordinal: int, count: int = 1, stamp_ms: int = 0, base: int = 0) -> Batch:
+    """Return a batch of some records, sealed and not sent.
+
+    Args:
+        ordinal: its number among the batches of its partition.
+        count: how many records it has.
+        stamp_ms: the timestamp of all its records.
+        base: its base sequence.
+    """
+    records = [PendingRecord(None, b"", (), stamp_ms, None, 10) for _ in range(count)]
+    return Batch(
+        ordinal=ordinal,
+        records=records,
+        data=b"batch",
+        identity=IDENTITY,
+        base=base,
+        deadline=100.0,
+        max_timestamp_ms=stamp_ms,
+    )
