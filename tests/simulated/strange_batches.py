@@ -17,10 +17,20 @@ from typing import Final, NamedTuple
 
 from aioidem._testing.wire_frames import Record
 
-__all__ = ["MalformedError", "StrangeBatch", "strange_batch", "whole_records"]
+__all__ = [
+    "HEADER",
+    "PREAMBLE",
+    "MalformedError",
+    "StrangeBatch",
+    "framed",
+    "strange_batch",
+    "whole_records",
+]
 
-_HEADER: Final = 61
+HEADER: Final = 61
 """Bytes of a batch before its records."""
+PREAMBLE: Final = 12
+"""Bytes of base offset and length; the length counts what follows them."""
 _CHECKED: Final = 21
 """The CRC covers the bytes from here on."""
 _APPEND_TIME: Final = 8
@@ -109,12 +119,23 @@ def _damage(header: dict[str, int], body: bytearray, dice: Random) -> bool:
 
 
 def _assembled(header: dict[str, int], body: bytes | bytearray) -> bytes:
-    values = list(header.values())
-    identity = values[5:8]
-    covered = struct.pack(">hiqqqhii", *values[1:5], *identity, values[8]) + body
+    offset, *fields = header.values()
+    return framed(fields, body, offset, -1)
+
+
+def framed(fields: Sequence[int], body: bytes | bytearray, offset: int, leader_epoch: int) -> bytes:
+    """Return a batch with the right length and CRC, whatever its fields are.
+
+    Args:
+        fields: those from the attributes to the number of records, as KIP-98 has them.
+        body: the records as they are on the wire.
+        offset: the base offset.
+        leader_epoch: the leader epoch of the log.
+    """
+    covered = struct.pack(">hiqqqhii", *fields) + body
     crc: int = import_module("crc32c").crc32c(covered)
-    length = _HEADER - 12 + len(body)
-    return struct.pack(">qiibI", values[0], length, -1, 2, crc) + covered
+    length = HEADER - PREAMBLE + len(body)
+    return struct.pack(">qiibI", offset, length, leader_epoch, 2, crc) + covered
 
 
 def _record(record: Record, delta: int, dice: Random) -> bytes:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from aioidem import errors
-from aioidem._engine.record import Outcome, PendingRecord, RecordGroup
+from aioidem._engine.record import PendingRecord, RecordGroup
 from aioidem._engine.record_block import Columns, RecordBlock
 from aioidem._records import record_size_bound
 from aioidem.structs import DeliveryStatus
 
 from .accumulator_rows import TIMEOUT, TOPICS, AccumulatorRows
 from .comparing import differs
+from .made_batches import Nobody
 from .placing import NOWHERE, SentRow, TopicRows, chosen_by_user
 
 __all__ = ["AccumulatorCalls"]
@@ -22,13 +23,6 @@ _USERS_KEYS: Final = (
     *(b"no", b"far", b"text", b"float", b"end", b"end"),
 )
 """Keys where a user's partitioner chooses; with those of the second line it fails."""
-
-
-class _Nobody:
-    """The receiver of a block's outcomes; here they are taken from the accumulator instead."""
-
-    def take(self, rows: Sequence[int], outcome: Outcome, place: int, /) -> None:
-        """Ignore the outcome of some records."""
 
 
 class AccumulatorCalls(AccumulatorRows):
@@ -66,7 +60,7 @@ class AccumulatorCalls(AccumulatorRows):
         dice = self._dice
         values = tuple(bytes(dice.choice((5, 60))) for _ in range(count))
         keys = dice.choice((None, self._key(), tuple(self._key() for _ in range(count))))
-        block = RecordBlock(Columns(values, keys, (), 7), _Nobody(), partition)
+        block = RecordBlock(Columns(values, keys, (), 7), Nobody(), partition)
         return [block.record(index) for index in range(count)], block
 
     def _append(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from random import Random
 
 from aioidem._records import (
@@ -22,11 +21,11 @@ from aioidem._records import (
 from aioidem._testing.wire_frames import Record
 from aioidem.errors import ProtocolError
 from tests.simulated.reading import Reading
-from tests.simulated.strange_batches import strange_batch
+from tests.simulated.strange_batches import HEADER, PREAMBLE, framed, strange_batch
 
 from .comparing import differences
 from .odd_sections import odd_batch
-from .written_batches import HEADER, PREAMBLE, WrittenBatch, raises, read
+from .written_batches import WrittenBatch, raises, read
 
 __all__ = ["drill_batches"]
 
@@ -60,9 +59,8 @@ def drill_batches(dice: Random) -> Iterator[str]:
 def _of_headers(dice: Random) -> Iterator[str]:
     """Yield what is wrong with batches that consist of their header, as compaction leaves them."""
     codec, count, last = dice.randrange(8), dice.choice((0, 0, 0, 1, -1)), dice.choice((5, 0, -1))
-    covered = struct.pack(">hiqqqhii", codec, last, 0, 0, 1, 0, 0, count)
-    crc: int = import_module("crc32c").crc32c(covered)
-    data = struct.pack(">qiibI", 3, HEADER - PREAMBLE, -1, 2, crc) + covered
+    data = framed((codec, last, 0, 0, 1, 0, 0, count), b"", 3, -1)
+    crc = int.from_bytes(data[17:21], "big")
     valid = codec <= 4 and count >= 0 and last >= 0
     what = f"a header is valid with codec {codec}, {count} records and the last offset delta {last}"
     same = restamp(data, producer_id=1, producer_epoch=0, base_sequence=0)

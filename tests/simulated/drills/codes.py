@@ -24,6 +24,7 @@ from aioidem._engine.classify import (
 from aioidem._engine.coordinator import CallKind, Verdict, classify_call, is_listed
 
 from .comparing import differences, differs
+from .coordinated_codes import VERDICTS, meaning
 
 __all__ = ["drill_codes"]
 
@@ -173,62 +174,30 @@ def _of_partitions(code: int) -> Iterator[str]:
     yield from differences(pairs)
 
 
-_MOVED: Final = {Code.coordinator_not_available, Code.not_coordinator}
-"""Another broker is the coordinator."""
-_BUSY: Final = {
+_LISTED: Final = {
+    *(Code.coordinator_not_available, Code.not_coordinator, Code.coordinator_load_in_progress),
     *(Code.unknown_server_error, Code.request_timed_out, Code.network_exception),
-    *(Code.coordinator_load_in_progress, Code.concurrent_transactions),
+    *(Code.concurrent_transactions, Code.unsupported_version, Code.producer_fenced),
+    *(Code.transactional_id_authorization_failed, Code.invalid_producer_id_mapping),
 }
-"""The coordinator cannot serve the request yet, or does not say why it did not."""
-_OVER: Final = {Code.unsupported_version, Code.producer_fenced}
-_OVER_AT_END: Final = {
-    *(Code.invalid_producer_epoch, Code.invalid_producer_id_mapping, Code.invalid_request)
+"""The codes for which there is a rule, whatever the call is."""
+_LISTED_FOR_ONE: Final = {
+    (CallKind.FIND, Code.group_authorization_failed),
+    (CallKind.INIT, Code.invalid_producer_epoch),
+    (CallKind.END, Code.invalid_producer_epoch),
+    (CallKind.END, Code.invalid_txn_state),
+    (CallKind.END, Code.transaction_abortable),
+    (CallKind.END, Code.invalid_request),
+    (CallKind.ADD_PARTITIONS, Code.invalid_txn_state),
+    (CallKind.ADD_PARTITIONS, Code.unknown_topic_or_partition),
+    (CallKind.ADD_PARTITIONS, Code.operation_not_attempted),
+    (CallKind.ADD_OFFSETS, Code.invalid_txn_state),
+    (CallKind.COMMIT_OFFSETS, Code.unknown_topic_or_partition),
 }
-"""Codes that end a producer: in answer to any request, and besides these in answer to EndTxn."""
-_ADDING: Final = {CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS}
-_ABOUT_TOPICS: Final = {CallKind.ADD_PARTITIONS, CallKind.COMMIT_OFFSETS}
-"""Requests that add to the transaction, and those that name topics."""
-_OF_CALLERS: Final = {CallKind.FIND, CallKind.INIT}
-"""Requests whose refusal the caller is told; no transaction has to be aborted for it."""
+"""Those for which there is a rule in answer to one call."""
 
 
 def _of_call(kind: CallKind, code: int) -> tuple[Verdict, bool]:
     """Return what a coordinator's answer means, and whether there is a rule for its code."""
-    verdict = _by_rule(kind, code)
-    if verdict is not None:
-        return verdict, True
-    if kind in {CallKind.FIND, CallKind.END} and _is_retriable(code):
-        return Verdict.RETRY, False
-    if kind in _OF_CALLERS:
-        return Verdict.REFUSED, False
-    return Verdict.FATAL if kind is CallKind.END else Verdict.ABORTABLE, False
-
-
-def _by_rule(kind: CallKind, code: int) -> Verdict | None:
-    """Return the verdict by the rule for a code; None if there is none, and its kind decides."""
-    if code in _MOVED:
-        return Verdict.MOVED
-    if code in _BUSY:
-        return Verdict.RETRY
-    if code in _OVER:
-        return Verdict.FATAL
-    if code == Code.transactional_id_authorization_failed:
-        return Verdict.REFUSED if kind in _OF_CALLERS else Verdict.FATAL
-    if kind is CallKind.END and code in _OVER_AT_END:
-        return Verdict.FATAL  # what became of the transaction is not known
-    if code == Code.invalid_producer_id_mapping:
-        return Verdict.ABORTABLE
-    if kind is CallKind.INIT and code == Code.invalid_producer_epoch:
-        return Verdict.FATAL  # fenced, in the words of brokers before 2.7
-    if code == Code.invalid_txn_state and kind is CallKind.END:
-        return Verdict.WRONG_STATE
-    if code == Code.invalid_txn_state and kind in _ADDING:
-        return Verdict.FATAL
-    if code == Code.unknown_topic_or_partition and kind in _ABOUT_TOPICS:
-        return Verdict.RETRY  # the broker may not have heard of it yet
-    if code == Code.operation_not_attempted and kind is CallKind.ADD_PARTITIONS:
-        return Verdict.RETRY  # another partition was refused
-    abortable = (CallKind.FIND, Code.group_authorization_failed)
-    if (kind, code) in {abortable, (CallKind.END, Code.transaction_abortable)}:
-        return Verdict.ABORTABLE
-    return None
+    listed = code in _LISTED or (kind, code) in _LISTED_FOR_ONE
+    return next(v for v, m in VERDICTS.items() if m is meaning(kind, code)), listed

@@ -22,7 +22,7 @@ from aioidem.structs import DeliveryStatus
 
 from .comparing import differs
 
-__all__ = ["Meaning", "Said", "Who", "classified", "may_be_done", "meaning", "refused"]
+__all__ = ["VERDICTS", "Meaning", "Said", "Who", "classified", "may_be_done", "meaning", "refused"]
 
 _MOST_NAMED: Final = 10
 """An error names no more partitions than this."""
@@ -129,7 +129,7 @@ def may_be_done(code: int) -> bool:
     return code not in _CHECKED
 
 
-_VERDICTS: Final = {
+VERDICTS: Final = {
     Verdict.RETRY: Meaning.REPEAT,
     Verdict.MOVED: Meaning.SEEK,
     Verdict.ABORTABLE: Meaning.ABORT,
@@ -145,7 +145,7 @@ def classified(dice: Random) -> Iterator[str]:
         if not code:
             continue
         kind = dice.choice(list(CallKind))
-        taken = _VERDICTS[classify_call(kind, code)]
+        taken = VERDICTS[classify_call(kind, code)]
         if taken is not meaning(kind, code):
             what = f"meaning of {code} in answer to {kind.value}"
             yield f"codes: {differs(what, taken, meaning(kind, code))}"

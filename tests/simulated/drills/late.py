@@ -20,14 +20,14 @@ from aioidem._engine.batch import Attempt, Batch, BatchEvent, Evidence
 from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.overdue import LeaderStatus
 from aioidem._engine.partition import PartitionState
-from aioidem._engine.record import Outcome, PendingRecord
+from aioidem._engine.record import PendingRecord
 from aioidem._engine.record_block import Columns, RecordBlock
 from aioidem._engine.recovery import RecoveryEvent, Rung
 from aioidem._engine.settlement import Settlement
 from aioidem.structs import DeliveryStatus
 
 from .late_words import Failures, due_cause, due_text, obstacle_of, progress_of
-from .made_batches import made_batch
+from .made_batches import Nobody, made_batch
 from .quiet_effects import QuietEffects
 
 __all__ = ["drill_late"]
@@ -61,13 +61,6 @@ def drill_late(dice: Random) -> Iterator[str]:
     for wrong in _LateDrill(dice).run():
         yield f"late: {wrong}"
         return
-
-
-class _Receiver:
-    """The receiver of a block's outcomes; here they are taken from the effects instead."""
-
-    def take(self, rows: object, outcome: Outcome, place: int, /) -> None:
-        """Ignore an outcome."""
 
 
 @dataclass(eq=False)
@@ -138,7 +131,7 @@ class _LateDrill:
         record = PendingRecord(None, b"", (), 0, None, 10)
         if self._dice.random() < 0.4:
             count = self._dice.randrange(1, 4)
-            record = RecordBlock(Columns((b"v",) * count, None, (), 0), _Receiver(), None)
+            record = RecordBlock(Columns((b"v",) * count, None, (), 0), Nobody(), None)
         record.deadline = now + _TIMEOUT
         self._state.queue.append(record, now)
         self._queued.append(record)

@@ -11,9 +11,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from tests.simulated.strange_batches import StrangeBatch
-
-from .written_batches import framed
+from tests.simulated.strange_batches import StrangeBatch, framed
 
 __all__ = ["odd_batch"]
 

@@ -32,6 +32,7 @@ from aioidem._log import LogLine
 from aioidem.structs import DeliveryCounts, DeliveryStatus, TopicPartition
 
 from .comparing import raises_internal, unequal
+from .made_batches import Nobody
 from .reported import ToldTransactions
 
 __all__ = ["a_block", "a_record", "drill_settled"]
@@ -51,13 +52,6 @@ def drill_settled(dice: Random) -> Iterator[str]:
         return
 
 
-class _Nobody:
-    """Stands in for the callers of a block."""
-
-    def take(self, *_: object) -> None:
-        """Ignore the outcome."""
-
-
 def a_record(dice: Random) -> PendingRecord:
     """Return a record, perhaps with headers."""
     headers = [("name", b"value")] * dice.choice((0, 0, 1, 3))
@@ -69,7 +63,7 @@ def a_block(dice: Random) -> RecordBlock:
     values = [b"a"] * dice.randrange(1, 4)
     values.insert(dice.randrange(len(values) + 1), b"b" * dice.choice((2, 30, 600)))
     headers = (("name", b"value"),) * dice.choice((0, 0, 2))
-    return RecordBlock(Columns(tuple(values), None, headers, 0), _Nobody(), None)
+    return RecordBlock(Columns(tuple(values), None, headers, 0), Nobody(), None)
 
 
 @dataclass

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from importlib import import_module
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -24,15 +22,12 @@ from aioidem._records import (
     restamp,
 )
 from aioidem.errors import InternalError, ProtocolError, RecordError
+from tests.simulated.strange_batches import HEADER, PREAMBLE, framed
 
 from .comparing import unequal
 
-__all__ = ["HEADER", "PREAMBLE", "WrittenBatch", "framed", "raises", "read"]
+__all__ = ["WrittenBatch", "raises", "read"]
 
-HEADER: Final = 61
-"""Bytes of a batch before its records."""
-PREAMBLE: Final = 12
-"""Bytes of base offset and length; the length counts what follows them."""
 _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 8, 16, 32
 _CONTROL_BYTES: Final = 4096
 """How many bytes of a batch are decompressed at most for its control key."""
@@ -41,21 +36,6 @@ _LOOSE: Final = 21
 length, a timestamp delta and an offset delta."""
 _STAMPS: Final = (-1, 0, 1, 1_700_000_000_000, 1_700_000_000_063, 2**63 - 2)
 _VALUES: Final = (None, b"", b"v", bytes(63), bytes(64), bytes(300))
-
-
-def framed(fields: Sequence[int], body: bytes, offset: int, leader_epoch: int) -> bytes:
-    """Return a batch with the right length and CRC, whatever its fields are.
-
-    Args:
-        fields: those from the attributes to the number of records, as KIP-98 has them.
-        body: the records as they are on the wire.
-        offset: the base offset.
-        leader_epoch: the leader epoch of the log.
-    """
-    covered = struct.pack(">hiqqqhii", *fields) + body
-    crc: int = import_module("crc32c").crc32c(covered)
-    length = HEADER - PREAMBLE + len(body)
-    return struct.pack(">qiibI", offset, length, leader_epoch, 2, crc) + covered
 
 
 class _Fields(NamedTuple):
