@@ -11,6 +11,8 @@ Each question is one DescribeConfigs request, sent once per connection or when i
 
 from __future__ import annotations
 
+import math
+
 from aioidem._config import ProducerConfig
 from aioidem._engine.batch_limits import BatchLimit
 from aioidem._engine.links import Link
@@ -165,9 +167,10 @@ class BrokerInquiries:
         """Record how long a broker remembers producers, and its deduplication range (KIP-758)."""
         if facts.expiration is not None and self._config.producer_id_expiration is None:
             told = self._expirations
+            known = self.expiration if told else math.inf
             told[node_id] = facts.expiration
-            known, self.expiration = self.expiration, min(told.values())
-            if len(told) == 1 or self.expiration < known:
+            self.expiration = min(told.values())
+            if self.expiration < known:
                 self._warn_of_short_memory()
         if self._config.broker_dedup == "range" and facts.sequence_cap is not None:
             self._sequence_caps[node_id] = facts.sequence_cap

@@ -284,7 +284,7 @@ class Connections:
             Leaving(link, "idle", None)
             for link in quiet
             if (proper and link.node_id < 0)
-            or (idle_after is not None and now - link.last_progress >= idle_after)
+            or (idle_after is not None and now >= link.last_progress + idle_after)
         ]
 
     def drop(self, link: Link, error: Exception | None, now: float) -> list[Outstanding]:

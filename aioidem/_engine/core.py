@@ -15,7 +15,7 @@ the partition's answer to its `PartitionState`, which reports the outcome to `Ou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from aioidem import errors
@@ -238,10 +238,12 @@ class ProducerCore:
             self.coordination.call(now)
         unmet = calm or self.metadata.wanted
         self.produce.send(active, now)
+        spare: Sequence[Leaving] = ()
         if not calm:
             # This adds partitions that `send` found outside the transaction.
             self.coordination.call(now)
-            for leaving in self.connections.spare(now):
+            spare = self.connections.spare(now)
+            for leaving in spare:
                 self._lost.leave(leaving, now)
         if not calm or not self._may_sleep_on(todo, active, now):
             self.wake_at = self._next_wake(active, now)
@@ -250,10 +252,11 @@ class ProducerCore:
             found = self.metadata.wanted or self.identity.current is None
         else:
             found = not unmet and self.metadata.wanted and self.metadata.due(now)
-        if found or self.produce.take_rerouted():
+        if found or spare or self.produce.take_rerouted():
             # This calm poll has decided something that only a full one can act on. Or `send` has
             # found that a leader is not known, after metadata could be requested. Or what is in
-            # doubt was looked at before its partition had a connection to ask on.
+            # doubt was looked at before its partition had a connection to ask on. Or an idle
+            # connection was closed whose broker leads a partition with records to send later.
             self.wake_at = now
         if self._drafts.steps:
             todo += self._drafts.take_steps()

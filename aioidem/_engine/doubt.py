@@ -172,7 +172,7 @@ class DoubtResolution:
         for state, link, offset in pages:
             if state.read_back.offset != offset:
                 continue  # the reading has ended since
-            if link.closed:
+            if link.closed or not state.batches.in_doubt:
                 state.lookup.end()
             elif link.admits(now) and now >= state.setbacks.retry_at:
                 self._read(state, link, offset, now)

@@ -114,11 +114,10 @@ class PartitionQueue(QueueFields):
         whole = group is not None and group.size <= max(limit, whole_up_to)
         taken, size = take_fitting(records, group, room, max_records, whole)
         if records and not whole:
-            following = records[0].group
-            if following is BLOCK and group is None:
-                return self._cut_blocks(taken, size, room, max_records)
-            if following is group:
+            if records[0].group is group:
                 size += squeeze(records, taken, size, room, max_records, _LOOSE_OVERHEAD)
+            if group is None and records and records[0].group is BLOCK:
+                return self._cut_blocks(taken, size, room, max_records)
         self._took(size)
         return taken
 

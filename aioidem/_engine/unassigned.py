@@ -80,11 +80,14 @@ class UnassignedRecords:
 
     def waited(self, now: float, delivery_timeout: float) -> float:
         """Return for how many seconds the first waiting record has waited; 0 if none waits."""
-        return now - self.first_queued_at(delivery_timeout) if self._waiting else 0.0
+        if not self._waiting:
+            return 0.0
+        return now - (self._waiting[0].record.deadline - delivery_timeout)
 
     def first_queued_at(self, delivery_timeout: float) -> float:
-        """Return when the first waiting record was queued, in seconds; infinity if none waits."""
-        return self._waiting[0].record.deadline - delivery_timeout if self._waiting else math.inf
+        """Return when the first record was queued, in seconds; infinity if there is none."""
+        firsts = (queue[0].record.deadline for queue in (self._waiting, self.due) if queue)
+        return min(firsts, default=math.inf) - delivery_timeout
 
     def wait(self, until: float, asked: int, record: PendingRecord) -> None:
         """Let a record wait for metadata; `until` and `asked` are those of `Unassigned`."""

@@ -193,7 +193,10 @@ class OperatorWatch:
             now: seconds.
         """
         events = map(self._incidents.explained, self._outcomes.take_events())
-        return [each for each in events if self._repeats.admit(each, now)]
+        told = [each for each in events if self._repeats.admit(each, now)]
+        if self._rests:
+            self.wakes_at = self._repeats.due_at
+        return told
 
     def _counted(self, event: Event) -> Event:
         """Add to a line what became of the records since the incident began."""
@@ -269,7 +272,10 @@ class OperatorWatch:
             view = self._cluster.leader_of(state.topic, state.partition)
             leader = NO_LEADER if view is None else view.leader_id
             route = state.leadership.route
-            if leader == NO_LEADER and known and route is not None:
+            if leader == NO_LEADER:
+                # The first bootstrap address has this number, too, and leads nothing.
+                if not known or route is None:
+                    continue
                 leader = route.leader_id
             if leader in down and state.active:
                 needed.setdefault(leader, []).append(state)

@@ -137,6 +137,13 @@ class _Channel:
         # (correlation id, token), until its write has begun.
         self.unanswered: deque[tuple[int, int]] = deque()
 
+    def refuse(self, correlation_id: int, token: int) -> None:
+        """Note that the latest request came when the connection had ended: it was never written."""
+        self.asked.pop(correlation_id, None)
+        if self.unanswered and self.unanswered[-1][0] == correlation_id:
+            self.unanswered.pop()
+        self.refused.append(token)
+
     def unwritten(self) -> list[int]:
         """Return the tokens of the requests of which no byte was sent."""
         started = self.connection.started
@@ -277,8 +284,8 @@ class Sender:
             self._watch.look(now)
             if self._flight is not None:
                 self._flight.attend()
-        self._alarm.set(self._watch.wakes_at)
         self.deliver()
+        self._alarm.set(self._watch.wakes_at)
         self._alarm.set(self.unseen.due_at)
         self._note_turn((now, self.clock()))
 
@@ -508,8 +515,7 @@ class Sender:
         except errors.KafkaConnectionError:
             # The connection has just ended. `on_link_lost` follows, and reports to the engine that
             # this request was never written.
-            channel.asked.pop(correlation_id, None)
-            channel.refused.append(token)
+            channel.refuse(correlation_id, token)
 
     # -- connections -------------------------------------------------------------------------------
 

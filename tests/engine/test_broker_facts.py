@@ -59,6 +59,12 @@ def test_a_memory_that_is_too_short_for_the_delivery_timeout_is_told_when_it_is_
     first = Answers()
     first.tell(0, 200.0)
     assert first.events == [LogLine.SHORT_EXPIRATION]
+    first.tell(0, 200.0)
+    first.tell(0, 220.0)
+    assert len(first.events) == 1, "the only broker names no shorter time than before"
+    first.inquiries.forget_cluster()
+    first.tell(0, 220.0)
+    assert len(first.events) == 2, "the brokers of another cluster say so for the first time"
     longer = Answers()
     longer.tell(0, 1e9)
     assert longer.events == [], "a longer memory than the default is no news"

@@ -429,6 +429,14 @@ def test_a_connection_without_requests_is_spare_when_it_has_been_idle_for_long()
     assert endless.all.spare(1e9) == []
 
 
+def test_an_idle_connection_is_spare_at_the_very_time_at_which_it_is_due() -> None:
+    """Whatever the sums are rounded to: else the driver would wake again and again."""
+    for tenths in range(1, 200):
+        wires = Wires(connections_max_idle=0.7)
+        wires.ready(-1, now=tenths / 10)
+        assert leaving(wires.all.spare(wires.all.next_wake(0.0))) == [-1], tenths
+
+
 def test_bootstrap_connections_are_spare_once_a_broker_has_named_its_cluster() -> None:
     wires = Wires("b2:9092", "b3:9092")
     wires.learn(0)

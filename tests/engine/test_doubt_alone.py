@@ -416,6 +416,16 @@ def test_the_log_is_read_page_by_page() -> None:
     assert not alone.of.reads_on()
 
 
+def test_a_next_page_is_not_read_if_the_doubt_has_ended() -> None:
+    alone = reading(3)
+    alone.page((alone.sent[0], 1), end=20)
+    alone.rig.core.accumulator.expire(alone.now + 1e6)
+    assert alone.statuses() == [ACKED, UNKNOWN, UNKNOWN]
+    assert alone.read_on(alone.now) == []
+    assert not alone.of.reads_on()
+    assert alone.state.read_back.offset is None, "the next doubt begins its own reading"
+
+
 @pytest.mark.parametrize("why", ["the connection is closed", "the cluster is another"])
 def test_a_next_page_is_not_read(why: str) -> None:
     alone = reading(3)

@@ -74,13 +74,9 @@ MIXES: dict[str, Callable[[], list[PendingRecord]]] = {
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_batch_takes_as_many_records_of_one_size_as_it_can_hold(mix: str) -> None:
-    """Its size is known exactly, as each of its records has as many bytes as the largest.
-
-    Single records are measured more loosely until they are followed by a block.
-    """
+    """Its size is known exactly, as each of its records has as many bytes as the largest."""
     every = [single() for _ in range(60)]
-    alone = mix == "single records, then a block"
-    for limit in range(BATCH_OVERHEAD + (20 * SIZE if alone else 1), built(every) + 9):
+    for limit in range(BATCH_OVERHEAD + 1, built(every) + 9):
         waiting = queue(*MIXES[mix]())
         before = waiting.bytes
         taken = waiting.cut(limit, PLENTY)

@@ -257,14 +257,16 @@ def test_records_without_a_partition_are_counted_and_a_block_counts_as_many_as_i
 
 
 def test_how_long_the_first_waiting_record_has_waited_counts_from_when_it_was_queued() -> None:
-    """It was queued `delivery_timeout` before its deadline. Those that are due do not count."""
+    """It was queued `delivery_timeout` before its deadline. Those that are due wait no more."""
     unassigned = UnassignedRecords()
     assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (math.inf, 0.0)
     for deadline in (95.0, 98.0):
         unassigned.wait(80.0, 0, record(deadline=deadline))
     assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (65.0, 5.0)
     unassigned.make_due()
-    assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (math.inf, 0.0)
+    assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (65.0, 0.0)
+    unassigned.wait(80.0, 0, record(deadline=97.0))
+    assert (unassigned.first_queued_at(30.0), unassigned.waited(70.0, 30.0)) == (65.0, 3.0)
 
 
 def test_records_that_wait_are_due_before_those_that_are_due_already() -> None:

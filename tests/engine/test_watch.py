@@ -209,6 +209,23 @@ def test_the_driver_is_expected_for_counted_events_if_no_record_is_queued_before
     assert watch.expected_at() == 60.0
 
 
+def test_the_driver_is_expected_for_events_that_were_counted_after_the_last_look() -> None:
+    lookout = Lookout()
+    watch = lookout.watch
+    lookout.look(50.0)
+    assert watch.wakes_at is None
+    for _ in range(3):
+        lookout.outcomes.event(LogLine.EPOCH_BUMPED, "bumped")
+    assert len(watch.take(50.0)) == 1
+    assert watch.wakes_at == 60.0
+    busy = Lookout()
+    busy.accumulator.unsettled = 1
+    busy.look(50.0)
+    busy.outcomes.event(LogLine.EPOCH_BUMPED, "bumped")
+    busy.watch.take(50.0)
+    assert busy.watch.wakes_at == 51.0
+
+
 # -- what it gives
 
 
@@ -361,6 +378,16 @@ def test_a_leader_that_cannot_be_reached_is_told_with_the_partitions_that_wait_f
         "cannot be reached for 1.0 s and 2 attempts: refused"
     )
     assert begins.fields == {"seconds": 1.0, "count": 2}
+
+
+def test_a_partition_without_a_leader_does_not_wait_for_the_first_bootstrap_server() -> None:
+    """Its number among the nodes, -1, stands for no leader in metadata."""
+    lookout = Lookout()
+    lookout.up(0, 40.0)
+    lookout.fail(-1, OSError("no route"), 50.0)
+    lookout.partition(3, leader=-1)
+    lookout.partition(4)
+    assert lookout.look(60.0) == []
 
 
 def test_of_leaders_that_cannot_be_reached_the_first_one_needed_is_named() -> None:

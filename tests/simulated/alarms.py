@@ -237,7 +237,8 @@ class Alarms:
             and state.leadership.route is not None
         ):
             leader = state.leadership.route.leader_id
-        node = self._core.connections.nodes.get(leader)
+        # The number -1 means no leader here, and among the nodes the first bootstrap server.
+        node = None if leader == -1 else self._core.connections.nodes.get(leader)
         if node is not None and node.down_since is not None:
             found.setdefault(_L.LEADER_UNREACHABLE, []).append(node.down_since)
         doubts = [

@@ -95,11 +95,15 @@ def _distances(state: PartitionState) -> Iterator[str]:
 
 
 def _idle(link: Link, core: ProducerCore) -> Iterator[str]:
-    """Compare when the engine wakes with when an idle connection is to be closed."""
+    """Compare when the engine wakes with when an idle connection is to be closed.
+
+    One that the broker throttles is kept: a new one would evade the quota.
+    """
     longest = core.config.connections_max_idle
     if link.state is not LinkState.READY or link.outstanding or longest is None:
         return
-    if core.wake_at is None or core.wake_at > link.last_progress + longest:
+    due = max(link.last_progress + longest, link.throttled_until)
+    if core.wake_at is None or core.wake_at > due:
         yield f"connection {link.link_id} is idle, and nobody will close it in time"
 
 

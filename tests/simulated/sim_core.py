@@ -237,25 +237,10 @@ class SimCore(ProducerCore):
             decided: How many records had an outcome before.
             poll: Which poll it is, in words.
         """
-        done = [
-            step
-            for step in todo
-            if not isinstance(step, _CAN_WAIT) and not self._is_late_page(step)
-        ]
+        done = [step for step in todo if not isinstance(step, _CAN_WAIT)]
         if done or self.outcomes.settled != decided:
             what = done[0] if done else "a record ends"
             self._world.report(Anomaly.STUCK, f"{poll} does something: {what}")
-
-    def _is_late_page(self, step: steps.Step) -> bool:
-        """Whether a page of a log is read although what was in doubt ended while it was awaited.
-
-        Nothing needs it, so nothing wakes the engine for it; the next poll asks for it all the
-        same, and its answer ends the reading.
-        """
-        if not isinstance(step, steps.ReadBack):
-            return False
-        state = self.partitions.get((step.topic, step.partition))
-        return state is not None and not state.batches.in_doubt
 
     def _judge_wake(self, now: float) -> None:
         """Report it if the engine asks to be woken later than it has something to do.
@@ -275,7 +260,8 @@ class SimCore(ProducerCore):
     def _unseen_silence(self) -> float | None:
         """Return when an old leader has been silent for too long, if no poll has looked for any.
 
-        Calm polls do not, until a request times out.
+        A long Metadata answer is put into the view piece by piece. The engine looks for leaders
+        that are silent when it is told of the answer, and not before.
         """
         if self._doubt.old_leaders_owe:
             return None

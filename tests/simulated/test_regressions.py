@@ -458,7 +458,7 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
         (3964273, "a zombie that is appended in the instant in which the judge looks, on trio"),
         (3978836, "a producer that is closed in the turn that shows a topic recreated"),
         (3890396, "what is due by the time of day, which counts whole milliseconds"),
-        (4158103, "an old leader that is silent, where no poll looks for one"),
+        (4158103, "an old leader that is silent, while a part of an answer names the new one"),
         (4207139, "what a broker retains is seen one less where sequences wrap"),
     ],
 )

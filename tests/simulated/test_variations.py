@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,11 @@ from aioidem.testing import Outcome, Row, ValueId, make_value, parse_value
 from .credentials import Credentials
 from .missing import MissingPartitions
 from .partitioner import Partitioner
+from .perform import perform
 from .sim_records import incompressible
 from .size_questions import SizeQuestions
 from .soak import run_odd
-from .swarm import draw_odd
+from .swarm import draw_odd, draw_varied
 from .test_conduct import config
 from .test_soak import nothing_is_wrong, seeds_are_right
 from .variations import VARIATIONS
@@ -49,6 +51,22 @@ def test_schedules_with_variations_show_nothing_wrong(first: int) -> None:
 @pytest.mark.timeout(600)
 def test_further_schedules_with_variations_show_nothing_wrong() -> None:
     nothing_is_wrong(180, "--mix", "odd", first=20)
+
+
+@pytest.mark.parametrize(
+    ("seed", "idle", "shown"),
+    [
+        (9098, 0.35, "its time has come, whatever the sum of two times is rounded to"),
+        (9112, 0.35, "the same, with records that would get no outcome"),
+        (9066, 1.1, "its broker leads a partition with records to send later"),
+        (9187, 2.3, "it is kept while its broker throttles"),
+    ],
+)
+def test_an_idle_connection_is_closed_in_time(seed: int, idle: float, shown: str) -> None:
+    schedule = draw_varied(seed)
+    options = {**schedule.options, "connections_max_idle": idle}
+    result = perform(dataclasses.replace(schedule, options=options))
+    assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))
 
 
 def test_a_value_that_does_not_compress_is_known_by_its_bytes() -> None:

@@ -21,6 +21,9 @@ _EXPIRATION = "producer.id.expiration.ms"
 _LATE = {"cluster", "split", "recreate", "unclean"}
 """Faults after which a topic or a cluster is another one than before."""
 
+_SHORT_IDLE = (0.2, 0.35, 0.7, 1.1, 2.3, 3.0)
+"""Seconds; their sums with other times are rounded."""
+
 _SHARE = 0.25
 """The share of schedules that have one more variation, for each of the others."""
 
@@ -206,6 +209,11 @@ def _loyal(schedule: Schedule, _chance: random.Random) -> Schedule:
     return _with_options(schedule, on_cluster_change="fail")
 
 
+def _tidy(schedule: Schedule, chance: random.Random) -> Schedule:
+    """Let connections be closed after a short idle time, also while records wait for a resend."""
+    return _with_options(schedule, connections_max_idle=chance.choice(_SHORT_IDLE))
+
+
 VARIATIONS: dict[str, _Vary] = {
     "missing APIs": _lacking,
     "other addresses": _moving,
@@ -217,6 +225,7 @@ VARIATIONS: dict[str, _Vary] = {
     "snappy": _snappy,
     "small requests": _small_requests,
     "other back-offs": _backing_off,
+    "short idle times": _tidy,
     "one cluster only": _loyal,
 }
 """By name: what makes a variation of a schedule."""

@@ -164,13 +164,14 @@ class _InquiryDrill(InquiryBench):
     def _learn_facts(self, node_id: int) -> None:
         expiration = self._dice.choice((None, 100.0, 2 * DELIVERY, 2 * DELIVERY, 2 * DELIVERY + 1))
         facts = BrokerFacts(expiration, self._dice.choice((None, 7, 9, 2**31)))
-        before = self._expiration()
+        before, untold = (
+            self._expiration(),
+            not any(each.expiration is not None for _, each in self._facts),
+        )
         self._facts.append((node_id, facts))
         self._inquiries.on_broker_config(node_id, facts)
-        said = {node for node, each in self._facts if each.expiration is not None}
         configured = self._config.producer_id_expiration is not None
-        # It is news from the only broker that has said it, and if it is shorter than before.
-        news = len(said) == 1 or self._expiration() < before
+        news = untold or self._expiration() < before
         if expiration is not None and news and not configured:
             self._short_memory()
         if facts.sequence_cap is not None and self._config.broker_dedup == "range":

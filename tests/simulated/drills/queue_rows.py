@@ -46,7 +46,6 @@ class Row(NamedTuple):
         block: What is known of its block: the earliest and the latest timestamp in milliseconds,
             the size of the largest record, and the ordinal of the first one. A record that is in
             no block counts as a block by itself.
-        single: Whether it is in no block.
         queued_at: When it was queued, in seconds.
         deadline: When it expires, in seconds.
     """
@@ -56,7 +55,6 @@ class Row(NamedTuple):
     size: int
     group: RecordGroup | None
     block: tuple[int, int, int, int]
-    single: bool
     queued_at: float
     deadline: float
 
@@ -102,10 +100,6 @@ def fills(rows: Sequence[Row], limit: int, most: int, whole_up_to: int = 0) -> r
     if group is not None and group.size <= max(limit, whole_up_to):
         return range(len(alike), len(alike) + 1)
     room = limit - BATCH_OVERHEAD
-    singles = list(takewhile(lambda row: row.single, alike))
-    if len(singles) > 1 and nbytes(singles) > room:
-        # Single records are measured once more, and more closely; blocks behind them are not.
-        alike = singles
     least = greatest = 1
     bounds = _bounds(alike)
     for end, (count, bound) in zip(_ends_of_blocks(alike), bounds, strict=True):
@@ -219,7 +213,7 @@ class Caller:
         record.ordinal, record.group, record.deadline = self._ordinal, group, now + _TIMEOUT
         stamp, size = record.timestamp_ms, record.size
         alone = stamp, stamp, size, self._ordinal
-        row = Row(record, self._ordinal, size, group, alone, True, now, record.deadline)
+        row = Row(record, self._ordinal, size, group, alone, now, record.deadline)
         return record, [row]
 
     def _block(self, count: int, now: float) -> tuple[PendingRecord, list[Row]]:
@@ -233,6 +227,6 @@ class Caller:
         sizes = [record_size_bound(None, value, ()) for value in values]
         whole = min(stamps), max(stamps), max(sizes), block.ordinal
         return block, [
-            Row(record, record.ordinal, size, None, whole, False, now, block.deadline)
+            Row(record, record.ordinal, size, None, whole, now, block.deadline)
             for record, size in zip(records, sizes, strict=True)
         ]

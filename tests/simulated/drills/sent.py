@@ -214,7 +214,7 @@ class _Drill(Delivering):
     def _move(self) -> None:
         """Let bytes move on a connection."""
         wire, dice = self._some_wire(), self._dice
-        if wire is None or any(each.refused and not each.answered for each in wire.asked):
+        if wire is None:
             return
         del wire.queued[: dice.choice((0, 1, 1, 2, 9))]
         wire.sends_oldest = dice.random() < 0.5

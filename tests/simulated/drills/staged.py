@@ -39,10 +39,8 @@ _CAPACITY: Final = 100
 """The bytes of the buffer, all of which are taken at first."""
 _SIZE: Final = 10
 """The bytes of a record."""
-_NODES: Final = (-2, 0, 1, 2)
-"""A bootstrap server and the brokers, to which connections are tried."""
-_FIRST_NODE: Final = -1
-"""The first bootstrap server, which is tried where partitions always have a leader."""
+_NODES: Final = (-2, -1, 0, 1, 2)
+"""The bootstrap servers and the brokers, to which connections are tried."""
 _CONFIG: Final = ProducerConfig.build(["b1:9092", "b2:9092"])
 _ERRORS: Final[tuple[Exception | None, ...]] = (
     *(None, OSError("no route"), errors.KafkaConnectionError("lost")),
@@ -57,10 +55,8 @@ class Stage:
     def __init__(self, dice: Random) -> None:
         self._dice = dice
         self.now = dice.choice((0.0, 5000.0))
-        self._leaders_stay = dice.random() < 0.4
-        nodes = (_FIRST_NODE, *_NODES) if self._leaders_stay else _NODES
         self.rows = Situation(
-            {number: Broker(number) for number in nodes},
+            {number: Broker(number) for number in _NODES},
             [Partition(number, dice.choice((0, 1, 2))) for number in range(3)],
         )
         # How many records have got each outcome: acknowledged, not written, unknown.
@@ -173,9 +169,7 @@ class Stage:
 
     def _lead(self) -> None:
         dice, each = self._dice, self._dice.choice(self.rows.partitions)
-        leaders: list[int | None] = [0, 1, 2]
-        leaders += [] if self._leaders_stay else [None, -1, -1]
-        each.leader = dice.choice(leaders)
+        each.leader = dice.choice((0, 1, 2, None, -1, -1))
         each.last_leader = dice.choice((None, 0, 1, 1, 2))
         each.waits = dice.random() < 0.8
         if dice.random() < 0.7:

@@ -218,27 +218,10 @@ class Engines:
         return self._collect(side) or bool(todo)
 
     def _may_do_more(self) -> bool:
-        """Return whether the first engine lacks only what may wait until it is polled again.
-
-        A connection that is closed because it is idle may be opened again when it can be used:
-        records may wait for a producer id, or be compressed.
-        """
-        todo = self._eager.todo
-        idle = any(isinstance(step, steps.CloseLink) and step.reason == "idle" for step in todo)
-        may_wait = (*_CAN_WAIT, steps.OpenLink) if idle else _CAN_WAIT
+        """Return whether the first engine lacks only what may wait until it is polled again."""
         done = [_plain(step) for step in self._lazy.todo]
-        more = [step for step in todo if _plain(step) not in done]
-        return bool(more) and all(
-            isinstance(step, may_wait) or self._is_late_page(step) for step in more
-        )
-
-    def _is_late_page(self, step: steps.Step) -> bool:
-        """Return whether a step reads the log of a partition with nothing in doubt any more."""
-        if not isinstance(step, steps.ReadBack):
-            return False
-        state = self._eager.core.partitions.get((step.topic, step.partition))
-        same_log = state is not None and state.topic_id == step.topic_id
-        return state is None or not same_log or not state.batches.in_doubt
+        more = [step for step in self._eager.todo if _plain(step) not in done]
+        return bool(more) and all(isinstance(step, _CAN_WAIT) for step in more)
 
     def _collect(self, side: _Side) -> bool:
         """Take the outcomes and events out of an engine; return whether there were any."""
@@ -251,20 +234,26 @@ class Engines:
             side.ended.append((numbers, outcome.status, outcome.base_offset, type(why), str(why)))
             if side is self._lazy:
                 self._settle(numbers, outcome.status)
-        side.said.extend(
-            event.text for event in outcomes.take_events() if event.line not in _SAID_LATER
-        )
+        events = outcomes.take_events()
+        side.said.extend(event.text for event in events if event.line not in _SAID_LATER)
         if side is self._lazy:
-            self._count_changes(side.core.current_identity)
+            bumps = sum(event.line is LogLine.EPOCH_BUMPED for event in events)
+            self._count_changes(side.core.current_identity, bumps)
         return len(side.ended) + len(side.said) > before
 
-    def _count_changes(self, now: ProducerIdentity | None) -> None:
-        """Count each new epoch, and each time that a producer id is given up."""
+    def _count_changes(self, now: ProducerIdentity | None, bumps: int) -> None:
+        """Count each new epoch, and each time that a producer id is given up.
+
+        Args:
+            now: The identity now.
+            bumps: How many new epochs were told since the last call. One of an id that was given up
+                since is told only so.
+        """
         before, self._identity = self._identity, now
         if before is None or now == before:
             return
         same_id = now is not None and now.producer_id == before.producer_id
-        self.changes += now.epoch - before.epoch if now is not None and same_id else 1
+        self.changes += now.epoch - before.epoch if now is not None and same_id else 1 + bumps
 
     def _settle(self, numbers: tuple[int, ...], status: DeliveryStatus) -> None:
         for number in numbers:

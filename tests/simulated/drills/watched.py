@@ -105,6 +105,10 @@ class _WatchDrill:
         if (watch.due_at, watch.wakes_at) != due:
             yield f"the next look and wake-up are at {(watch.due_at, watch.wakes_at)}, not {due}"
         yield from self._told()
+        if self._rested:
+            self._wakes = self._repeats.due_at
+        if watch.wakes_at != self._wakes:
+            yield f"after the lines the wake-up is at {watch.wakes_at}, not {self._wakes}"
 
     def _see(self) -> None:
         """Note the lines that are due now."""
