@@ -128,6 +128,32 @@ class FrameWatch:
         except (FrameError, UnicodeDecodeError):
             return
 
+    def merging(self, connection: object, payload: bytes, names: Collection[str]) -> None:
+        """Note that the producer knows the leaders of these topics from an answer.
+
+        It puts a long Metadata answer into its view piece by piece, and takes it for received after
+        that, if its connection still exists. Until then a topic that was recreated is the old one.
+
+        Args:
+            connection: Identifies the connection.
+            payload: The answer, which begins with its correlation id.
+            names: The topics that are in the view already.
+        """
+        asked = self._asked.get(connection, {})
+        _, version, _ = asked.get(int.from_bytes(payload[:4], "big"), (-1, -1, None))
+        try:
+            told = read_metadata(payload, version)
+        except (FrameError, UnicodeDecodeError):
+            return
+        for topic in told.topics:
+            name = topic.name
+            if name is None or name not in names or topic.code:
+                continue
+            if topic.topic_id == self._ids.get(name):
+                for partition in topic.partitions:
+                    if (name, partition.partition) in self._epochs:
+                        self._lead(name, partition.partition, partition.leader_epoch)
+
     def lost(self, connection: object, unwritten: Collection[object] = ()) -> None:
         """Note that a connection has ended; of the requests `unwritten` no byte was written."""
         self._asked.pop(connection, None)

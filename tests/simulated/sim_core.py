@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Protocol, cast
 from unittest import mock
@@ -95,6 +95,9 @@ class SimCore(ProducerCore):
         self._rested = True  # whether no record had to be sent at the last poll
         self.early = False
         """Whether nothing is due yet, so that a poll may do nothing."""
+        # Is told after each piece of a long Metadata answer: on which connection the answer came,
+        # and which topics are merged.
+        self.merging: Callable[[int, Collection[str]], None] = lambda _link_id, _names: None
         self._alone = alone = world.knows_when_queued
         self.numbers = Numbers(self, world.rows if alone else None)
         misconduct = partial(world.report, Anomaly.CONDUCT)
@@ -268,6 +271,20 @@ class SimCore(ProducerCore):
         owing = (each for each in self._partitions.active() if each.batches.outstanding)
         times = (at for state in owing if (at := self._doubt.awaits(state)) is not None)
         return min(times, default=None)
+
+    def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
+        """Return the merge of a long answer; `merging` is told of each piece."""
+        merge = super().merge_of(step, answer)
+        if merge is not None:
+            pieces: Any = merge
+            pieces._slices = self._merged(step.link_id, merge, merge.slices())
+        return merge
+
+    def _merged(self, link_id: int, merge: MetadataMerge, slices: Iterator[int]) -> Iterator[int]:
+        inside: Any = merge
+        for count in slices:
+            self.merging(link_id, {each.update.name for each in inside._merging})
+            yield count
 
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None

@@ -70,6 +70,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4871903, id="an answer from before a newer leader epoch names no window"),
         pytest.param(4879826, id="what is in doubt in an old cluster is behind nothing there"),
         pytest.param(4895461, id="an answer counts when it is decoded, not when it has come"),
+        pytest.param(4973260, id="leaders count as soon as a part of an answer is merged"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],
 )
@@ -98,7 +99,7 @@ def test_calls_of_every_kind_show_nothing_wrong(first: int) -> None:
         pytest.param(5121696, id="the producer moves to the cluster that it names"),
         pytest.param(5221076, id="a leader that lost its log knows what is committed"),
         pytest.param(5245582, id="offsets from before a loss say nothing of the log"),
-        pytest.param(5284506, id="a page is asked for though what was in doubt has ended"),
+        pytest.param(5284506, id="no page is asked for once what was in doubt has ended"),
         pytest.param(5297194, id="an answer to Produce that says that there is no session"),
         pytest.param(5376921, id="a time that is derived from a deadline is rounded"),
         pytest.param(5405340, id="a refusal where another client has the id is no loss"),

@@ -20,7 +20,7 @@ import random
 import selectors
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 from unittest import mock
@@ -384,6 +384,7 @@ class _TapSender(LineTap):
         self._whole = whole
         # By connection: the frame that is being decoded in a thread.
         self._decoding: dict[int, bytes] = {}
+        core.merging = self._merging
         self._thread_times = random.Random(whole.schedule.seed ^ 0x7EAD)
         self._reading = _LoopThreads(whole)
 
@@ -451,6 +452,10 @@ class _TapSender(LineTap):
     ) -> None:
         self._decoding[channel.link_id] = frame
         await super()._on_long_frame(channel, step, read, frame)
+
+    def _merging(self, link_id: int, names: Collection[str]) -> None:
+        """Show the judges the leaders in a part of an answer, which the engine knows now."""
+        self._whole.watch.merging(link_id, self._decoding[link_id], names)
 
     def _arrive(self, link_id: int) -> None:
         """Show the judges a frame that was decoded in a thread, when the engine is told of it."""
