@@ -112,7 +112,9 @@ class Ladder:
             return
         if any(batch.appended for batch in self._batches.unresolved):
             # DUPLICATE has shown that a batch is in the log, though perhaps not replicated yet. So
-            # nothing is lost, and the batches are resent again, oldest first.
+            # nothing is lost, and the batches are resent again, oldest first. They wait before: a
+            # leader that has lost that batch since would refuse all of them in each round trip.
+            self._setbacks.back_off(now)
             self._recovery.move(RecoveryEvent.RESTART)
         elif self._recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
             self._lose("the batches in doubt are not in the leader's log", now, out)

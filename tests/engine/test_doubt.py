@@ -717,6 +717,23 @@ def test_a_broker_that_always_refuses_is_not_asked_in_a_hot_loop(code: int) -> N
     assert PENDING not in rig.statuses
 
 
+def test_a_leader_that_lost_what_was_appended_is_not_asked_in_a_hot_loop() -> None:
+    """The first batch was answered DUPLICATE; then a leader is elected that lacks it, uncleanly."""
+    rig, (first, _) = pipelined(2)
+    rig.fail(first, DUPLICATE, poll=False)
+    rig.lose()
+    rounds = 0
+    until = rig.now + 10.0
+    while rig.now < until:
+        for request in rig.outstanding():
+            rig.fail(request, OUT_OF_ORDER)
+            rounds += 1
+        rig.tick(0.005)
+    assert 2 < rounds < 60
+    rig.tick(200.0)
+    assert rig.statuses[1:] == [UNKNOWN, UNKNOWN]
+
+
 @pytest.mark.parametrize("batches", [3, 9])
 def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadline(
     batches: int,

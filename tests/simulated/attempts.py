@@ -20,6 +20,9 @@ from .decoding import records_in
 
 __all__ = ["Attempts", "Story"]
 
+_AT_ONCE = 100
+_PER_PAUSE = 8
+"""How often a record may be sent at all, and besides for each back-off in the time since."""
 _FENCED = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping})
 _ENDS_THE_PRODUCER = frozenset(
     {
@@ -76,11 +79,22 @@ class Attempts:
         now: Returns the time, in seconds.
         before_append: The error codes that show, in an answer without a base offset, that the
             broker did not append the batch.
+        pause: The shortest back-off, in seconds.
+        storm: Is told in words of a record that is sent too often: without a back-off.
     """
 
-    def __init__(self, now: Callable[[], float], before_append: Collection[int]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        before_append: Collection[int],
+        *,
+        pause: float = 0.1,
+        storm: Callable[[str], None] | None = None,
+    ) -> None:
         self._now = now
         self._before_append = before_append
+        self._pause = pause
+        self._storm = storm
         self.fenced_at: float | None = None
         """When an answer to any attempt last said that the producer id is not its own, in seconds.
         """
@@ -178,6 +192,8 @@ class Attempts:
                     story = self._stories[value] = Story(place, stamp_ms, self._now())
                 story.attempts += 1
                 story.outstanding += 1
+                if story.attempts > _AT_ONCE:
+                    self._count(value, story)
 
     def answered(self, connection: object, request: object, answers: Sequence[WireAnswer]) -> None:
         """Note that an answer reached the producer; batches that it leaves out are in doubt."""
@@ -193,6 +209,13 @@ class Attempts:
             for story in self._ended(left.pop(place, [])):
                 self._answer(story, answer)
         self._doubt(left)
+
+    def _count(self, value: ValueId, story: Story) -> None:
+        """Report the first record that is sent too often."""
+        since = self._now() - story.sent_at
+        if self._storm is not None and story.attempts > _AT_ONCE + _PER_PAUSE * since / self._pause:
+            self._storm(f"{value} was sent {story.attempts} times in {since:.3f} s")
+            self._storm = None
 
     def refused_v14(self, values: Iterable[ValueId]) -> None:
         """Note that the records of a batch were answered UNSUPPORTED_VERSION in Produce v14."""

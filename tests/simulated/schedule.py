@@ -216,6 +216,12 @@ class Schedule:
         return r.choice((0, 0, 250, math.inf)), takes
 
     @property
+    def shortest_pause(self) -> float:
+        """The shortest back-off before something is tried again, in seconds."""
+        options = self.options
+        return min(options.get("retry_backoff", 0.1), options.get("reconnect_backoff", 0.05))
+
+    @property
     def most_partitions(self) -> dict[str, int]:
         """The largest number of partitions that each topic ever has."""
         most = dict(self.topics)

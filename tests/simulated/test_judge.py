@@ -104,6 +104,19 @@ LATE: tuple[list[Anomaly], set[str]] = ([Anomaly.LATE], set())
 ALLOWED: tuple[list[Anomaly], set[str]] = ([], {GRACE})
 
 
+@pytest.mark.parametrize(("every", "storms"), [(0.05, 0), (0.001, 1)])
+def test_a_record_that_is_sent_again_without_a_back_off_is_told_once(
+    every: float, storms: int
+) -> None:
+    told: list[str] = []
+    watched = Watched()
+    watched.attempts = Attempts(lambda: watched.now, (), pause=0.1, storm=told.append)
+    for number in range(400):
+        watched.send(number * every)
+    assert len(told) == storms
+    assert all("was sent" in each for each in told)
+
+
 def test_a_record_that_was_never_in_doubt_has_no_grace() -> None:
     """A record that waits, or whose first attempt is not answered, ends at its deadline."""
     watched = Watched()

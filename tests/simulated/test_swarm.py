@@ -70,6 +70,7 @@ def test_the_first_seeds_of_the_swarm_show_nothing_wrong(first: int) -> None:
         pytest.param(4871903, id="an answer from before a newer leader epoch names no window"),
         pytest.param(4879826, id="what is in doubt in an old cluster is behind nothing there"),
         pytest.param(4895461, id="an answer counts when it is decoded, not when it has come"),
+        pytest.param(4995774, id="a leader that lost a known duplicate is asked after back-offs"),
         pytest.param(4973260, id="leaders count as soon as a part of an answer is merged"),
         pytest.param(4629102, id="each of two clusters gets back its own expiration"),
     ],

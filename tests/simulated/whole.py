@@ -654,7 +654,12 @@ class Whole:
                 for p in range(n)
             },
         )
-        self.witness = Attempts(lambda: self.now, self.monitor.before_append)
+        self.witness = Attempts(
+            lambda: self.now,
+            self.monitor.before_append,
+            pause=schedule.shortest_pause,
+            storm=functools.partial(self.report, Anomaly.STUCK),
+        )
         self.watch = FrameWatch(self.monitor, [self.witness], self.note_recreated, self.heard)
         self._deadlines: Deadlines | None = None
         self.unknowns: Reasons | None = None

@@ -294,7 +294,12 @@ class World:
             max_records=schedule.sequence_range if tells_range else None,
             renumbers=self.config.in_doubt == "resend",
         )
-        self.witness = Attempts(lambda: self.now, self.monitor.before_append)
+        self.witness = Attempts(
+            lambda: self.now,
+            self.monitor.before_append,
+            pause=schedule.shortest_pause,
+            storm=partial(self.report, Anomaly.STUCK),
+        )
         self.watch = FrameWatch(
             self.monitor, [self.witness], self.note_recreated, self.heard, self._described
         )
