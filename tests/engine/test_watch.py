@@ -211,13 +211,12 @@ def test_the_driver_is_expected_for_counted_events_if_no_record_is_queued_before
 
 def test_the_driver_is_expected_for_events_that_were_counted_after_the_last_look() -> None:
     lookout = Lookout()
-    watch = lookout.watch
     lookout.look(50.0)
-    assert watch.wakes_at is None
+    woken = [lookout.watch.wakes_at]
     for _ in range(3):
         lookout.outcomes.event(LogLine.EPOCH_BUMPED, "bumped")
-    assert len(watch.take(50.0)) == 1
-    assert watch.wakes_at == 60.0
+    assert len(lookout.watch.take(50.0)) == 1
+    assert [*woken, lookout.watch.wakes_at] == [None, 60.0]
     busy = Lookout()
     busy.accumulator.unsettled = 1
     busy.look(50.0)

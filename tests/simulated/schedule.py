@@ -219,7 +219,9 @@ class Schedule:
     def shortest_pause(self) -> float:
         """The shortest back-off before something is tried again, in seconds."""
         options = self.options
-        return min(options.get("retry_backoff", 0.1), options.get("reconnect_backoff", 0.05))
+        retry: float = options.get("retry_backoff", 0.1)
+        reconnect: float = options.get("reconnect_backoff", 0.05)
+        return min(retry, reconnect)
 
     @property
     def most_partitions(self) -> dict[str, int]:
