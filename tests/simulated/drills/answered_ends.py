@@ -241,6 +241,7 @@ class Ends:
         if facts.probes_left:
             return
         if any(row.appended for row in rows):
+            self.back_off()
             self.climb(Rung.CLEAR)  # it is in the log, and waits for followers
             return
         late_copies = any(row.astray and row.doubt for row in rows)

@@ -133,7 +133,8 @@ class LogBench(DoubtBench):
             more = sum(step.link_id == link.link_id for step in due)
             if lane.reading != offset:
                 continue
-            if link.closed:
+            doubt = any(batch.in_doubt for batch in lane.state.batches.unresolved)
+            if link.closed or not doubt:
                 lane.end_reading()
             elif self._free(link, more) and self._now >= lane.state.setbacks.retry_at:
                 due.append(self._read(lane, link, offset))

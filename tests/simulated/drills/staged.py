@@ -39,7 +39,7 @@ _CAPACITY: Final = 100
 """The bytes of the buffer, all of which are taken at first."""
 _SIZE: Final = 10
 """The bytes of a record."""
-_NODES: Final = (-2, -1, 0, 1, 2)
+_NODES: Final = (-1, -2, 0, 1, 2)
 """The bootstrap servers and the brokers, to which connections are tried."""
 _CONFIG: Final = ProducerConfig.build(["b1:9092", "b2:9092"])
 _ERRORS: Final[tuple[Exception | None, ...]] = (
