@@ -202,6 +202,18 @@ def test_a_refused_batch_whose_resend_is_not_written_is_not_in_doubt() -> None:
     rig.assert_drained()
 
 
+@takes("persistence: in doubt + unsent")
+def test_a_batch_in_doubt_whose_resend_is_not_written_stays_in_doubt() -> None:
+    rig, _ = pipelined(1)
+    rig.lose()
+    rig.tick(1.0)
+    rig.down = {1}
+    rig.lose(unwritten=rig.outstanding())
+    rig.tick(200.0)
+    assert rig.statuses == [ACKED, UNKNOWN]
+    rig.assert_drained()
+
+
 def sealed_again() -> Rig:
     """Make a rig whose second batch got another epoch, and has no connection to be sent on.
 

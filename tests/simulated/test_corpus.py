@@ -6,7 +6,7 @@ import pytest
 
 from .corpus import CORPUS, Reached, chosen, reached, rows_of_corpus, seeds_of
 from .rows import Rows
-from .soak import quiet, run_seed
+from .soak import MIXES, quiet, run_seed
 
 # One seed in three runs the whole producer, whose ResourceWarnings are no failure here.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
@@ -80,6 +80,6 @@ def test_branches_are_found_in_the_engine_only() -> None:
 
 def test_the_corpus_is_a_file_of_seeds() -> None:
     assert CORPUS.exists()
-    assert {mix for mix, _ in seeds_of()} == {"profiles", "swarm", "transactions"}
+    assert {mix for mix, _ in seeds_of()} == {*MIXES, "transactions"}
     assert len(seeds_of()) == len(set(seeds_of()))
     assert set(rows_of_corpus().values()) <= set(seeds_of())
