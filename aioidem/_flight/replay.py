@@ -12,6 +12,7 @@ metadata is requested when it was (a caller's wish looks like the engine's own).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop
@@ -383,6 +384,9 @@ class _Arrivals:
         self._taken: dict[int, list[_Taken]] = {}
         self._drafted: dict[int, int] = {}
         self._marked: list[PendingRecord] = []
+        # The calls about the transaction, the next one first: the number of the event, and that of
+        # the last record that was queued before.
+        self._calls: deque[tuple[int, float]] = deque()
         self._plan(record)
 
     def _plan(self, record: FlightRecord) -> None:
@@ -395,6 +399,8 @@ class _Arrivals:
                 *times, ordinal, last, size = load_of
                 load = Load(count, size, times[0], times[1], times[2], ordinal, last, 0, 0)
                 self._expect(numbers.get((topic, index)), load, max(0, number - 1), covered)
+            if event[0] == "transaction" and event[3]:  # earlier files have no such number
+                self._calls.append((number, event[3]))
             if event[0] != "poll":
                 continue
             for step in event[3]:
@@ -477,8 +483,12 @@ class _Arrivals:
         if index not in (self._cluster.partitions(topic) or ()) or not self._in_transaction():
             self._held.add(partition)  # they wait for metadata, or for a call that comes next
             return
+        last = self._last_before_the_next_call(number)
         while chunks:
             chunk = chunks[0]
+            if chunk.load.ordinal > last:
+                self._held.add(partition)
+                return
             whole = chunk.at <= number or chunk.load.filled_at <= now
             if not whole and len(chunks) > 1:
                 following = chunks[1]
@@ -490,6 +500,16 @@ class _Arrivals:
             if chunk.load.queued_at <= now:
                 self._queue(partition, chunk, 1)
             return
+
+    def _last_before_the_next_call(self, number: int) -> float:
+        """Return the number of the last record that may have been queued before an event.
+
+        Later ones belong to a later transaction. A time would not tell: on some event loops it
+        stands still meanwhile.
+        """
+        while self._calls and self._calls[0][0] <= number:
+            self._calls.popleft()
+        return self._calls[0][1] if self._calls else math.inf
 
     def _in_transaction(self) -> bool:
         """Return whether records can be queued; always so without a transactional id."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,17 +122,14 @@ async def test_another_transactional_id_is_replayed(version: Literal[0, 2], tmp_
     assert [given for call, given, _ in called if call == "id"] == ["y", "z"]
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("version", [0, 2])
-@pytest.mark.parametrize("known", [True, False])
-async def test_records_are_replayed_in_the_transaction_that_they_belong_to(
-    known: bool, version: Literal[0, 2], tmp_path: Path
-) -> None:
-    """They are queued before the commit, which follows at once, also if their topic is new.
+async def four_transactions(path: Path, version: Literal[0, 2], *, known: bool) -> None:
+    """Have a producer write four transactions, and check that a replay decides the same.
 
-    The clock of uvloop stands still meanwhile.
+    Args:
+        path: The flight record.
+        version: That of transactions.
+        known: Whether the topic is known before the first record.
     """
-    path = tmp_path / "calls.flight.gz"
     async with EmbeddedCluster(transaction_version=version) as cluster:
         cluster.create_topic("t", partitions=2)
         async with Producer(
@@ -150,6 +149,36 @@ async def test_records_are_replayed_in_the_transaction_that_they_belong_to(
     calls = await to_thread.run_sync(transaction_calls_replayed_from, path)
     assert [before for call, _, before in calls if call == "begin"] == [0, 3, 6, 9]
     assert [before for call, _, before in calls if call in ("commit", "abort")] == [3, 6, 9, 10]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("known", [True, False])
+async def test_records_are_replayed_in_the_transaction_that_they_belong_to(
+    known: bool, version: Literal[0, 2], tmp_path: Path
+) -> None:
+    """They are queued before the commit, which follows at once, also if their topic is new.
+
+    The clock of uvloop stands still meanwhile.
+    """
+    await four_transactions(tmp_path / "calls.flight.gz", version, known=known)
+
+
+class CoarseLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock moves ten times a second."""
+
+    def time(self) -> float:
+        """Return the time in seconds, rounded down to a tenth."""
+        return math.floor(super().time() * 10.0) / 10.0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": CoarseLoop})])
+@pytest.mark.parametrize("version", [0, 2])
+async def test_records_of_several_transactions_may_be_queued_at_one_time(
+    version: Literal[0, 2], tmp_path: Path
+) -> None:
+    await four_transactions(tmp_path / "calls.flight.gz", version, known=True)
 
 
 def test_a_replay_is_run_once() -> None:
