@@ -41,6 +41,8 @@ class Renewals:
         # Why another epoch must be requested before the next transaction; and whether it may be,
         # also for records that have failed since one was granted.
         self._must: str | None = None
+        # Why one must be requested when the next transaction has ended, and may be before.
+        self._then: str | None = None
         self._may = True
         self._failed = 0
         # Whether the last transaction has ended, so that the next call belongs to another.
@@ -60,11 +62,12 @@ class Renewals:
         if isinstance(step, steps.CoordinatorStep):
             self._open[step.link_id, step.token] = step
         if isinstance(step, steps.InitTransactions):
-            may = self._may or self._must is not None or self._failures() != self._failed
+            due = self._must is not None or self._then is not None
+            may = self._may or due or self._failures() != self._failed
             if step.existing is not None and not may:
                 self._complain("another epoch is requested, and nothing asks for it")
             if step.existing is None:
-                self._must = None  # whoever has the transactional id, all before is fenced
+                self._must = self._then = None  # whoever has the id, all before is fenced
         elif isinstance(step, (steps.AddPartitions, steps.AddOffsets)):
             self._v2 = False
         elif isinstance(step, (steps.CommitOffsets, steps.EndTransaction)):
@@ -111,6 +114,7 @@ class Renewals:
             self._granted()
         if not answer.error_code:
             self._ended = True
+            self._must, self._then = self._must or self._then, None
             if step.v2 and answer.producer_id < 0:
                 self._must = "the answer to EndTxn has named no epoch"
         elif not step.commit and step.v2 and answer.error_code == ErrorCode.invalid_txn_state:
@@ -119,6 +123,7 @@ class Renewals:
 
     def _granted(self) -> None:
         self._must, self._may, self._failed = None, False, self._failures()
+        self._then = None
         self._ended = False
         self._numbered.clear()
 
@@ -145,7 +150,14 @@ class Renewals:
         self._ids = {name: view.topic_id for name, view in topics.items()}
 
     def recreated(self, topic: str) -> None:
-        """Note that the producer was told that a topic is another one than before."""
-        if topic in self._numbered or (self._v2 is False and topic in self._written):
+        """Note that the producer was told that a topic is another one than before.
+
+        Without batches for it in the present epoch, a transaction that begins later can write to
+        it under this epoch.
+        """
+        known = self._v2 is False and topic in self._written
+        if topic in self._numbered or (known and not self._ended):
             self._must = self._must or f"{topic} was recreated"
+        elif known:
+            self._then = f"{topic} was recreated"
         self._may = True

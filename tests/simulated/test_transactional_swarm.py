@@ -84,6 +84,8 @@ def test_an_identity_that_is_used_under_another_id_is_noticed() -> None:
         pytest.param(2442069, id="records are settled at the end of the turn that aborts"),
         pytest.param(2735475, id="the leader of a deleted topic is none of the new one"),
         pytest.param(3253416, id="twins with different ids keep no order among them"),
+        pytest.param(4010779, id="a topic without numbers in this epoch is renewed one end later"),
+        pytest.param(4010995, id="the same, with a topic that is another one"),
     ],
 )
 def test_seeds_that_were_wrong_are_right(seed: int) -> None:
