@@ -136,8 +136,7 @@ class AccumulatorRows:
             for name in topics
         }
         oldest = [rows[0].called_at for rows in self._queues.values()]
-        oldest += [row.called_at for topic in topics.values() for row in topic.waiting[:1]]
-        oldest += [row.called_at for topic in topics.values() for row in topic.due[:1]]
+        oldest += [row.called_at for _, row in unplaced]
         ends = [row.until for topic in topics.values() for row in topic.waiting]
         assigning = any(topic.due for topic in topics.values())
         awaits = self._now if assigning else min(ends, default=None)

@@ -164,10 +164,8 @@ class _InquiryDrill(InquiryBench):
     def _learn_facts(self, node_id: int) -> None:
         expiration = self._dice.choice((None, 100.0, 2 * DELIVERY, 2 * DELIVERY, 2 * DELIVERY + 1))
         facts = BrokerFacts(expiration, self._dice.choice((None, 7, 9, 2**31)))
-        before, untold = (
-            self._expiration(),
-            not any(each.expiration is not None for _, each in self._facts),
-        )
+        before = self._expiration()
+        untold = all(each.expiration is None for _, each in self._facts)
         self._facts.append((node_id, facts))
         self._inquiries.on_broker_config(node_id, facts)
         configured = self._config.producer_id_expiration is not None
